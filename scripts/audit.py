@@ -11,7 +11,7 @@ from phaze.base.store import Store
 from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
 from phaze.certify.space import PLACED, names_of_space, read_shards
 from phaze.certify.stage import best_row
-from phaze.certify.verification import Conditions, audit_slice, find_slices
+from phaze.certify.verification import AuditConditions, audit_slice, find_slices
 from phaze.cost.space import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
@@ -40,7 +40,7 @@ def main(
     points = _draw(files, limit_um2, share_out(excluded, asked.points)[model], asked.seed)
     best = float(of_models["best"].loc[model])
     best_s = cluster.global_batch / best if best > 0 else float("inf")
-    conditions = Conditions(
+    conditions = AuditConditions(
         graph=tables.Graphs.load(*files["graph"]),
         scenario=cluster,
         training=Training.parse(training, "training"),
@@ -53,7 +53,7 @@ def main(
 
 
 def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int) -> pd.DataFrame:
-    """Return the points to solve again, from the screens of all TMP widths, microbatches and shards."""
+    """Points to solve again, from the screens of all TMP widths, microbatches and shards."""
     shards = [tables.Architectures.load(path) for path in files["architectures"]]
     architectures = pd.concat(shards, ignore_index=True)
     names = names_of_space(architectures, limit_um2)

@@ -3,7 +3,7 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.certify.space import PLACED
-from phaze.certify.stage import Terms, certify_model, read_slices
+from phaze.certify.stage import CertificateTerms, certify_model, read_slices
 from phaze.cost.space import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import Training
@@ -32,7 +32,7 @@ def main(
         tables.Architectures.load(*files["architectures"]),
         tables.Placements.load(*files["placements"], columns=PLACED),
         tables.Solves.load(*files["solves"], columns=["status", "gap"]),
-        Terms(
+        CertificateTerms(
             Scenario.parse(scenario, "scenario"),
             Training.parse(training, "training"),
             limit_um2,

@@ -15,12 +15,12 @@ BITS = 64
 
 
 def word_count(nodes: int) -> int:
-    """Return how many words hold a set of nodes, at least one."""
+    """Words that a set of nodes takes, at least one."""
     return max(1, -(-nodes // BITS))
 
 
 def pack(member: Bools) -> Words:
-    """Return sets (..., nodes) as bits (..., words)."""
+    """Sets (..., nodes) as bits (..., words)."""
     nodes = member.shape[-1]
     padded = np.zeros((*member.shape[:-1], word_count(nodes) * BITS), dtype=np.bool_)
     padded[..., :nodes] = member
@@ -29,25 +29,25 @@ def pack(member: Bools) -> Words:
 
 
 def unpack(words: Words, nodes: int) -> Bools:
-    """Return bits (..., words) as sets (..., nodes)."""
+    """Bits (..., words) as sets (..., nodes)."""
     octets = np.ascontiguousarray(words.astype(np.dtype("<u8"))).view(np.uint8)
     return np.unpackbits(octets, axis=-1, bitorder="little", count=nodes).astype(np.bool_)
 
 
 def members_of(words: Words, nodes: int) -> tuple[int, ...]:
-    """Return the nodes of one set, rising."""
+    """Nodes of one set, rising."""
     return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
 
 
 @njit_inner
 def contains(words: Words, row: int, v: int) -> bool:
-    """Return whether a set holds a node, of sets (count, words); for compiled code."""
+    """Whether a set holds a node, of sets (count, words); for compiled code."""
     return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)
 
 
 @njit_inlined
 def holds(words: Words, outer: int, inner: int) -> bool:
-    """Return whether set `outer` holds set `inner`, of sets (count, words); for compiled code."""
+    """Whether set `outer` holds set `inner`, of sets (count, words); for compiled code."""
     missing = np.uint64(0)
     for w in range(words.shape[1]):
         missing |= words[inner, w] & ~words[outer, w]

@@ -29,12 +29,12 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Return whether work has to end."""
+        """Whether work has to end."""
         return self._told.is_set() or time.monotonic() >= self._ends_s
 
     @property
     def left_s(self) -> float:
-        """Return the seconds that are left, none of them negative."""
+        """Seconds that are left, none of them negative."""
         return max(0.0, self._ends_s - time.monotonic())
 
     def check(self) -> None:

@@ -53,7 +53,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _target(path: Path) -> Path:
-    """Return the file that a path stands for, which a link may name before there is one."""
+    """File that a path stands for, which a link may name before there is one."""
     if not path.is_symlink():
         return path
     try:
@@ -69,7 +69,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8; OSError or ValueError for what is none, and what has no end."""
+    """Text of a file in UTF-8; OSError or ValueError for what is none, and what has no end."""
     refuse_endless(path)
     with path.open(encoding="utf-8") as file:
         text = file.read(MOST_READ + 1)  # of a pipe the size is not known before

@@ -125,5 +125,5 @@ class _OneLine(logging.Formatter):
     """Level and message, never a traceback: Python itself prints that of an exception nobody catches."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return `error: message`."""
+        """`error: message`."""
         return f"{record.levelname.lower()}: {record.getMessage()}"

@@ -18,7 +18,7 @@ EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
-class Count:
+class CountedLoop:
     """Where a loop is."""
 
     noun: str
@@ -29,14 +29,14 @@ class Count:
     detail: Callable[[], str]
 
     def text(self, now_s: float) -> str:
-        """Return which item of how many, what is known so far, and the time that the rest may take."""
+        """Item at work of how many, what is known so far, and the time that the rest may take."""
         words = [f"{self.noun} {self.number} of {self.of}", self.detail()]
         if done := self.number - 1:
             words.append(f"about {(now_s - self.started_s) * (self.of - done) / done:.0f} s left")
         return ", ".join(filter(None, words))
 
 
-_now: list[Count] = []
+_now: list[CountedLoop] = []
 """Loops at work, the outermost first."""
 
 
@@ -46,7 +46,7 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
     depth = len(_now)
     try:
         for number, item in enumerate(items, 1):
-            _now[depth:] = [Count(noun, number, len(items), started, detail)]
+            _now[depth:] = [CountedLoop(noun, number, len(items), started, detail)]
             yield item
     finally:
         del _now[depth:]

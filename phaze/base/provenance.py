@@ -62,7 +62,7 @@ class Module:
 
 
 def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = ROOT) -> str:
-    """Return the SHA-256 of the code, data files, numeric libraries and programs behind some packages.
+    """SHA-256 of the code, data files, numeric libraries and programs behind some packages.
 
     `packages` are dotted names of packages, meaning all their modules, or of single modules; `programs` are
     executables such as `glpsol` whose version matters as well; `root` holds phaze. Raises
@@ -81,7 +81,7 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
 
 @cache
 def phaze_version() -> str:
-    """Return the version in the pyproject.toml beside the package, else that of the installation."""
+    """Version in the pyproject.toml beside the package, else that of the installation."""
     project = ROOT / "pyproject.toml"
     if not project.is_file():
         return library_version(PACKAGE)
@@ -90,7 +90,7 @@ def phaze_version() -> str:
 
 @cache
 def library_version(name: str) -> str:
-    """Return the version of an installed distribution, or 'absent'."""
+    """Version of an installed distribution, or 'absent'."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -99,7 +99,7 @@ def library_version(name: str) -> str:
 
 @cache
 def program_version(name: str) -> str:
-    """Return the first line that a program prints for `--version`, 'absent' or 'unusable' without one."""
+    """First line that a program prints for `--version`, 'absent' or 'unusable' without one."""
     try:
         answer = subprocess.run([name, "--version"], capture_output=True, text=True, check=False, timeout=20)
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def program_version(name: str) -> str:
 
 
 def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
-    """Return every module that the packages hold or reach, sorted by name."""
+    """Every module that the packages hold or reach, sorted by name."""
     found: dict[str, Module] = {}
     seen: set[str] = set()
     waiting = [name for package in packages for name in _members(package, root)]
@@ -146,7 +146,7 @@ def _members(package: str, root: Path) -> Iterator[str]:
 
 
 def _find(name: str, root: Path) -> Path | None:
-    """Return the file of a module of phaze, or None for any other name."""
+    """File of a module of phaze, or None for any other name."""
     if name.partition(".")[0] != PACKAGE:
         return None
     base = root.joinpath(*name.split("."))
@@ -163,13 +163,13 @@ def _ancestors(name: str) -> Iterator[str]:
 
 
 def _read(path: Path, name: str) -> Module:
-    """Return what a module's present source contributes."""
+    """Module with the digest and the imports of its present source."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
 
 
 def _analyse(source: str, package: str) -> Analysis:
-    """Return digest and imports of a source text that lies in a package, parsed if it was not known."""
+    """Digest and imports of a source text that lies in a package, parsed if it was not known."""
     key = hashlib.sha256(f"{package}\n{source}".encode()).hexdigest()
     if key not in _kept():
         _kept()[key] = _parse(source, package)
@@ -177,7 +177,7 @@ def _analyse(source: str, package: str) -> Analysis:
 
 
 def _parse(source: str, package: str) -> Analysis:
-    """Return digest and imports of a source text by its syntax tree."""
+    """Digest and imports of a source text by its syntax tree."""
     words: list[str] = []
     imports: set[str] = set()
     _describe(ast.parse(source), package, words, imports)
@@ -186,7 +186,7 @@ def _parse(source: str, package: str) -> Analysis:
 
 @cache
 def _kept() -> dict[str, Analysis]:
-    """Return analyses by what was analysed: every start of Snakemake would parse the whole package."""
+    """Analyses by what was analysed: every start of Snakemake would parse the whole package."""
     try:
         found = json.loads(_kept_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -206,7 +206,7 @@ def _keep() -> None:
 
 @cache
 def _kept_file() -> Path:
-    """Return the file of the analyses that this module makes in this version of Python."""
+    """File of the analyses that this module makes in this version of Python."""
     name = f"analysed-{_file_digest(Path(__file__))[:16]}.{sys.implementation.cache_tag}.json"
     return ROOT / PACKAGE / "__pycache__" / name
 
@@ -245,7 +245,7 @@ def _is_idle(node: object) -> bool:
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
-    """Return the absolute names that a statement imports."""
+    """Absolute names that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = node.module or ""
@@ -281,11 +281,11 @@ def _is_plain_folder(path: Path) -> bool:
 
 
 def _file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
+    """SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _libraries(modules: dict[str, Module]) -> list[str]:
-    """Return the numeric libraries that some modules import, sorted."""
+    """Numeric libraries that some modules import, sorted."""
     imported = {name.partition(".")[0] for module in modules.values() for name in module.imports}
     return sorted(imported.intersection(NUMERIC_LIBRARIES))

@@ -18,36 +18,36 @@ BITS = 30
 
 
 def name_ranks(names: ArrayLike) -> Ranks:
-    """Return the place of every name in alphabetical order."""
+    """Place of every name in alphabetical order."""
     return np.unique(np.asarray(names, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 
 def tied(time_s: Floats | float) -> Floats:
-    """Return times rounded to the grid on which ties are decided; infinity stays infinite."""
+    """Times rounded to the grid on which ties are decided; infinity stays infinite."""
     mantissa, exponent = np.frexp(np.asarray(time_s, dtype=np.float64))
     rounded: Floats = np.ldexp(np.rint(np.ldexp(mantissa, BITS)), exponent - BITS)
     return rounded
 
 
 def order(time_s: Floats, area_um2: Floats, name: Ranks) -> Ranks:
-    """Return the indices from best to worst; `name` are their `name_ranks`."""
+    """Indices from best to worst; `name` are their `name_ranks`."""
     return np.lexsort((name, area_um2, tied(time_s))).astype(np.int64)
 
 
 def within(time_s: Floats, tolerance: float) -> Bools:
-    """Return who has at least (1 - tolerance) of the best throughput; none if every time is infinite."""
+    """Mask of those with at least (1 - tolerance) of the best throughput; none if every time is infinite."""
     time = tied(time_s)
     result: Bools = np.isfinite(time) & (time <= limit_of(time, tolerance))
     return result
 
 
 def limit_of(time_s: Floats, tolerance: float) -> float:
-    """Return the longest time that counts as within the tolerance of the best throughput."""
+    """Longest time that counts as within the tolerance of the best throughput."""
     return float(tied(np.min(time_s, initial=np.inf) / (1.0 - tolerance)))
 
 
 def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) -> int | None:
-    """Return the index of the smallest area within the tolerance of the best; time, then name break ties."""
+    """Index of the smallest area within the tolerance of the best; time, then name break ties."""
     among = np.flatnonzero(within(time_s, tolerance))
     if not len(among):
         return None
@@ -55,7 +55,7 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
 
 
 def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the distinct rows of an array (n, m) in rising order, and where each row is among them (n,).
+    """Distinct rows of an array (n, m) in rising order, and where each row is among them (n,).
 
     The same as `np.unique` by rows, several times as fast.
     """

@@ -12,7 +12,7 @@ CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def machine_bytes() -> int:
-    """Return the memory of the machine, or of the container where that has less."""
+    """Memory of the machine, or of the container where that has less."""
     have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         have = min(have, int(CONTROL_GROUP.read_text(encoding="utf-8")))

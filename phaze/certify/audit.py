@@ -9,7 +9,7 @@ import pandas as pd
 
 from phaze.base.progress import counted
 from phaze.base.units import GIB
-from phaze.certify.batches import Chain, Cluster, best_time_s
+from phaze.certify.batches import LayerChain, PlacementLimits, best_time_s
 from phaze.cost.memory import parameter_bytes
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
@@ -27,7 +27,7 @@ Times = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Model:
+class AuditedModel:
     """A model in one layout with how it is trained."""
 
     layers: pd.DataFrame
@@ -36,11 +36,11 @@ class Model:
     training: Training
 
     @cached_property
-    def chain(self) -> Chain:
-        """Return the layers in order."""
+    def chain(self) -> LayerChain:
+        """Layers in order."""
         rows = self._each_layer(self.layers.set_index("layer"))
         each = parameter_bytes(self.training.optimizer, self.training.precision)
-        return Chain(
+        return LayerChain(
             weight_bytes=each.weights * rows["parameters"].to_numpy(np.float64),
             static_bytes=each.static * rows["parameters"].to_numpy(np.float64),
             activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
@@ -48,10 +48,10 @@ class Model:
             tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
         )
 
-    def cluster(self, hbm_gib: float, recompute: bool) -> Cluster:
-        """Return what a placement has to respect."""
+    def cluster(self, hbm_gib: float, recompute: bool) -> PlacementLimits:
+        """Limits of a placement on the cluster."""
         layout = layout_of(self.layers)
-        return Cluster(
+        return PlacementLimits(
             devices=self.scenario.devices,
             microbatches=layout.microbatches(self.scenario.global_batch),
             bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
@@ -66,7 +66,7 @@ class Model:
     def times(
         self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool, limit_s: float
     ) -> dict[str, float]:
-        """Return the time per batch by kind of latency of (layer, direction), infinite above a limit."""
+        """Time per batch by kind of latency of (layer, direction), infinite above a limit."""
         found: dict[tuple[float, ...], float] = {}
         times = {}
         cluster = self.cluster(hbm_gib, recompute)
@@ -84,8 +84,8 @@ class Model:
         return rows.loc[np.repeat(graph["layer"].to_numpy(str), graph["count"])]
 
 
-def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model) -> list[Times]:
-    """Return for points of one layout the times per batch, and how many programs they took.
+def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedModel) -> list[Times]:
+    """Times per batch of points of one layout, with the number of programs that they took.
 
     `latencies` has the columns VALUES and `programs` for every architecture, layer and direction, apart for
     points that are said to fit and for others.
@@ -103,12 +103,12 @@ def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model) -> 
 
 
 def is_proven(times: Times) -> bool:
-    """Return whether a point cannot be faster than its layers are scheduled."""
+    """Whether a point cannot be faster than its layers are scheduled."""
     return times["bound_s"] >= times["exact_s"] * (1.0 - ROUNDING)
 
 
 def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) -> pd.DataFrame:
-    """Return rows of table audits for points of which `time_points` found these times."""
+    """Rows of table audits for points of which `time_points` found these times."""
     rows = [
         {**point, **found, "best_s": best_s}
         for point, found in zip(points.to_dict("records"), times, strict=True)
@@ -118,7 +118,7 @@ def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) ->
 
 
 def judge(row: Mapping[str, object]) -> str:
-    """Return what follows from the times of a point: the first of what must not be, else that it holds.
+    """Verdict on a point by its times: the first of what must not be, else that it holds.
 
     The exact time lies between bound_s and exact_s, which agree where all layers are proven.
     """

@@ -28,7 +28,7 @@ from phaze.layout import Layout
 
 
 @dataclass(frozen=True)
-class Chain:
+class LayerChain:
     """The layers of a model in order, arrays of one value a layer; bytes of one slice."""
 
     weight_bytes: Floats
@@ -39,7 +39,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class PlacementLimits:
     """What a placement has to respect."""
 
     devices: int
@@ -57,7 +57,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Stages:
+class StageSpans:
     """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are never fitting."""
 
     load_s: Floats
@@ -73,9 +73,13 @@ class Stages:
 
 
 def best_time_s(
-    chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster, limit_s: float = np.inf
+    chain: LayerChain,
+    forward_s: Floats,
+    backward_s: Floats,
+    cluster: PlacementLimits,
+    limit_s: float = np.inf,
 ) -> float:
-    """Return the least time per batch, infinite if nothing fits or is faster than the limit.
+    """Least time per batch, infinite if nothing fits or is faster than the limit.
 
     Latencies are of every layer.
     """
@@ -85,8 +89,10 @@ def best_time_s(
     return best if best < limit_s else np.inf
 
 
-def _best_by_first(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None, _: float) -> float:
-    """Return the least time with one of the widths, where the exchange of the first stage counts."""
+def _best_by_first(
+    stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
+) -> float:
+    """Least time with one of the widths, where the exchange of the first stage counts."""
     most = min(len(stages.last_s), cluster.devices)
     return min(
         _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
@@ -95,9 +101,9 @@ def _best_by_first(stages: Stages, cluster: Cluster, widths: Ints, in_flight: in
 
 
 def _best_of_caps(
-    stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None, limit_s: float
+    stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, limit_s: float
 ) -> float:
-    """Return the least time with one of the widths, where the longest exchange of any stage counts.
+    """Least time with one of the widths, where the longest exchange of any stage counts.
 
     No stage exchanges longer than a cap, and the batch waits as long. What the lowest of some caps would wait
     with the loads of the highest bounds all of them: depths for which that is not better are left out.
@@ -118,8 +124,8 @@ def _best_of_caps(
     return best
 
 
-def _capped(stages: Stages, limit_s: float) -> Stages:
-    """Return the stages of which those with a longer exchange take for ever."""
+def _capped(stages: StageSpans, limit_s: float) -> StageSpans:
+    """Stages of which those with a longer exchange take for ever."""
     allowed = stages.synced_s <= limit_s
     return replace(
         stages,
@@ -128,7 +134,7 @@ def _capped(stages: Stages, limit_s: float) -> Stages:
     )
 
 
-def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster) -> Stages:
+def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: PlacementLimits) -> StageSpans:
     transfer = chain.output_bytes[:-1] / cluster.bandwidth_bytes_per_s
     into = np.concatenate([[0.0], transfer])[:, None]
     out = np.concatenate([[0.0], transfer, [0.0]])[None, :]
@@ -139,7 +145,7 @@ def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluste
     arriving = np.concatenate([[0.0], chain.output_bytes[:-1]])[:, None]
     stage = _sums(np.ones(len(forward_s))) > 0
     single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.layout.tp > 1)
-    return Stages(
+    return StageSpans(
         load_s=np.where(stage, again if cluster.recompute else plain, np.inf),
         last_s=plain[:, -1],
         once_bytes=_sums(chain.static_bytes) + activations,
@@ -151,13 +157,13 @@ def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluste
 
 
 def _sums(values: Floats) -> Floats:
-    """Return the sums over [i, j), an array (n, n + 1)."""
+    """Sums over [i, j), an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
     sums: Floats = before[None, :] - before[:-1, None]
     return sums
 
 
-def _widths(cluster: Cluster) -> Iterator[tuple[Ints, int | None]]:
+def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
     """Yield data widths with the microbatches that all of their stages stash; None where each has its own."""
     widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
     if not cluster.gpipe:
@@ -168,7 +174,9 @@ def _widths(cluster: Cluster) -> Iterator[tuple[Ints, int | None]]:
         yield widths[counts == count], int(count)
 
 
-def _loads(stages: Stages, cluster: Cluster, in_flight: int | None, most: int) -> Iterator[Floats]:
+def _loads(
+    stages: StageSpans, cluster: PlacementLimits, in_flight: int | None, most: int
+) -> Iterator[Floats]:
     """Yield the least worst load of pipelines of 1 to `most` stages: (u, first stages), u on single devices.
 
     worst[u, i] is that of the layers from i on in s stages, u of them on single devices.
@@ -188,13 +196,13 @@ def _loads(stages: Stages, cluster: Cluster, in_flight: int | None, most: int) -
 
 
 def _before(worst: Floats, single: Ints) -> Floats:
-    """Return worst[u - single[i, j], j] for all u, i and j, infinite for a negative number."""
+    """Worst[u - single[i, j], j] for all u, i and j, infinite for a negative number."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 
 
-def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: Cluster) -> float:
-    """Return the least time with first stages of some synchronisation, by worst loads (u, first stages)."""
+def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
+    """Least time with first stages of some synchronisation, by worst loads (u, first stages)."""
     best = np.inf
     for u, load in enumerate(loads):
         devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)

@@ -43,7 +43,7 @@ def certify_common(
     architectures: pd.DataFrame,
     aim: Aim,
 ) -> pd.DataFrame:
-    """Return table certificates with the row of all models together.
+    """Table certificates with the row of all models together.
 
     `ranges` are those of all models, `commons`, `placements` and `solves` those of the candidates.
     """
@@ -75,7 +75,7 @@ def certify_common(
 
 
 def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
-    """Return the count of points by the first cause that applies."""
+    """Count of points by the first cause that applies."""
     flags = {
         "memory": upper == 0,
         "solved": known,
@@ -91,13 +91,13 @@ def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
 
 
 def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
-    """Return how many candidates have a mean above its bound."""
+    """Number of candidates whose mean is above its bound."""
     bound = upper.reindex(pd.MultiIndex.from_frame(commons[AT])).fillna(np.inf).to_numpy()
     return int((commons["mean"].to_numpy() > bound * (1.0 + EQUAL)).sum())
 
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
-    """Return the mean of every row over the models, 0 where it lacks a model that some row trains."""
+    """Mean of every row over the models, 0 where it lacks a model that some row trains."""
     trained = [model for model in aim.weights if (samples_per_s[model] > 0).any()]
     values = samples_per_s[trained].to_numpy(np.float64)
     shares = np.array([aim.weights[model] for model in trained])

@@ -20,7 +20,7 @@ EXCLUDED = ["memory", "work", "path", "combined", "tied"]
 
 
 def share_out(excluded: Mapping[str, int], points: int, least: int = 3) -> dict[str, int]:
-    """Return how many points to draw from every model, in proportion to what was excluded of each.
+    """Number of points to draw from every model, in proportion to what was excluded of each.
 
     They sum up to `points`, unless fewer were excluded or `least` for every model are more.
     """
@@ -42,7 +42,7 @@ def draw_points(
     points: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Return rows of table screens with the reason why each was `chosen`, the first where several apply.
+    """Rows of table screens with the reason why each was `chosen`, the first where several apply.
 
     `screens` are those of all layouts of a model, read one at a time, each with its
     shard; `best` is the best placement. Excluded are the rows in the space whose lower bound is not below
@@ -66,7 +66,7 @@ def draw_points(
 
 
 def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
-    """Return the lot of every row: its own, whatever else is screened and which points are excluded."""
+    """Lot of every row: its own, whatever else is screened and which points are excluded."""
     if not len(screen):
         return np.empty(0)
     layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
@@ -74,7 +74,7 @@ def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
 
 
 def _least(values: Floats, rows: Ints, points: int) -> Ints:
-    """Return so many of the rows with the least values, in order; of equal ones the first."""
+    """Rows with the least values, so many of them, in order; of equal ones the first."""
     if points < len(rows):
         most = np.partition(values[rows], points)[points]
         rows = rows[values[rows] <= most]
@@ -82,7 +82,7 @@ def _least(values: Floats, rows: Ints, points: int) -> Ints:
 
 
 def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
-    """Return the rows of the best point, of which there is one at most."""
+    """Rows of the best point, of which there is one at most."""
     if best is None:
         return np.empty(0, dtype=np.int64)
     same = np.ones(len(screen), dtype=np.bool_)
@@ -95,7 +95,7 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
-    """Return the best, the nearest of the nearest and the first by lot, each point once."""
+    """Best, the nearest of the nearest and the first by lot, each point once."""
     drawn = found[found["chosen"] == "drawn"]
     kept = [
         found[found["chosen"] == "best"],

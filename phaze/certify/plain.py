@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from phaze.schedule.graphs import Layer
+from phaze.schedule.graphs import ScheduledLayer
 
 Edges = tuple[tuple[int, int], ...]
 
@@ -31,7 +31,7 @@ class Piece:
 
 @lru_cache(maxsize=256)
 def pieces_of(core: tuple[str, ...], edges: Edges) -> tuple[Piece, ...]:
-    """Return the components of a layer, first to last; no-ops order others, and take no time."""
+    """Components of a layer, first to last; no-ops order others, and take no time."""
     graph = nx.DiGraph(edges)
     graph.add_nodes_from(range(len(core)))
     closure = nx.transitive_closure_dag(graph)
@@ -49,10 +49,10 @@ def _piece(operators: list[int], ordered: nx.DiGraph[int]) -> Piece:
     return Piece(tuple(operators), tuple(inside))
 
 
-def layer_of_piece(layer: Layer, piece: Piece) -> Layer:
-    """Return a component as a layer of its own."""
+def layer_of_piece(layer: ScheduledLayer, piece: Piece) -> ScheduledLayer:
+    """Component as a layer of its own."""
     members = list(piece.operators)
-    return Layer(
+    return ScheduledLayer(
         core=tuple(layer.core[i] for i in members),
         latency_s=layer.latency_s[members],
         latency_all_s=layer.latency_all_s[members],
@@ -63,18 +63,12 @@ def layer_of_piece(layer: Layer, piece: Piece) -> Layer:
     )
 
 
-def bound_piece(layer: Layer) -> float:
-    """Return a lower bound on the latency of a component."""
+def bound_piece(layer: ScheduledLayer) -> float:
+    """Lower bound on the latency of a component."""
     return max(_longest_path(layer), _most_work(layer))
 
 
-def bound_layer(layer: Layer) -> float:
-    """Return a lower bound on the latency of a layer."""
-    pieces = pieces_of(layer.core, layer.edges)
-    return float(sum(bound_piece(layer_of_piece(layer, piece)) for piece in pieces))
-
-
-def _longest_path(layer: Layer) -> float:
+def _longest_path(layer: ScheduledLayer) -> float:
     shortest = np.minimum(layer.latency_s, layer.latency_all_s).tolist()
     end = list(shortest)
     for i, j in sorted(layer.edges):
@@ -82,8 +76,8 @@ def _longest_path(layer: Layer) -> float:
     return max(end, default=0.0)
 
 
-def _most_work(layer: Layer) -> float:
-    """Return the work over the cores of the busiest type; a link that overlaps nothing adds to all."""
+def _most_work(layer: ScheduledLayer) -> float:
+    """Work over the cores of the busiest type; a link that overlaps nothing adds to all."""
     busy = {"tensor": 0.0, "vector": 0.0, "pair": 0.0}
     cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
     link = 0.0
@@ -101,13 +95,13 @@ def _occupied(core: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ChipPass:
     """One pass of a layer on one architecture."""
 
     architecture: str
     layer: str
     direction: str
-    content: Layer
+    content: ScheduledLayer
 
 
 def read_passes(
@@ -117,7 +111,7 @@ def read_passes(
     architectures: pd.DataFrame,
     *,
     overlap_communication: bool,
-) -> Iterator[Pass]:
+) -> Iterator[ChipPass]:
     """Yield every pass of every layer on every architecture, from the tables of one point."""
     times = _estimated(estimates, architectures)
     links = dict(list(edges.groupby(["layer", "direction"])))
@@ -135,19 +129,19 @@ def read_passes(
             ]
             one, every = np.array(latency, dtype=np.float64).T
             counts = int(chip["num_tc"]), int(chip["num_vc"])
-            content = Layer(cores, one, every, tuple(found), *counts, overlap_communication)
-            yield Pass(str(chip["architecture"]), str(layer), str(direction), content)
+            content = ScheduledLayer(cores, one, every, tuple(found), *counts, overlap_communication)
+            yield ChipPass(str(chip["architecture"]), str(layer), str(direction), content)
 
 
 def _design(core: str) -> str:
-    """Return the column of the design that runs a core type; what a collective adds is vector work."""
+    """Column of the design that runs a core type; what a collective adds is vector work."""
     return {"tensor": "tensor_design", "fused": "fused_design"}.get(core, "vector_design")
 
 
 def _estimated(
     estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return ℓ and ℓ̂ by work and design, for the designs of the architectures."""
+    """ℓ and ℓ̂ by work and design, for the designs of the architectures."""
     used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]].to_numpy().ravel()
     near = estimates[estimates["design"].isin(used)]
     keys = zip(near["work"].tolist(), near["design"].tolist(), strict=True)

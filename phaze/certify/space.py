@@ -16,7 +16,7 @@ PLACED = [
 
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
-    """Return the architectures within the area limit; of equal ones the searched, then the first by name."""
+    """Architectures within the area limit; of equal ones the searched, then the first by name."""
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names
@@ -35,7 +35,7 @@ class Shard:
 
 
 def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
-    """Return the shards of table architectures by name."""
+    """Shards of table architectures by name."""
     found = {}
     for name, members in architectures.groupby("shard"):
         rows = members.sort_values("architecture", ignore_index=True)
@@ -60,14 +60,14 @@ class Places:
         self._shape = len(grid), len(shard.chips)
 
     def matrix(self, column: str) -> Floats:
-        """Return a column as an array (grid, chips), NaN where there is no row."""
+        """Column as an array (grid, chips), NaN where there is no row."""
         found = np.full(self._shape, np.nan)
         found[self._at] = self._rows[column].to_numpy(np.float64)[self._inside]
         return found
 
 
 def places_of(names: pd.Series, shard: Shard) -> Ints:
-    """Return the rows of a shard's chips, -1 for others; tables of the whole shard need no look-up."""
+    """Rows of a shard's chips, -1 for others; tables of the whole shard need no look-up."""
     codes, unique = pd.factorize(names)
     if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
         return shard.place[codes]

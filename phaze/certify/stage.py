@@ -38,7 +38,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True)
-class Slice:
+class SliceTables:
     """All tables of one TMP width, microbatch and shard."""
 
     operators: pd.DataFrame
@@ -50,11 +50,11 @@ class Slice:
 
     @property
     def shard(self) -> str:
-        """Return the name of the shard."""
+        """Name of the shard."""
         return str(self.architectures["shard"].iloc[0])
 
     def has(self, rows: pd.DataFrame) -> Bools:
-        """Return which rows of a table are about this slice."""
+        """Rows of a table that are about this slice, as a mask."""
         same = rows["layout"] == self.layers["layout"].iloc[0]
         asked, known = rows.loc[same, "architecture"], self.architectures["architecture"]
         found: Bools = same.to_numpy(np.bool_, copy=True)
@@ -62,7 +62,7 @@ class Slice:
         return found
 
 
-def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[Slice]:
+def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[SliceTables]:
     """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order.
 
     `estimated` are the columns of estimates that are needed.
@@ -72,11 +72,11 @@ def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Ite
     for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
         point = Operators.load(operators), Edges.load(edges), Layers.load(layers)
         for architectures in shards:
-            yield Slice(*point, Estimates.load(next(estimates), columns=estimated), architectures)
+            yield SliceTables(*point, Estimates.load(next(estimates), columns=estimated), architectures)
 
 
 @dataclass(frozen=True)
-class Terms:
+class CertificateTerms:
     """What a certificate is about."""
 
     scenario: Scenario
@@ -87,7 +87,7 @@ class Terms:
 
 
 @dataclass
-class Count:
+class CauseCounts:
     """The points seen so far."""
 
     causes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
@@ -102,14 +102,14 @@ class Count:
 
 
 def certify_model(
-    slices: Iterable[tuple[Slice, pd.DataFrame]],
+    slices: Iterable[tuple[SliceTables, pd.DataFrame]],
     graph: pd.DataFrame,
     architectures: pd.DataFrame,
     placements: pd.DataFrame,
     solves: pd.DataFrame,
-    terms: Terms,
+    terms: CertificateTerms,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables certificates (one row) and ranges of a model.
+    """Tables certificates (one row) and ranges of a model.
 
     `slices`, each with its table screens, are read one at a time; `architectures`, `placements` and `solves`
     are those of all of them.
@@ -117,7 +117,7 @@ def certify_model(
     names = names_of_space(architectures, terms.limit_um2)
     placed = placements[(placements["planner"] == "phaze") & are_among(placements["architecture"], names)]
     best = best_row(placed, architectures)
-    count, shards = Count(), read_shards(architectures, names)
+    count, shards = CauseCounts(), read_shards(architectures, names)
     for one, screens in slices:
         if len(one.architectures) and len(shards[one.shard].chips):
             _add(count, one, screens, shards[one.shard], graph, placed, best, terms)
@@ -127,7 +127,7 @@ def certify_model(
 
 
 def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | None:
-    """Return the best placement by time, area and name; None if nothing is placed."""
+    """Best placement by time, area and name; None if nothing is placed."""
     rows = placed[placed["status"] == "placed"]
     if rows.empty:
         return None
@@ -141,14 +141,14 @@ def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | N
 
 
 def _add(
-    count: Count,
-    one: Slice,
+    count: CauseCounts,
+    one: SliceTables,
     screens: pd.DataFrame,
     shard: Shard,
     graph: pd.DataFrame,
     placed: pd.DataFrame,
     best: pd.Series | None,
-    terms: Terms,
+    terms: CertificateTerms,
 ) -> None:
     """Add the points of a slice to the count."""
     grid = terms.training.memory_grid
@@ -178,7 +178,7 @@ def _add(
     count.ranges[one.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
 
 
-def _count_causes(count: Count, flags: dict[str, Bools]) -> None:
+def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
     """Count every point for the first cause that applies, and for `open` if none does."""
     left = np.ones_like(flags["memory"])
     for cause, which in flags.items():
@@ -189,14 +189,14 @@ def _count_causes(count: Count, flags: dict[str, Bools]) -> None:
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
-    """Return which times lie between their bounds; an infinite one only where nothing fits."""
+    """Times that lie between their bounds, as a mask; an infinite one only where nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
     result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result
 
 
-def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
-    """Return table ranges: the least times by architecture and HBM size."""
+def _ranges(count: CauseCounts, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
+    """Table ranges: the least times by architecture and HBM size."""
     frames, grid = [Ranges.empty()], training.memory_grid
     for name, (lower, feasible) in count.ranges.items():
         for size in sorted(training.hbm_gib):
@@ -208,9 +208,14 @@ def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: s
 
 
 def _weakly_excluded(
-    one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, left: Bools, limit_s: float, terms: Terms
+    one: SliceTables,
+    chips: pd.DataFrame,
+    graph: pd.DataFrame,
+    left: Bools,
+    limit_s: float,
+    terms: CertificateTerms,
 ) -> dict[str, Bools]:
-    """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
+    """Points (grid, A) among those left that the simple bounds exclude, as masks, the simpler bound first."""
     found, layout = {}, layout_of(one.layers)
     settings = read_settings(terms.scenario, terms.training, layout)
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
@@ -229,9 +234,9 @@ def _weakly_excluded(
 
 
 def _passes(
-    one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, terms: Terms
+    one: SliceTables, chips: pd.DataFrame, graph: pd.DataFrame, terms: CertificateTerms
 ) -> dict[tuple[str, str], Estimated]:
-    """Return both passes of every kind of layer, in the order of the chain."""
+    """Both passes of every kind of layer, in the order of the chain."""
     keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
     operators, edges = (
         dict(list(rows.groupby(["layer", "direction"]))) for rows in (one.operators, one.edges)
@@ -249,8 +254,8 @@ def _passes(
     }
 
 
-def _row(count: Count, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:
-    """Return the counts and values of table certificates."""
+def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:
+    """Counts and values of table certificates."""
     value = 0.0 if best is None else batch / float(best["time_per_batch_s"])
     return {
         "architectures": len(names),
@@ -266,7 +271,7 @@ def _row(count: Count, names: pd.Index, best: pd.Series | None, batch: int) -> d
 
 
 def count_proofs(solves: pd.DataFrame) -> dict[str, object]:
-    """Return how well the schedules behind the placements are proven."""
+    """Number of schedules behind the placements, of those without a proof, and the largest gap."""
     return {
         "schedules": len(solves),
         "unproven": int((solves["status"] != "optimal").sum()),

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.store import Plain, Store
-from phaze.certify.audit import Model, Times, is_proven, judge_points, time_points
-from phaze.certify.plain import Pass, bound_piece, layer_of_piece, pieces_of, read_passes
-from phaze.certify.stage import Slice
+from phaze.certify.audit import AuditedModel, Times, is_proven, judge_points, time_points
+from phaze.certify.plain import ChipPass, bound_piece, layer_of_piece, pieces_of, read_passes
+from phaze.certify.stage import SliceTables
 from phaze.certify.weak import DESIGNS
 from phaze.schedule.bounds import EQUAL
 from phaze.schedule.decomposition import confirm_schedule
-from phaze.schedule.graphs import Layer, Schedule
+from phaze.schedule.graphs import LayerSchedule, ScheduledLayer
 from phaze.schedule.stage import schedule_layers
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings, Training
@@ -36,7 +36,7 @@ Known = dict[bytes, tuple[float, float, float]]
 
 
 @dataclass(frozen=True, eq=False)
-class Conditions:
+class AuditConditions:
     """What the times of points depend on besides their slices."""
 
     graph: pd.DataFrame
@@ -44,13 +44,13 @@ class Conditions:
     training: Training
     schedule: ScheduleSettings
 
-    def model(self, layers: pd.DataFrame) -> Model:
-        """Return the model in one layout."""
-        return Model(layers, self.graph, self.scenario, self.training)
+    def model(self, layers: pd.DataFrame) -> AuditedModel:
+        """Model in one layout."""
+        return AuditedModel(layers, self.graph, self.scenario, self.training)
 
     @cached_property
     def content(self) -> Plain:
-        """Return all of it as plain values, but for which points there are."""
+        """All of it as plain values, but for which points there are."""
         return [
             content_digest(self.graph),
             self.scenario.model_dump(mode="json", exclude={"area_limit_mm2"}),
@@ -72,15 +72,15 @@ class StoredSlice:
 
     @property
     def content(self) -> Plain:
-        """Return what tells the files from others."""
+        """Digests of the files."""
         files = (self.operators, self.edges, self.layers, self.estimates)
         return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
 
-    def read(self) -> Slice:
-        """Return the tables, of estimates those of what the architectures are made of."""
+    def read(self) -> SliceTables:
+        """Tables, of estimates those of what the architectures are made of."""
         estimates = Estimates.load(self.estimates, columns=list(Estimates.fields()))
         used = self.architectures[list(DESIGNS)]
-        return Slice(
+        return SliceTables(
             Operators.load(self.operators),
             Edges.load(self.edges),
             Layers.load(self.layers),
@@ -106,9 +106,9 @@ def find_slices(
 
 
 def audit_slice(
-    points: pd.DataFrame, stored: StoredSlice, conditions: Conditions, best_s: float, store: Store
+    points: pd.DataFrame, stored: StoredSlice, conditions: AuditConditions, best_s: float, store: Store
 ) -> pd.DataFrame:
-    """Return rows of table audits for points of one slice; those that were solved before are judged anew.
+    """Rows of table audits for points of one slice; those that were solved before are judged anew.
 
     Where a layer is not proven, for a limit on time or nodes, its points are solved anew as well.
     """
@@ -129,8 +129,10 @@ def audit_slice(
     )
 
 
-def solve_points(points: pd.DataFrame, one: Slice, model: Model, settings: ScheduleSettings) -> list[Times]:
-    """Return what `time_points` finds for points of one slice.
+def solve_points(
+    points: pd.DataFrame, one: SliceTables, model: AuditedModel, settings: ScheduleSettings
+) -> list[Times]:
+    """Times per batch of points of one slice, as from `time_points`.
 
     Where nothing is said to fit no latency matters: zeros find out whether something does.
     """
@@ -145,8 +147,8 @@ def solve_points(points: pd.DataFrame, one: Slice, model: Model, settings: Sched
     return time_points(points, pd.concat(found, ignore_index=True), model)
 
 
-def solve_again(one: Slice, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
-    """Return between what the latency of every layer lies, for every architecture, layer and direction.
+def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
+    """Bounds and schedules of every layer on every architecture, a row for each direction.
 
     Columns plain_s (bounded by code of `certify` alone), bound_s (the same with a program where that does not
     meet the schedule), exact_s (the schedule, verified) and programs (how many were needed).
@@ -164,17 +166,19 @@ def solve_again(one: Slice, chips: pd.DataFrame, settings: ScheduleSettings) -> 
     return pd.DataFrame(rows)
 
 
-def _confirm(one: Pass, runs: pd.DataFrame, settings: ScheduleSettings, known: Known) -> dict[str, object]:
-    """Return a row of `solve_again` from the runs of the operators."""
+def _confirm(
+    one: ChipPass, runs: pd.DataFrame, settings: ScheduleSettings, known: Known
+) -> dict[str, object]:
+    """Row of `solve_again` from the runs of the operators."""
     runs = runs.sort_values("operator")
     start, end, core = (runs[column].to_numpy() for column in ("start_s", "end_s", "core"))
-    if faults := find_faults(one.content, Schedule(start, end, core)):
+    if faults := find_faults(one.content, LayerSchedule(start, end, core)):
         raise RuntimeError(f"{one.layer} on {one.architecture}: {'; '.join(faults)}")
     found, programs = np.zeros(3), 0
     for piece in pieces_of(one.content.core, one.content.edges):
         members = list(piece.operators)
         begin = float(start[members].min())
-        schedule = Schedule(start[members] - begin, end[members] - begin, core[members])
+        schedule = LayerSchedule(start[members] - begin, end[members] - begin, core[members])
         values = _values_of(layer_of_piece(one.content, piece), schedule, settings, known)
         found, programs = found + values, programs + int(values[1] > values[0])
     plain_s, bound_s, exact_s = found.tolist()
@@ -183,9 +187,9 @@ def _confirm(one: Pass, runs: pd.DataFrame, settings: ScheduleSettings, known: K
 
 
 def _values_of(
-    layer: Layer, schedule: Schedule, settings: ScheduleSettings, known: Known
+    layer: ScheduledLayer, schedule: LayerSchedule, settings: ScheduleSettings, known: Known
 ) -> tuple[float, float, float]:
-    """Return plain bound, proven bound and latency of a piece, as known of an equal one."""
+    """Plain bound, proven bound and latency of a piece, as known of an equal one."""
     numbers = np.concatenate([layer.latency_s, layer.latency_all_s, [layer.num_tc, layer.num_vc]])
     key = numbers.tobytes() + repr((layer.core, layer.edges)).encode()
     if key not in known:

@@ -49,7 +49,7 @@ class Estimated:
 
 
 def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Return ℓ and ℓ̂ by work and design, NaN without an estimate and 0 for the work of no-ops, -1."""
+    """ℓ and ℓ̂ by work and design, NaN without an estimate and 0 for the work of no-ops, -1."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     one, every = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
     for table, name in ((one, "latency_s"), (every, "latency_all_s")):
@@ -59,7 +59,7 @@ def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
-    """Return the work of every operator and the design that runs it: a collective's adds are vector work."""
+    """Work of every operator and the design that runs it: a collective's adds are vector work."""
     design = {"tensor": "tensor", "fused": "fused"}
     return [
         (int(work), f"{design.get(core, 'vector')}_design")
@@ -68,7 +68,7 @@ def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def bound_by_work(layer: Estimated) -> Floats:
-    """Return the bound from work (A,)."""
+    """Bound from work (A,)."""
     areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
     link = layer.every_s[layer.core == "network"].sum(axis=0)
     busiest: Floats = np.max(areas, axis=0)
@@ -82,7 +82,7 @@ def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
 
 
 def bound_by_path(layer: Estimated) -> Floats:
-    """Return the bound from the longest path (A,)."""
+    """Bound from the longest path (A,)."""
     finish = np.minimum(layer.one_s, layer.every_s)
     for i, sources in enumerate(layer.before):
         if sources:

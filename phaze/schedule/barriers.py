@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
 
 
 def make_blocks(component: Component, limit: int) -> Blocks | None:
-    """Return the blocks of a component, or None if it has more than `limit` steps between downsets."""
+    """Blocks of a component, or None if it has more than `limit` steps between downsets."""
     n = len(component.operators)
     sets = downsets(component.order, limit) if n <= MAX_OPERATORS else None
     if sets is None:
@@ -79,7 +79,7 @@ def make_blocks(component: Component, limit: int) -> Blocks | None:
 
 
 def as_masks(matrix: Bools) -> Ints:
-    """Return every row of a matrix as bits, shape (rows,)."""
+    """Every row of a matrix as bits, shape (rows,)."""
     return np.array([sum(1 << int(j) for j in np.flatnonzero(row)) for row in matrix], dtype=np.int64)
 
 
@@ -93,7 +93,7 @@ def _type_masks(component: Component) -> Ints:
 
 
 def _antichains(states: Ints, component: Component) -> Ints:
-    """Return the largest operators of every downset: each antichain appears once, shape (d,)."""
+    """Largest operators of every downset: each antichain appears once, shape (d,)."""
     after = as_masks(component.order)
     bits = np.arange(len(after))
     inside = (states[:, None] >> bits & 1).astype(np.bool_)
@@ -103,7 +103,7 @@ def _antichains(states: Ints, component: Component) -> Ints:
 
 @njit
 def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
-    """Return offsets, smaller set and difference of all pairs of downsets of which one contains the other."""
+    """Offsets, smaller set and difference of all pairs of downsets of which one contains the other."""
     offsets = np.zeros(len(states) + 1, dtype=np.int64)
     sources, masks = [0], [np.int64(0)]
     for d in range(len(states)):
@@ -119,7 +119,7 @@ def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
 
 @njit
 def _connected(masks: Ints, apart: Ints) -> Ints:
-    """Return 1 for every set whose operators are connected through incomparable pairs, shape (b,)."""
+    """1 for every set whose operators are connected through incomparable pairs, shape (b,)."""
     result = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         reached = masks[b] & -masks[b]
@@ -135,13 +135,13 @@ def _connected(masks: Ints, apart: Ints) -> Ints:
 
 
 def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
-    """Return the largest antichain of every set, of any type and of each type, shape (b, types)."""
+    """Largest antichain of every set, of any type and of each type, shape (b, types)."""
     return np.stack([_largest(masks, _maximal(np.unique(antichains & kind))) for kind in types], axis=1)
 
 
 @njit
 def _maximal(sets: Ints) -> Ints:
-    """Return those of different sets that no other contains."""
+    """Those of different sets that no other contains."""
     kept = np.ones(len(sets), dtype=np.bool_)
     for k in range(len(sets)):
         for other in range(len(sets)):
@@ -153,7 +153,7 @@ def _maximal(sets: Ints) -> Ints:
 
 @njit
 def _largest(masks: Ints, antichains: Ints) -> Ints:
-    """Return the largest part that every set has of an antichain, shape (b,)."""
+    """Largest part that every set has of an antichain, shape (b,)."""
     widths = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         for antichain in antichains:

@@ -24,10 +24,10 @@ from phaze.schedule.graphs import (
     TENSOR,
     VECTOR,
     Component,
+    ComponentArrays,
     Edges,
-    Layer,
-    Part,
-    Schedule,
+    LayerSchedule,
+    ScheduledLayer,
     core_codes,
     make_graph,
     single_latencies,
@@ -41,7 +41,7 @@ MAX_STEPS = 2_000_000
 """Steps between barriers above which a component counts as wide."""
 
 
-class Effort(NamedTuple):
+class BoundEffort(NamedTuple):
     """How long to look for better bounds; counts, so that the result does not depend on the machine."""
 
     rounds: int
@@ -52,14 +52,14 @@ class Effort(NamedTuple):
     """Moves of the search in a wide component."""
 
 
-SCREENING = Effort(100, 5_000, 400)
+SCREENING = BoundEffort(100, 5_000, 400)
 """For ten thousands of architectures."""
-SCHEDULING = Effort(10_000, 5_000_000, 30_000)
+SCHEDULING = BoundEffort(10_000, 5_000_000, 30_000)
 """For the architectures that were kept."""
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ComponentTask:
     """A component on one architecture."""
 
     component: Component
@@ -78,7 +78,7 @@ class Bounded:
     """What is known of the latency of a component without a program."""
 
     lower_s: float
-    schedule: Schedule
+    schedule: LayerSchedule
 
     @property
     def proven(self) -> bool:
@@ -95,9 +95,9 @@ def layer_bounds(
     num_vc: Ints,
     *,
     overlap_communication: bool = False,
-    effort: Effort = SCREENING,
+    effort: BoundEffort = SCREENING,
 ) -> tuple[Floats, Floats]:
-    """Return lower bounds and feasible latencies of one layer on A architectures, both of shape (A,).
+    """Lower bounds and feasible latencies of one layer on A architectures, both of shape (A,).
 
     Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. The feasible
     latency is that of a schedule under the paper's model (Section 4).
@@ -113,7 +113,7 @@ def layer_bounds(
 
 
 def _bound_component(
-    component: Component, one: Floats, every: Floats, num_tc: Ints, num_vc: Ints, effort: Effort
+    component: Component, one: Floats, every: Floats, num_tc: Ints, num_vc: Ints, effort: BoundEffort
 ) -> tuple[Floats, Floats]:
     kinds = component.kinds
     if len(kinds) == 1:
@@ -126,14 +126,14 @@ def _bound_component(
     return bound_all(blocks, *component.arrays, one, every, tc, vc, effort.rounds, effort.nodes)
 
 
-def tasks_of(layer: Layer) -> tuple[Task, ...]:
-    """Return the components of a layer, first to last, with their latencies and usable cores."""
+def tasks_of(layer: ScheduledLayer) -> tuple[ComponentTask, ...]:
+    """Components of a layer, first to last, with their latencies and usable cores."""
     return tuple(_make_task(layer, component) for component in layer.graph.components)
 
 
-def layer_of(task: Task) -> Layer:
-    """Return a component as a layer of its own."""
-    return Layer(
+def layer_of(task: ComponentTask) -> ScheduledLayer:
+    """Component as a layer of its own."""
+    return ScheduledLayer(
         core=tuple(CORES[kind] for kind in task.component.kinds),
         latency_s=np.where(np.isinf(task.one_s), task.every_s, task.one_s),
         latency_all_s=task.every_s,
@@ -144,27 +144,27 @@ def layer_of(task: Task) -> Layer:
     )
 
 
-def whole_task(layer: Layer) -> Task:
-    """Return all operators of a layer but its no-ops as one task."""
+def whole_task(layer: ScheduledLayer) -> ComponentTask:
+    """All operators of a layer but its no-ops as one task."""
     members = [i for i in layer.graph.topological if layer.kinds[i] != NONE]
     order = layer.graph.order[np.ix_(members, members)]
     whole = Component(tuple(members), layer.kinds[members], order)
     return _make_task(layer, whole)
 
 
-def _make_task(layer: Layer, component: Component) -> Task:
+def _make_task(layer: ScheduledLayer, component: Component) -> ComponentTask:
     members = list(component.operators)
     tc = min(layer.num_tc, tensor_users(component.kinds))
     vc = min(layer.num_vc, vector_users(component.kinds))
-    return Task(component, layer.single_s[members], layer.latency_all_s[members], tc, vc)
+    return ComponentTask(component, layer.single_s[members], layer.latency_all_s[members], tc, vc)
 
 
-def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
-    """Return a lower bound on the latency of a component and the best schedule found, from time 0.
+def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded:
+    """Lower bound on the latency of a component and the best schedule found, from time 0.
 
     With any effort from that of the screen upwards the bounds lie within those of the screen.
     """
-    part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
+    part = ComponentArrays(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
     if len(part.kinds) == 1:
         wide = bool(part.every[0] < part.one[0])
@@ -177,12 +177,14 @@ def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
     else:
         lower, start, core = _search_barriers(blocks, part, effort)
     end = start + np.where(core == ALL_CORES, part.every, part.one)
-    schedule = Schedule(start, end, core)
+    schedule = LayerSchedule(start, end, core)
     return Bounded(min(lower, schedule.latency_s), schedule)
 
 
-def _search_barriers(blocks: Blocks, part: Part, effort: Effort) -> tuple[float, Floats, Ints]:
-    """Return a lower bound, start times and cores; what the screen finds quickly is searched no further."""
+def _search_barriers(
+    blocks: Blocks, part: ComponentArrays, effort: BoundEffort
+) -> tuple[float, Floats, Ints]:
+    """Lower bound, start times and cores; what the screen finds quickly is searched no further."""
     lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
     if effort != SCREENING and lower < feasible * (1 - EQUAL):
         longer = find_path(blocks, part, effort.rounds, effort.nodes)
@@ -192,8 +194,8 @@ def _search_barriers(blocks: Blocks, part: Part, effort: Effort) -> tuple[float,
     return (lower, *follow_path(path, latencies, part, effort.nodes))
 
 
-def join_schedules(layer: Layer, parts: Sequence[tuple[Component, Schedule]]) -> Schedule:
-    """Return the schedule of a layer from those of its parts, one after the other; no-ops take no time."""
+def join_schedules(layer: ScheduledLayer, parts: Sequence[tuple[Component, LayerSchedule]]) -> LayerSchedule:
+    """Schedule of a layer from those of its parts, one after the other; no-ops take no time."""
     n = len(layer.core)
     start, end, core = np.zeros(n), np.zeros(n), np.full(n, ALL_CORES)
     now = 0.0
@@ -204,25 +206,25 @@ def join_schedules(layer: Layer, parts: Sequence[tuple[Component, Schedule]]) ->
     for i in layer.graph.topological:
         if layer.kinds[i] == NONE:
             start[i] = end[i] = end[layer.graph.order[:, i]].max(initial=0.0)
-    return Schedule(start, end, core)
+    return LayerSchedule(start, end, core)
 
 
 def tensor_users(kinds: Ints) -> int:
-    """Return how many operators could occupy a tensor core, at least 1."""
+    """Number of operators that could occupy a tensor core, at least 1."""
     return max(1, int(((kinds != VECTOR) & (kinds != NETWORK)).sum()))
 
 
 def vector_users(kinds: Ints) -> int:
-    """Return how many operators could occupy a vector core, at least 1."""
+    """Number of operators that could occupy a vector core, at least 1."""
     return max(1, int(((kinds != TENSOR) & (kinds != NETWORK)).sum()))
 
 
 def overlaps(kinds: Ints, one: Floats) -> bool:
-    """Return whether a network operator may run beside others, also beside one on all cores."""
+    """Whether a network operator may run beside others, also beside one on all cores."""
     return bool(np.isfinite(one[..., kinds == NETWORK]).any())
 
 
 @lru_cache(maxsize=256)
 def blocks_of(component: Component) -> Blocks | None:
-    """Return the blocks between the barriers of a component, or None if it is too wide."""
+    """Blocks between the barriers of a component, or None if it is too wide."""
     return make_blocks(component, MAX_STEPS)

@@ -19,7 +19,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import copy_row, njit, njit_inlined, njit_without_arrays
-from phaze.schedule.graphs import Part
+from phaze.schedule.graphs import ComponentArrays
 from phaze.schedule.pairing import assign_cores, occupies
 
 CLOSE = 1e-12
@@ -44,7 +44,7 @@ class Block(NamedTuple):
     """Tensor cores, vector cores, pairs."""
 
 
-class Seen(NamedTuple):
+class SeenSchedules(NamedTuple):
     """Partial schedules that were met, in lists by a hash of what they have started."""
 
     first: Ints
@@ -76,14 +76,14 @@ class Search(NamedTuple):
     best_start: Floats
     best: Floats
     """Shortest latency found, shape (1,)."""
-    seen: Seen
+    seen: SeenSchedules
     paired: bool
     """Fused operators must find pairs of cores."""
 
 
 @njit
-def make_block(members: Ints, part: Part) -> Block:
-    """Return the block of some operators of a component, positions in topological order."""
+def make_block(members: Ints, part: ComponentArrays) -> Block:
+    """Block of some operators of a component, positions in topological order."""
     n = len(members)
     kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
     before, uses = np.zeros((n, n), dtype=np.bool_), np.zeros((n, 3), dtype=np.bool_)
@@ -102,7 +102,7 @@ def make_block(members: Ints, part: Part) -> Block:
 
 @njit
 def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[float, float, Floats, int]:
-    """Return a lower bound, the shortest latency found, its start times, and how many branches were
+    """Lower bound, the shortest latency found, its start times, and how many branches were
     searched, looking only for latencies below `cutoff`.
 
     Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the
@@ -147,7 +147,7 @@ def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[fl
 
 @njit_inlined
 def _enter(block: Block, search: Search, depth: int) -> float:
-    """Return the bound of a partial schedule; keep it if complete, else list what could be started next."""
+    """Bound of a partial schedule; keeps it if complete, else lists what could be started next."""
     previous = search.chosen[depth - 1] if depth else -1
     begin = search.start[previous] if depth else 0.0
     bound = _bound(block, search.end, begin, search.heads[depth])
@@ -171,17 +171,17 @@ def _largest(numbers: Floats) -> float:
 
 @njit
 def finds_pairs(block: Block, start: Floats) -> bool:
-    """Return whether all operators find cores if they start at these times."""
+    """Whether all operators find cores if they start at these times."""
     end, cores = start + block.latency, block.cores
     return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
 
 
 @njit_inlined
-def _nothing_seen(n: int, entries: int) -> Seen:
+def _nothing_seen(n: int, entries: int) -> SeenSchedules:
     lists = 16
     while lists < entries:
         lists *= 2
-    return Seen(
+    return SeenSchedules(
         first=np.full(lists, -1),
         following=np.empty(entries, dtype=np.int64),
         started=np.empty(entries, dtype=np.int64),
@@ -193,7 +193,7 @@ def _nothing_seen(n: int, entries: int) -> Seen:
 
 @njit_inlined
 def _is_dominated(search: Search, begin: float, depth: int) -> bool:
-    """Return whether another schedule has started the same operators, of which none runs longer on; else
+    """Whether another schedule has started the same operators, of which none runs longer on; else
     remember this one.
 
     What completes this schedule completes the other as well, which was searched before.
@@ -222,7 +222,7 @@ def _is_dominated(search: Search, begin: float, depth: int) -> bool:
 
 @njit_inlined
 def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
-    """Return a latency that no completion beats, and fill the earliest starts of what has not started."""
+    """Latency that no completion beats; fills the earliest starts of what has not started."""
     bound = 0.0
     for i in range(len(end)):
         if end[i] == NOT_STARTED:
@@ -237,7 +237,7 @@ def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
 
 @njit_without_arrays
 def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> float:
-    """Return the earliest start of an operator; of one that is not ready without regard to the cores."""
+    """Earliest start of an operator; of one that is not ready without regard to the cores."""
     now, ready = begin, True
     for j in range(i):
         if block.before[j, i]:
@@ -252,7 +252,7 @@ def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> flo
 
 @njit_without_arrays
 def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
-    """Return the first moment from now on at which a core is free; all that is started has started by now."""
+    """First moment from now on at which a core is free; all that is started has started by now."""
     while True:
         busy, first = 0, np.inf
         for j in range(len(end)):
@@ -266,7 +266,7 @@ def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
 
 @njit
 def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource: int) -> float:
-    """Return the largest earliest start + work over cores + shortest rest of operators that use a resource.
+    """Largest earliest start + work over cores + shortest rest of operators that use a resource.
 
     Of those that are not over by `begin` the sets are looked at that start after a moment and have a rest
     after them of some length.
@@ -312,7 +312,7 @@ def _fill_candidates(block: Block, end: Floats, heads: Floats, ready: Bools) -> 
 
 @njit_inlined
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
-    """Return the open operator that starts first, then has the longest path behind it; -1 if none."""
+    """Open operator that starts first, then has the longest path behind it; -1 if none."""
     best = -1
     for i in range(len(open_)):
         if open_[i] and (

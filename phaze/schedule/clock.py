@@ -19,7 +19,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
-from phaze.schedule.graphs import NETWORK, Part
+from phaze.schedule.graphs import NETWORK, ComponentArrays
 from phaze.schedule.pairing import occupies
 
 ROUNDS = 200
@@ -27,8 +27,8 @@ ROUNDS = 200
 
 
 @njit
-def bound_by_weights(part: Part) -> float:
-    """Return a lower bound on the latency of a component.
+def bound_by_weights(part: ComponentArrays) -> float:
+    """Lower bound on the latency of a component.
 
     Network operators that may run beside others are bounded apart: by the longest path, and by their
     total on the link.
@@ -55,7 +55,7 @@ def bound_by_weights(part: Part) -> float:
 
 
 @njit
-def _add_weights(part: Part, load: Floats, weights: Floats, share: float) -> None:
+def _add_weights(part: ComponentArrays, load: Floats, weights: Floats, share: float) -> None:
     """Move a share of the weights to the path or the type of core that the loads keep busy longest."""
     n = len(load)
     cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
@@ -77,8 +77,8 @@ def _add_weights(part: Part, load: Floats, weights: Floats, share: float) -> Non
 
 
 @njit
-def _longest_path(part: Part, load: Floats) -> tuple[Floats, Ints]:
-    """Return the longest path from every operator, and the operator that follows on it, -1 at its end."""
+def _longest_path(part: ComponentArrays, load: Floats) -> tuple[Floats, Ints]:
+    """Longest path from every operator, and the operator that follows on it, -1 at its end."""
     n = len(load)
     tail, following = np.zeros(n), np.full(n, -1)
     for i in range(n - 1, -1, -1):

@@ -23,7 +23,7 @@ from phaze.base.store import Plain, Store
 from phaze.schedule.bounds import (
     EQUAL,
     Bounded,
-    Task,
+    ComponentTask,
     bound_task,
     join_schedules,
     layer_of,
@@ -33,7 +33,7 @@ from phaze.schedule.bounds import (
     vector_users,
     whole_task,
 )
-from phaze.schedule.graphs import CORES, Layer, Schedule
+from phaze.schedule.graphs import CORES, LayerSchedule, ScheduledLayer
 from phaze.schedule.verify import find_faults
 from phaze.solver import relative_gap, solver_versions
 from phaze.spec.settings import ScheduleSettings
@@ -50,7 +50,7 @@ class Solution:
     """The shortest known schedule of a component, and how it was found."""
 
     status: Status
-    schedule: Schedule
+    schedule: LayerSchedule
     bound_s: float
     """No schedule is shorter."""
     method: Literal["bounds", "program"] = "bounds"
@@ -68,7 +68,7 @@ class Solution:
 class LayerSolution:
     """The best schedule of a layer that was found, and what is known of it."""
 
-    schedule: Schedule
+    schedule: LayerSchedule
     parts: tuple[Solution, ...]
     """Solutions of the components, or of the layer as a whole."""
 
@@ -98,8 +98,8 @@ class LayerSolution:
         return sorted((part for part in self.parts if part.method == "program"), key=lambda p: -p.variables)
 
 
-def solve_layer(layer: Layer, settings: ScheduleSettings, store: Store) -> LayerSolution:
-    """Return the best schedule of a layer that was found, verified."""
+def solve_layer(layer: ScheduledLayer, settings: ScheduleSettings, store: Store) -> LayerSolution:
+    """Best schedule of a layer that was found, verified."""
     if settings.formulation == "paper":
         tasks, parts = _solve_whole(layer, settings, store)
     else:
@@ -114,8 +114,8 @@ def solve_layer(layer: Layer, settings: ScheduleSettings, store: Store) -> Layer
 
 
 def _solve_whole(
-    layer: Layer, settings: ScheduleSettings, store: Store
-) -> tuple[tuple[Task, ...], tuple[Solution, ...]]:
+    layer: ScheduledLayer, settings: ScheduleSettings, store: Store
+) -> tuple[tuple[ComponentTask, ...], tuple[Solution, ...]]:
     """Solve a layer as one task, unless the bounds of all its components meet."""
     tasks = tasks_of(layer)
     bounds = [bound_task(task) for task in tasks]
@@ -125,21 +125,23 @@ def _solve_whole(
     pieces = [(task.component, bounded.schedule) for task, bounded in zip(tasks, bounds, strict=True)]
     known = join_schedules(layer, pieces)
     members = list(whole.component.operators)
-    schedule = Schedule(known.start_s[members], known.end_s[members], known.core[members])
+    schedule = LayerSchedule(known.start_s[members], known.end_s[members], known.core[members])
     lower = min(sum(bounded.lower_s for bounded in bounds), schedule.latency_s)
     return (whole,), (
         _solved(whole, settings, store, lambda: _verified(whole, Bounded(lower, schedule), settings)),
     )
 
 
-def solve_task(task: Task, settings: ScheduleSettings, store: Store) -> Solution:
+def solve_task(task: ComponentTask, settings: ScheduleSettings, store: Store) -> Solution:
     """Best schedule of a component: from the store, by bounds that meet, or by a program."""
     if len(task.component.operators) == 1:
         return _proven(task, bound_task(task))
     return _solved(task, settings, store, lambda: _decide(task, bound_task(task), settings))
 
 
-def _solved(task: Task, settings: ScheduleSettings, store: Store, solve: Callable[[], Solution]) -> Solution:
+def _solved(
+    task: ComponentTask, settings: ScheduleSettings, store: Store, solve: Callable[[], Solution]
+) -> Solution:
     """Solution of a component as the store has it, else as it is found now."""
     content = store.of(
         task_content(task, settings),
@@ -150,7 +152,7 @@ def _solved(task: Task, settings: ScheduleSettings, store: Store, solve: Callabl
     return _solution_of(content)
 
 
-def task_content(task: Task, settings: ScheduleSettings) -> dict[str, Plain]:
+def task_content(task: ComponentTask, settings: ScheduleSettings) -> dict[str, Plain]:
     """All that the solution of a component depends on."""
     component = task.component
     return {
@@ -178,7 +180,7 @@ def _content_of(solution: Solution) -> dict[str, Plain]:
 
 def _solution_of(content: dict[str, Plain]) -> Solution:
     times = cast("dict[str, list[float]]", content["schedule"])
-    schedule = Schedule(**{name: np.array(values) for name, values in times.items()})
+    schedule = LayerSchedule(**{name: np.array(values) for name, values in times.items()})
     return Solution(**{**content, "schedule": schedule})  # type: ignore[arg-type]
 
 
@@ -187,7 +189,7 @@ def _lasts(solution: Solution) -> bool:
     return solution.method == "program" and solution.status != "timed_out" and solution.repeatable
 
 
-def _is_sound(task: Task, solution: Solution) -> bool:
+def _is_sound(task: ComponentTask, solution: Solution) -> bool:
     """Say whether a solution that was read can be believed."""
     faults = list(find_faults(layer_of(task), solution.schedule))
     if not solution.bound_s <= solution.schedule.latency_s:
@@ -197,8 +199,8 @@ def _is_sound(task: Task, solution: Solution) -> bool:
     return not faults
 
 
-def _decide(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Return what bounds prove, or what a program finds where they leave a gap or are to be checked."""
+def _decide(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
+    """Solution by bounds, or by a program where these leave a gap or are to be checked."""
     if settings.programs == "open":
         return _proven(task, bounded) if bounded.proven else _verified(task, bounded, settings)
     solution = _verified(task, Bounded(0.0, bounded.schedule), settings)
@@ -209,12 +211,12 @@ def _decide(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solutio
     return replace(solution, bound_s=max(solution.bound_s, min(bounded.lower_s, solution.schedule.latency_s)))
 
 
-def _proven(task: Task, bounded: Bounded) -> Solution:
+def _proven(task: ComponentTask, bounded: Bounded) -> Solution:
     return Solution("optimal", bounded.schedule, bounded.lower_s, z_needed=_cores_bind(task, bounded))
 
 
-def _cores_bind(task: Task, bounded: Bounded) -> bool:
-    """Return whether with a core for every operator there would be a shorter schedule (Appendix A)."""
+def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:
+    """Whether with a core for every operator there would be a shorter schedule (Appendix A)."""
     kinds = task.component.kinds
     if len(kinds) == 1:
         return False
@@ -224,8 +226,8 @@ def _cores_bind(task: Task, bounded: Bounded) -> bool:
     return bound_task(free).schedule.latency_s < bounded.schedule.latency_s * (1 - EQUAL)
 
 
-def _verified(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Return what a program finds, with the known schedule instead of one that cannot be executed."""
+def _verified(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
+    """Solution by a program, with the known schedule instead of one that cannot be executed."""
     from phaze.schedule.program import solve_program  # Pyomo takes its time: most jobs do without
 
     solution = solve_program(task, bounded, settings)
@@ -238,7 +240,7 @@ def _verified(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solut
 
 
 def confirm_schedule(
-    layer: Layer, schedule: Schedule, lower_s: float, settings: ScheduleSettings
+    layer: ScheduledLayer, schedule: LayerSchedule, lower_s: float, settings: ScheduleSettings
 ) -> tuple[float, float]:
     """Proven lower bound on the latency of a layer, and the latency of its shortest known schedule.
 
@@ -249,7 +251,7 @@ def confirm_schedule(
 
     task = whole_task(layer)
     members = list(task.component.operators)
-    known = Schedule(schedule.start_s[members], schedule.end_s[members], schedule.core[members])
+    known = LayerSchedule(schedule.start_s[members], schedule.end_s[members], schedule.core[members])
     asked = settings.model_copy(update={"solver": ("highs",), "formulation": "sparse"})
     found = solve_program(task, Bounded(lower_s, known), asked)
     return found.bound_s, found.schedule.latency_s

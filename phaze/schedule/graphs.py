@@ -29,7 +29,7 @@ ALL_CORES = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class ScheduledLayer:
     """One pass of a layer on one architecture: what a schedule needs to know (Section 4)."""
 
     core: tuple[str, ...]
@@ -62,7 +62,7 @@ class Layer:
         return core_codes(self.core)
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> OperatorOrder:
         """Order and components of the operators."""
         return make_graph(self.core, self.edges)
 
@@ -73,7 +73,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class LayerSchedule:
     """When and where the operators of a layer or a component run."""
 
     start_s: Floats
@@ -108,7 +108,7 @@ class Component:
 
     @cached_property
     def arrays(self) -> tuple[Ints, Bools, Ints, Ints]:
-        """Kinds, order, offsets and followers, as in `Part`."""
+        """Kinds, order, offsets and followers, as in `ComponentArrays`."""
         counts = np.bincount([i for i, _ in self.edges], minlength=len(self.operators))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return self.kinds, self.order, offsets, np.array([j for _, j in sorted(self.edges)], dtype=np.int64)
@@ -120,7 +120,7 @@ class Component:
         return tuple((int(i), int(j)) for i, j in np.argwhere(np.triu(apart, 1)))
 
 
-class Part(NamedTuple):
+class ComponentArrays(NamedTuple):
     """A component on one architecture, as compiled code takes it."""
 
     kinds: Ints
@@ -137,7 +137,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class OperatorOrder:
     """Order of the operators of a layer and its series components."""
 
     order: Bools
@@ -149,13 +149,13 @@ class Graph:
 
 
 def single_latencies(kinds: Ints, latency_s: Floats, overlap_communication: bool) -> Floats:
-    """Return ℓ of operators that may share the accelerator, infinity for the others, shape (..., n)."""
+    """ℓ of operators that may share the accelerator, infinity for the others, shape (..., n)."""
     alone = (kinds == NETWORK) & (not overlap_communication)
     return np.where(alone, np.inf, latency_s)
 
 
 def core_codes(core: Sequence[str]) -> Ints:
-    """Return the codes of core types, shape (n,); an unknown type is an error."""
+    """Codes of core types, shape (n,); an unknown type is an error."""
     unknown = sorted(set(core) - set(CORES))
     if unknown:
         raise PhazeError(f"core type must be one of {', '.join(CORES)}, got {', '.join(unknown)}")
@@ -163,8 +163,8 @@ def core_codes(core: Sequence[str]) -> Ints:
 
 
 @lru_cache(maxsize=256)
-def make_graph(core: tuple[str, ...], edges: Edges) -> Graph:
-    """Return the order and the series components; no-ops pass the order on and belong to no component."""
+def make_graph(core: tuple[str, ...], edges: Edges) -> OperatorOrder:
+    """Order and the series components; no-ops pass the order on and belong to no component."""
     kinds = core_codes(core)
     topological = sort_topologically(len(core), edges)
     order = transitive_order(len(core), edges)
@@ -174,11 +174,11 @@ def make_graph(core: tuple[str, ...], edges: Edges) -> Graph:
     for part in parts:
         operators = [working[i] for i in part]
         components.append(Component(tuple(operators), kinds[operators], order[np.ix_(operators, operators)]))
-    return Graph(order, topological, tuple(components))
+    return OperatorOrder(order, topological, tuple(components))
 
 
 def sort_topologically(n: int, edges: Edges) -> tuple[int, ...]:
-    """Return the operators in topological order, the smallest index first among those that are ready."""
+    """Operators in topological order, the smallest index first among those that are ready."""
     waiting = [set[int]() for _ in range(n)]
     for i, j in edges:
         if not (0 <= i < n and 0 <= j < n):
@@ -196,7 +196,7 @@ def sort_topologically(n: int, edges: Edges) -> tuple[int, ...]:
 
 
 def transitive_order(n: int, edges: Edges) -> Bools:
-    """Return the strict partial order of a graph: order[i, j] when a path leads from i to j, shape (n, n)."""
+    """Strict partial order of a graph: order[i, j] when a path leads from i to j, shape (n, n)."""
     order = np.zeros((n, n), dtype=np.bool_)
     parents: list[list[int]] = [[] for _ in range(n)]
     for i, j in edges:
@@ -209,7 +209,7 @@ def transitive_order(n: int, edges: Edges) -> Bools:
 
 
 def series_components(order: Bools) -> list[list[int]]:
-    """Return the connected components of the incomparability graph, in the order in which they follow each
+    """Connected components of the incomparability graph, in the order in which they follow each
     other.
 
     Positions must be in topological order. An operator comparable with all others is a component by itself.
@@ -228,7 +228,7 @@ def series_components(order: Bools) -> list[list[int]]:
 
 
 def downsets(order: Bools, limit: int) -> list[int] | None:
-    """Return all downward-closed sets as bits, smaller ones first; None if there are more than `limit`."""
+    """All downward-closed sets as bits, smaller ones first; None if there are more than `limit`."""
     before = [_mask(order[:, j]) for j in range(len(order))]
     found = {0}
     layer = {0}
@@ -241,7 +241,7 @@ def downsets(order: Bools, limit: int) -> list[int] | None:
 
 
 def critical_path(order: Bools, latency: Floats) -> float:
-    """Return the largest total latency along a path; positions in topological order."""
+    """Largest total latency along a path; positions in topological order."""
     end = np.zeros(len(latency))
     for j in range(len(latency)):
         end[j] = latency[j] + max(end[order[:, j]], default=0.0)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.schedule.bounds import Bounded, Task, overlaps
+from phaze.schedule.bounds import Bounded, ComponentTask, overlaps
 from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR, Edges
 
 SCALE = 100.0
@@ -22,7 +22,7 @@ TYPES = ("tensor", "vector")
 
 
 @dataclass(frozen=True, eq=False)
-class Instance:
+class ProgramData:
     """A component in units in which its feasible latency is SCALE."""
 
     kinds: Ints
@@ -74,8 +74,8 @@ class Instance:
         """Time for which a clock stands still that stops while these run."""
         return 0.0 if self.overlapping else float(self.every[self.wide].sum())
 
-    def on_clock(self) -> Instance:
-        """Return the instance in units in which SCALE passes on that clock, so that little is not lost beside
+    def on_clock(self) -> ProgramData:
+        """Instance in units in which SCALE passes on that clock, so that little is not lost beside
         much.
         """
         rest = self.feasible - self.stopped
@@ -90,25 +90,25 @@ class Instance:
         )
 
     def users(self, core: str) -> list[int]:
-        """Return the operators that use a type of core."""
+        """Operators that use a type of core."""
         kind = TENSOR if core == "tensor" else VECTOR
         return [i for i in self.operators if self.kinds[i] in (kind, FUSED)]
 
     def count(self, core: str) -> int:
-        """Return the cores of a type."""
+        """Cores of a type."""
         return self.num_tc if core == "tensor" else self.num_vc
 
     def excludes(self, i: int, j: int) -> bool:
-        """Return whether operator i on all cores keeps j from running; it spares the network beside it."""
+        """Whether operator i on all cores keeps j from running; it spares the network beside it."""
         return not (self.overlapping and self.kinds[j] == NETWORK and self.kinds[i] != NETWORK)
 
 
-def make_instance(task: Task, bounded: Bounded) -> Instance:
-    """Return the instance of a component between its bounds."""
+def make_instance(task: ComponentTask, bounded: Bounded) -> ProgramData:
+    """Instance of a component between its bounds."""
     feasible_s = bounded.schedule.latency_s
     unit_s = feasible_s / SCALE if feasible_s > 0 else 1.0
     must = np.isinf(task.one_s)
-    return Instance(
+    return ProgramData(
         kinds=task.component.kinds,
         order=task.component.order,
         edges=task.component.edges,
@@ -126,7 +126,7 @@ def make_instance(task: Task, bounded: Bounded) -> Instance:
 
 
 def paths_around(order: Bools, latency: Floats) -> tuple[Floats, Floats]:
-    """Return the longest paths before and behind every operator, itself left out, shape (n,)."""
+    """Longest paths before and behind every operator, itself left out, shape (n,)."""
     head, tail = np.zeros(len(latency)), np.zeros(len(latency))
     for j in range(len(latency)):
         before = order[:, j]

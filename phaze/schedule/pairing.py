@@ -20,7 +20,7 @@ PATIENCE = 20000
 
 @njit_without_arrays
 def occupies(kind: int, resource: int) -> bool:
-    """Return whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
+    """Whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
     if resource == 0:
         return kind in (TENSOR, FUSED)
     if resource == 1:
@@ -30,7 +30,7 @@ def occupies(kind: int, resource: int) -> bool:
 
 @njit
 def sort_stably(keys: Floats) -> Ints:
-    """Return the positions of a few keys from the smallest to the largest, equal ones as they stand."""
+    """Positions of a few keys from the smallest to the largest, equal ones as they stand."""
     positions = np.arange(len(keys))
     for i in range(1, len(keys)):
         k = i
@@ -43,7 +43,7 @@ def sort_stably(keys: Floats) -> Ints:
 
 @njit
 def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: int) -> tuple[bool, Ints]:
-    """Return whether cores were found for operators on single cores, and the cores from 0, shape (n,).
+    """Whether cores were found for operators on single cores, and the cores from 0, shape (n,).
 
     Operators take cores in the order of their start, and what takes no time before what begins with it;
     where one finds none, the one before it tries another.
@@ -80,7 +80,7 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
 
 @njit_without_arrays
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
-    """Return the free core that spoils least, and mark all that are no different from it as tried.
+    """Free core that spoils least; marks all that are no different from it as tried.
 
     That is a core without a partner, else the one whose partner is busy longest: it cannot serve a fused
     operator anyway.
@@ -99,7 +99,7 @@ def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> 
 
 @njit_without_arrays
 def _spared(kind: int, c: int, now: float, pairs: int, until: Floats) -> float:
-    """Return until when a core's partner is busy, now if it is not, and infinity without a partner."""
+    """End of the work on a core's partner, now if it is idle, and infinity without a partner."""
     if kind == FUSED:
         return now
     if c >= pairs:

@@ -30,11 +30,11 @@ the link: y_i = 1; where they may run beside computation, (9) spares them and tw
 import pyomo.environ as pyo
 
 from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR
-from phaze.schedule.instance import Instance
+from phaze.schedule.instance import ProgramData
 
 
-def formulate_paper(data: Instance) -> pyo.ConcreteModel:
-    """Return the program of Figure 3 for an instance, with z variables for the assigned types of core."""
+def formulate_paper(data: ProgramData) -> pyo.ConcreteModel:
+    """Program of Figure 3 for an instance, with z variables for the assigned types of core."""
     m = pyo.ConcreteModel()
     m.data = data
     m.operators = pyo.Set(initialize=data.operators)
@@ -59,7 +59,7 @@ def formulate_paper(data: Instance) -> pyo.ConcreteModel:
 
 
 def _order_operators(m: pyo.ConcreteModel) -> None:
-    data: Instance = m.data
+    data: ProgramData = m.data
     triples = [(i, j, k) for i, j in m.pairs for k in data.operators if k not in (i, j)]
     links = [(i, j) for i, j in data.rivals if data.kinds[i] == data.kinds[j] == NETWORK]
     m.makespan_covers_operator = pyo.Constraint(m.operators, rule=makespan_covers_operator)
@@ -76,7 +76,7 @@ def _order_operators(m: pyo.ConcreteModel) -> None:
 
 
 def _assign_tensor_cores(m: pyo.ConcreteModel) -> None:
-    data: Instance = m.data
+    data: ProgramData = m.data
     places = [(i, c) for i in data.operators if data.kinds[i] != NETWORK for c in range(data.num_tc)]
     m.on_tensor_core = pyo.Var(places, domain=pyo.Binary)
     m.operator_has_tensor_core = pyo.Constraint(data.users("tensor"), rule=operator_has_tensor_core)
@@ -92,7 +92,7 @@ def _assign_tensor_cores(m: pyo.ConcreteModel) -> None:
 
 
 def _assign_vector_cores(m: pyo.ConcreteModel) -> None:
-    data: Instance = m.data
+    data: ProgramData = m.data
     places = [(i, c) for i in data.operators if data.kinds[i] != NETWORK for c in range(data.num_vc)]
     m.on_vector_core = pyo.Var(places, domain=pyo.Binary)
     m.operator_has_vector_core = pyo.Constraint(data.users("vector"), rule=operator_has_vector_core)
@@ -107,12 +107,12 @@ def _assign_vector_cores(m: pyo.ConcreteModel) -> None:
     m.vector_core_runs_one_at_a_time = pyo.Constraint(rivals, rule=vector_core_runs_one_at_a_time)
 
 
-def _computing(data: Instance) -> list[tuple[int, int]]:
-    """Return the incomparable pairs without a network operator: that one occupies no core."""
+def _computing(data: ProgramData) -> list[tuple[int, int]]:
+    """Incomparable pairs without a network operator: that one occupies no core."""
     return [(i, j) for i, j in data.rivals if NETWORK not in (data.kinds[i], data.kinds[j])]
 
 
-def _places(data: Instance, kind: int, cores: int) -> list[tuple[int, int]]:
+def _places(data: ProgramData, kind: int, cores: int) -> list[tuple[int, int]]:
     return [(i, c) for i in data.operators if data.kinds[i] == kind for c in range(cores)]
 
 

@@ -20,7 +20,7 @@ from phaze.base.compiled import njit, njit_inlined, njit_without_arrays
 from phaze.schedule.barriers import Blocks, Indices
 from phaze.schedule.branching import CLOSE, Block, finds_pairs, make_block, run_block
 from phaze.schedule.clock import bound_by_weights
-from phaze.schedule.graphs import ALL_CORES, Part
+from phaze.schedule.graphs import ALL_CORES, ComponentArrays
 from phaze.schedule.pairing import assign_cores, occupies, sort_stably
 from phaze.schedule.sequences import follow_sequence
 
@@ -28,7 +28,7 @@ FIRST_NODES, GROWTH = 250, 8
 """Branches with which a block is run first, and their growth when it is run again."""
 
 
-class Steps(NamedTuple):
+class BarrierSteps(NamedTuple):
     """Steps between downsets with the shortest paths along them."""
 
     offsets: Ints
@@ -69,17 +69,19 @@ def bound_all(
     rounds: int,
     nodes: int,
 ) -> tuple[Floats, Floats]:
-    """Return lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
+    """Lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
     for a in range(len(one)):
-        part = Part(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
+        part = ComponentArrays(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
         lower[a], feasible[a], _, _ = find_path(blocks, part, rounds, nodes)
     return lower, feasible
 
 
 @njit_inlined
-def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[float, float, Ints, Floats]:
-    """Return a lower bound, the best feasible latency, its blocks as bits, and the latencies of these, both
+def find_path(
+    blocks: Blocks, part: ComponentArrays, rounds: int, nodes: int
+) -> tuple[float, float, Ints, Floats]:
+    """Lower bound, the best feasible latency, its blocks as bits, and the latencies of these, both
     from the last to the first.
 
     As long as blocks are valued by lower bounds, the shortest path is a lower bound as well. Its blocks are
@@ -112,8 +114,8 @@ def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[floa
 
 
 @njit_inlined
-def _first_values(blocks: Blocks, part: Part) -> Values:
-    """Return bounds on all blocks; those of single operators, and of blocks that never wait, are exact."""
+def _first_values(blocks: Blocks, part: ComponentArrays) -> Values:
+    """Bounds on all blocks; those of single operators, and of blocks that never wait, are exact."""
     lower = bound_blocks(blocks, part)
     upper, nodes = np.full(len(lower), np.inf), np.zeros(len(lower), dtype=np.int64)
     for b in range(len(lower)):
@@ -125,8 +127,8 @@ def _first_values(blocks: Blocks, part: Part) -> Values:
 
 
 @njit
-def _useful_steps(blocks: Blocks, lower: Floats) -> Steps:
-    """Return the steps whose blocks could be worth running, from the first to the last downset."""
+def _useful_steps(blocks: Blocks, lower: Floats) -> BarrierSteps:
+    """Steps whose blocks could be worth running, from the first to the last downset."""
     sets, useful, size = len(blocks.offsets) - 1, lower < np.inf, 0
     for b in blocks.steps:
         size += useful[b]
@@ -138,12 +140,12 @@ def _useful_steps(blocks: Blocks, lower: Floats) -> Steps:
                 sources[size], kept[size] = blocks.sources[s], blocks.steps[s]
                 size += 1
         offsets[d + 1] = size
-    return Steps(offsets, sources, kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
+    return BarrierSteps(offsets, sources, kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
 
 
 @njit_inlined
-def _one_by_one(part: Part) -> tuple[float, Ints, Floats]:
-    """Return the path on which operators run one after the other."""
+def _one_by_one(part: ComponentArrays) -> tuple[float, Ints, Floats]:
+    """Path on which operators run one after the other."""
     n = len(part.kinds)
     best, latencies = np.zeros(n, dtype=np.int64), np.zeros(n)
     for i in range(n):
@@ -155,7 +157,7 @@ def _one_by_one(part: Part) -> tuple[float, Ints, Floats]:
 def _run_path(
     blocks: Blocks,
     path: Ints,
-    part: Part,
+    part: ComponentArrays,
     values: Values,
     value: Floats,
     limit: int,
@@ -181,7 +183,7 @@ def _run_path(
 
 @njit_inlined
 def _run_block(
-    blocks: Blocks, b: int, part: Part, values: Values, limit: int, left: Ints, slack: float
+    blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, left: Ints, slack: float
 ) -> None:
     """Run a block with so many branches, a few where there is no limit."""
     nodes = min(limit, left[0]) if limit else FIRST_NODES
@@ -194,7 +196,7 @@ def _run_block(
 
 @njit
 def members_of(mask: int) -> Ints:
-    """Return the operators of a set given as bits."""
+    """Operators of a set given as bits."""
     members, size = np.empty(64, dtype=np.int64), 0
     for i in range(63):
         if mask >> i & 1:
@@ -204,8 +206,10 @@ def members_of(mask: int) -> Ints:
 
 
 @njit_inlined
-def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[float, float, Floats, int]:
-    """Return a lower bound, a feasible latency and start times of operators that run on single cores, and
+def run_members(
+    members: Ints, part: ComponentArrays, cutoff: float, nodes: int
+) -> tuple[float, float, Floats, int]:
+    """Lower bound, a feasible latency and start times of operators that run on single cores, and
     how many branches were searched.
     """
     block = make_block(members, part)
@@ -223,7 +227,7 @@ def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[f
 
 @njit
 def _pair_block(block: Block, start: Floats) -> float:
-    """Return the latency of the schedule with the same sequence of starts, but in pairs; fill its starts."""
+    """Latency of the schedule with the same sequence of starts, but in pairs; fills its starts."""
     n = len(start)
     offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)
     for i in range(n):
@@ -232,7 +236,7 @@ def _pair_block(block: Block, start: Floats) -> float:
             if block.before[i, j]:
                 followers[offsets[i + 1]] = j
                 offsets[i + 1] += 1
-    part = Part(
+    part = ComponentArrays(
         block.kinds,
         block.before,
         offsets,
@@ -247,8 +251,8 @@ def _pair_block(block: Block, start: Floats) -> float:
 
 
 @njit
-def bound_blocks(blocks: Blocks, part: Part) -> Floats:
-    """Return lower bounds of all blocks from paths and work; infinite where all cores are no slower."""
+def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
+    """Lower bounds of all blocks from paths and work; infinite where all cores are no slower."""
     n = len(part.kinds)
     value = np.full(len(blocks.masks), np.inf)
     head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)
@@ -273,8 +277,8 @@ def bound_blocks(blocks: Blocks, part: Part) -> Floats:
 
 
 @njit_without_arrays
-def _head(part: Part, mask: int, i: int, head: Floats) -> float:
-    """Return when operator i of a block can start at the earliest, given the operators before it."""
+def _head(part: ComponentArrays, mask: int, i: int, head: Floats) -> float:
+    """Earliest start of operator i of a block, given the operators before it."""
     begin = 0.0
     for j in range(i):
         if part.order[j, i] and mask >> j & 1:
@@ -283,8 +287,8 @@ def _head(part: Part, mask: int, i: int, head: Floats) -> float:
 
 
 @njit
-def _shortest(steps: Steps, value: Floats) -> Ints:
-    """Return the blocks of the shortest path to everything, from the last to the first.
+def _shortest(steps: BarrierSteps, value: Floats) -> Ints:
+    """Blocks of the shortest path to everything, from the last to the first.
 
     Values only rise, so that only those paths are looked for again that became longer.
     """
@@ -303,7 +307,7 @@ def _shortest(steps: Steps, value: Floats) -> Ints:
 
 
 @njit_without_arrays
-def _step_into(steps: Steps, value: Floats, d: int) -> None:
+def _step_into(steps: BarrierSteps, value: Floats, d: int) -> None:
     """Look for the shortest path to a downset."""
     steps.length[d], steps.last[d] = np.inf, steps.offsets[d]
     for s in range(steps.offsets[d], steps.offsets[d + 1]):
@@ -313,8 +317,8 @@ def _step_into(steps: Steps, value: Floats, d: int) -> None:
 
 
 @njit
-def follow_path(path: Ints, latencies: Floats, part: Part, nodes: int) -> tuple[Floats, Ints]:
-    """Return start times and cores along a path of blocks given as bits, from the last to the first, of
+def follow_path(path: Ints, latencies: Floats, part: ComponentArrays, nodes: int) -> tuple[Floats, Ints]:
+    """Start times and cores along a path of blocks given as bits, from the last to the first, of
     which the latencies were found with so many branches.
     """
     n = len(part.kinds)

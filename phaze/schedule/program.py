@@ -19,10 +19,10 @@ import numpy as np
 import pyomo.environ as pyo
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.schedule.bounds import EQUAL, Bounded, Task
+from phaze.schedule.bounds import EQUAL, Bounded, ComponentTask
 from phaze.schedule.decomposition import Solution, Status
-from phaze.schedule.graphs import ALL_CORES, NETWORK, Schedule
-from phaze.schedule.instance import TYPES, Instance, make_instance
+from phaze.schedule.graphs import ALL_CORES, NETWORK, LayerSchedule
+from phaze.schedule.instance import TYPES, ProgramData, make_instance
 from phaze.schedule.pairing import UNASSIGNED, assign_cores
 from phaze.schedule.paper import formulate_paper
 from phaze.schedule.sparse import formulate_sparse
@@ -32,7 +32,7 @@ from phaze.spec.settings import ScheduleSettings
 
 log = logging.getLogger(__name__)
 
-FORMULATIONS: dict[str, Callable[[Instance], pyo.ConcreteModel]] = {
+FORMULATIONS: dict[str, Callable[[ProgramData], pyo.ConcreteModel]] = {
     "sparse": formulate_sparse,
     "paper": formulate_paper,
 }
@@ -40,8 +40,8 @@ DRIFT = 1e-6
 """Largest relative excess of the schedule that follows from a point over what the point claims."""
 
 
-def solve_program(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Return the best schedule of a component that a program finds, or else the known one, with the bound."""
+def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
+    """Best schedule of a component that a program finds, or else the known one, with the bound."""
     data = make_instance(task, bounded)
     if settings.formulation == "sparse":
         data = data.on_clock()
@@ -61,8 +61,8 @@ def solve_program(task: Task, bounded: Bounded, settings: ScheduleSettings) -> S
         data = replace(data, assigned=data.assigned | missing)
 
 
-def _learn(best: Solution, result: Solve, schedule: Schedule | None, data: Instance) -> Solution:
-    """Return what is known after a solve, with the schedule of its point if all operators found cores."""
+def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: ProgramData) -> Solution:
+    """Best solution after a solve, with the schedule of its point if all operators found cores."""
     found = best.schedule
     if schedule is not None and schedule.latency_s < found.latency_s * (1 - EQUAL):
         found = schedule
@@ -85,7 +85,7 @@ def _learn(best: Solution, result: Solve, schedule: Schedule | None, data: Insta
     )
 
 
-def _drift(data: Instance, task: Task, model: pyo.ConcreteModel) -> str:
+def _drift(data: ProgramData, task: ComponentTask, model: pyo.ConcreteModel) -> str:
     """Say if the schedule that follows from a point is longer than the point claims."""
     schedule = schedule_point(data, model, task)
     claimed = pyo.value(model.shortest) * data.unit_s
@@ -96,8 +96,8 @@ def _drift(data: Instance, task: Task, model: pyo.ConcreteModel) -> str:
     return ""
 
 
-def schedule_point(data: Instance, model: pyo.ConcreteModel, task: Task) -> Schedule | None:
-    """Return the schedule that follows from the choices of a point, None if its order contains a cycle.
+def schedule_point(data: ProgramData, model: pyo.ConcreteModel, task: ComponentTask) -> LayerSchedule | None:
+    """Schedule that follows from the choices of a point, None if its order contains a cycle.
 
     Every operator begins as soon as those have ended that come before it, or that exclude it. Cores are left
     open (ALL_CORES or 0); `overloaded_types` looks for them.
@@ -114,11 +114,11 @@ def schedule_point(data: Instance, model: pyo.ConcreteModel, task: Task) -> Sche
         waits = [i for i in sequence[:k] if before[i, j] or _exclusive(data, wide, i, j)]
         start[j] = end[waits].max(initial=0.0)
         end[j] = start[j] + latency[j]
-    return Schedule(start, end, _cores(data, wide, start, end))
+    return LayerSchedule(start, end, _cores(data, wide, start, end))
 
 
-def _relation(data: Instance, model: pyo.ConcreteModel, wide: Bools, begin: list[float]) -> Bools:
-    """Return which operators come before which: the order of the graph, and the choices between rivals.
+def _relation(data: ProgramData, model: pyo.ConcreteModel, wide: Bools, begin: list[float]) -> Bools:
+    """Order of the operators: that of the graph, and the choices between rivals.
 
     Between operators on all cores any order will do: on the clock they take no time.
     """
@@ -133,7 +133,7 @@ def _relation(data: Instance, model: pyo.ConcreteModel, wide: Bools, begin: list
 
 
 def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
-    """Return the operators, each behind what comes before it, earlier starts first; None on a cycle."""
+    """Operators, each behind what comes before it, earlier starts first; None on a cycle."""
     left = sorted(range(len(begin)), key=lambda i: (begin[i], i))
     sequence: list[int] = []
     while left:
@@ -145,22 +145,22 @@ def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
     return sequence
 
 
-def _exclusive(data: Instance, wide: Bools, i: int, j: int) -> bool:
-    """Return whether two operators cannot run at once, whatever the cores."""
+def _exclusive(data: ProgramData, wide: Bools, i: int, j: int) -> bool:
+    """Whether two operators cannot run at once, whatever the cores."""
     link = data.kinds[i] == data.kinds[j] == NETWORK
     return bool(link or (wide[i] and data.excludes(i, j)) or (wide[j] and data.excludes(j, i)))
 
 
-def _cores(data: Instance, wide: Bools, start: Floats, end: Floats) -> Ints:
-    """Return cores for the operators on single cores; UNASSIGNED where there are not enough."""
+def _cores(data: ProgramData, wide: Bools, start: Floats, end: Floats) -> Ints:
+    """Cores for the operators on single cores; UNASSIGNED where there are not enough."""
     core = np.where(wide, ALL_CORES, 0)
     single = np.flatnonzero(~wide & (data.kinds != NETWORK))
     core[single] = assign_cores(data.kinds[single], start[single], end[single], data.num_tc, data.num_vc)[1]
     return core
 
 
-def overloaded_types(data: Instance, schedule: Schedule) -> frozenset[str]:
-    """Return the types of core of which a schedule needs too many; both if only pairs are lacking."""
+def overloaded_types(data: ProgramData, schedule: LayerSchedule) -> frozenset[str]:
+    """Types of core of which a schedule needs too many; both if only pairs are lacking."""
     if (schedule.core != UNASSIGNED).all():
         return frozenset()
     overloaded = set()

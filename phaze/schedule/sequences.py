@@ -23,11 +23,11 @@ import numpy.typing as npt
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.schedule.clock import bound_by_weights
-from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, Part
+from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, ComponentArrays
 from phaze.schedule.pairing import sort_stably
 
 
-class State(NamedTuple):
+class SequenceState(NamedTuple):
     """Until when everything is busy while a sequence is followed."""
 
     cores: Floats
@@ -39,10 +39,10 @@ class State(NamedTuple):
 
 
 @njit
-def follow_sequence(part: Part, sequence: Ints, wide: Bools, start: Floats, core: Ints) -> float:
-    """Return the latency of a sequence that respects the order, and fill `start` and `core`, shape (n,)."""
+def follow_sequence(part: ComponentArrays, sequence: Ints, wide: Bools, start: Floats, core: Ints) -> float:
+    """Latency of a sequence that respects the order; fills `start` and `core`, shape (n,)."""
     n = len(sequence)
-    state = State(np.zeros((2, max(part.num_tc, part.num_vc))), np.zeros(4), np.zeros(n))
+    state = SequenceState(np.zeros((2, max(part.num_tc, part.num_vc))), np.zeros(4), np.zeros(n))
     now = 0.0
     for i in sequence:
         network = part.kinds[i] == NETWORK
@@ -60,8 +60,8 @@ def follow_sequence(part: Part, sequence: Ints, wide: Bools, start: Floats, core
 
 
 @njit
-def _earliest(state: State, i: int, network: bool, wide: bool) -> float:
-    """Return when an operator can start at the earliest, whatever the cores."""
+def _earliest(state: SequenceState, i: int, network: bool, wide: bool) -> float:
+    """Earliest start of an operator, whatever the cores."""
     earliest = max(state.ready[i], state.ends[3])
     if network:
         earliest = max(earliest, state.ends[2])
@@ -73,8 +73,8 @@ def _earliest(state: State, i: int, network: bool, wide: bool) -> float:
 
 
 @njit
-def _choose_core(part: Part, cores: Floats, kind: int, now: float) -> int:
-    """Return a core that is free now, one without a partner if there is one, else the first to be free."""
+def _choose_core(part: ComponentArrays, cores: Floats, kind: int, now: float) -> int:
+    """Core that is free now, one without a partner if there is one, else the first to be free."""
     pairs = min(part.num_tc, part.num_vc)
     best, key = 0, np.inf
     for c in range(pairs if kind == FUSED else part.num_tc if kind == TENSOR else part.num_vc):
@@ -88,7 +88,7 @@ def _choose_core(part: Part, cores: Floats, kind: int, now: float) -> int:
 
 
 @njit
-def _occupy(part: Part, state: State, i: int, core: int, end: float) -> None:
+def _occupy(part: ComponentArrays, state: SequenceState, i: int, core: int, end: float) -> None:
     """Note until when an operator occupies what it needs, and when its followers are ready."""
     network = part.kinds[i] == NETWORK
     k = 2 if network else 0
@@ -104,8 +104,8 @@ def _occupy(part: Part, state: State, i: int, core: int, end: float) -> None:
 
 
 @njit
-def sequence_by_tail(part: Part, duration: Floats) -> Ints:
-    """Return the operators by falling length of the longest path from their start, then topologically."""
+def sequence_by_tail(part: ComponentArrays, duration: Floats) -> Ints:
+    """Operators by falling length of the longest path from their start, then topologically."""
     n = len(duration)
     tail = np.zeros(n)
     for i in range(n - 1, -1, -1):
@@ -136,18 +136,18 @@ def bound_wide_all(
     num_vc: Ints,
     moves: int,
 ) -> tuple[Floats, Floats]:
-    """Return lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
+    """Lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
     for a in range(len(one)):
-        part = Part(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
+        part = ComponentArrays(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
         feasible[a] = search_sequences(part, moves)[0]
         lower[a] = min(bound_by_weights(part), feasible[a])
     return lower, feasible
 
 
 @njit
-def search_sequences(part: Part, moves: int) -> tuple[float, Floats, Ints]:
-    """Return the latency, start times and cores of the best schedule found in so many moves."""
+def search_sequences(part: ComponentArrays, moves: int) -> tuple[float, Floats, Ints]:
+    """Latency, start times and cores of the best schedule found in so many moves."""
     n = len(part.kinds)
     start, core = np.zeros(n), np.zeros(n, dtype=np.int64)
     sequence, wide = _first_state(part, start, core)
@@ -168,8 +168,8 @@ def search_sequences(part: Part, moves: int) -> tuple[float, Floats, Ints]:
 
 
 @njit
-def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
-    """Return the best of some states in which operators run on all cores that gain more than a threshold."""
+def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints, Bools]:
+    """Best of some states in which operators run on all cores that gain more than a threshold."""
     n = len(part.kinds)
     gain, duration, wide = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.bool_)
     for i in range(n):
@@ -189,7 +189,7 @@ def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
 
 
 @njit
-def _propose(part: Part, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
+def _propose(part: ComponentArrays, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
     """Let operator i change sides, or the one at place p move to q; -1 for what does not change."""
     n = len(sequence)
     p = int(_draw(random) * n)
@@ -228,7 +228,7 @@ def _shift(sequence: Ints, p: int, q: int) -> None:
 
 @njit
 def _draw(random: Randoms) -> float:
-    """Return the next random number from 0 to 1 (xorshift, Marsaglia 2003)."""
+    """Next random number from 0 to 1 (xorshift, Marsaglia 2003)."""
     x = random[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)

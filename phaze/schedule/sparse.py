@@ -35,11 +35,11 @@ The z variables enter only for the types of core that a solution without them ov
 import pyomo.environ as pyo
 
 from phaze.schedule.graphs import FUSED, NETWORK
-from phaze.schedule.instance import ROUNDING, TYPES, Instance
+from phaze.schedule.instance import ROUNDING, TYPES, ProgramData
 
 
-def formulate_sparse(data: Instance) -> pyo.ConcreteModel:
-    """Return the reduced program of an instance, with z variables for the assigned types of core."""
+def formulate_sparse(data: ProgramData) -> pyo.ConcreteModel:
+    """Reduced program of an instance, with z variables for the assigned types of core."""
     m = pyo.ConcreteModel()
     m.data = data
     m.operators = pyo.Set(initialize=data.operators)
@@ -62,7 +62,7 @@ def formulate_sparse(data: Instance) -> pyo.ConcreteModel:
 
 
 def _order_operators(m: pyo.ConcreteModel) -> None:
-    data: Instance = m.data
+    data: ProgramData = m.data
     links = [(i, j) for i, j in data.rivals if data.kinds[i] == data.kinds[j] == NETWORK]
     busy = [core for core in TYPES if data.users(core) and not data.overlapping]
     m.latency_is_between_bounds = pyo.Constraint(rule=latency_is_between_bounds)
@@ -75,7 +75,7 @@ def _order_operators(m: pyo.ConcreteModel) -> None:
 
 
 def _assign_cores(m: pyo.ConcreteModel) -> None:
-    data: Instance = m.data
+    data: ProgramData = m.data
     places = allowed_places(data)
     rivals = [
         (core, i, j, c)
@@ -95,7 +95,7 @@ def _assign_cores(m: pyo.ConcreteModel) -> None:
 
 def _fix_choices(m: pyo.ConcreteModel) -> None:
     """Fix y where bounds decide: nothing is gained on all cores, or the path through one core is too long."""
-    data: Instance = m.data
+    data: ProgramData = m.data
     for i in data.operators:
         if data.wide[i]:
             m.wide[i].fix(1)
@@ -103,8 +103,8 @@ def _fix_choices(m: pyo.ConcreteModel) -> None:
             m.wide[i].fix(0)
 
 
-def allowed_places(data: Instance) -> set[tuple[str, int, int]]:
-    """Return the (type, operator, core) that are left when mirror images are taken away.
+def allowed_places(data: ProgramData) -> set[tuple[str, int, int]]:
+    """(type, operator, core) that are left when mirror images are taken away.
 
     Pairs of cores are alike, and so are cores without a partner. Counting cores in the order of the first
     operator on them, the r-th operator finds its core among the first r. Without fused operators no core
@@ -123,8 +123,8 @@ def allowed_places(data: Instance) -> set[tuple[str, int, int]]:
     return places
 
 
-def longest_clock(data: Instance) -> float:
-    """Return H: no schedule of interest has a larger U."""
+def longest_clock(data: ProgramData) -> float:
+    """H: no schedule of interest has a larger U."""
     return data.feasible * (1 + ROUNDING) - data.stopped
 
 

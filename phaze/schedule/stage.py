@@ -14,7 +14,7 @@ from phaze.base.progress import counted
 from phaze.base.store import Store
 from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.schedule.decomposition import LayerSolution, solve_layer
-from phaze.schedule.graphs import CORES, NONE, Edges, Layer
+from phaze.schedule.graphs import CORES, NONE, Edges, ScheduledLayer
 from phaze.solver import solver_versions
 from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES, POINT
@@ -30,7 +30,7 @@ class Case:
     """One pass of a layer on one architecture, with the values of KEY."""
 
     key: tuple[object, ...]
-    layer: Layer
+    layer: ScheduledLayer
     operators: Ints
     """Numbers of the operators in the tables."""
 
@@ -54,12 +54,12 @@ def read_cases(
         one, every = _latencies(mine, estimates, architectures)
         for a, name in enumerate(architectures["architecture"]):
             num_tc, num_vc = (int(count) for count in counts[a])
-            single = Layer(core, one[a], every[a], found, num_tc, num_vc, overlap_communication)
+            single = ScheduledLayer(core, one[a], every[a], found, num_tc, num_vc, overlap_communication)
             yield Case((*point, name, layer, direction), single, numbers)
 
 
 def _edges(links: pd.DataFrame | None, numbers: Ints) -> Edges:
-    """Return the edges between positions of operators."""
+    """Edges between positions of operators."""
     if links is None:
         return ()
     place = {number: position for position, number in enumerate(numbers)}
@@ -70,7 +70,7 @@ def _edges(links: pd.DataFrame | None, numbers: Ints) -> Edges:
 def _latencies(
     operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> tuple[Floats, Floats]:
-    """Return ℓ and ℓ̂ of every operator on every architecture, shape (A, n)."""
+    """ℓ and ℓ̂ of every operator on every architecture, shape (A, n)."""
     designs = designs_of_operators(
         list(operators["core"]),
         *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
@@ -96,7 +96,7 @@ def schedule_layers(
     settings: ScheduleSettings,
     store: Store,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables solves and schedules of every pass of every layer on the architectures that are kept.
+    """Tables solves and schedules of every pass of every layer on the architectures that are kept.
 
     Of `screens` only the columns architecture and kept are read. Equal components are solved once.
     """
@@ -128,13 +128,13 @@ def schedule_layers(
 
 
 def _largest_gap(solutions: list[LayerSolution]) -> str:
-    """Return what is open among the solutions so far, for a reader."""
+    """Largest gap of the solutions so far, in words."""
     gap = max((solution.gap for solution in solutions), default=0.0)
     return f"largest gap {100 * gap:.2g} %" if gap else "no gap"
 
 
 def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[str, object]:
-    """Return a row of table solves."""
+    """Row of table solves."""
     programs = solution.programs
     layer = case.layer
     working = layer.kinds != NONE
@@ -158,7 +158,7 @@ def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[st
 
 
 def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.DataFrame:
-    """Return table schedules."""
+    """Table schedules."""
     keys = pd.DataFrame([case.key for case in cases], columns=KEY)
     frame = keys.loc[np.repeat(np.arange(len(cases)), [len(case.operators) for case in cases])]
     return frame.reset_index(drop=True).assign(
@@ -183,7 +183,7 @@ _ON_ALL = {
 def schedule_takes(
     schedules: pd.DataFrame, operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the energy by part in J and the traffic in bytes of every scheduled layer, indexed by KEY.
+    """Energy by part in J and the traffic in bytes of every scheduled layer, indexed by KEY.
 
     No-ops take none.
     """
@@ -198,7 +198,7 @@ def schedule_takes(
 
 
 def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
-    """Return the work of every scheduled operator, -1 for a no-op."""
+    """Work of every scheduled operator, -1 for a no-op."""
     keys = [*PASS, "operator"]
     both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
     number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
@@ -209,7 +209,7 @@ def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
 
 
 def _rows_of(estimates: pd.DataFrame) -> Ints:
-    """Return the row of every estimate by work and design."""
+    """Row of every estimate by work and design."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     rows = np.full([int(index.max(initial=-1)) + 1 for index in at], -1)
     rows[at] = np.arange(len(estimates))
@@ -217,7 +217,7 @@ def _rows_of(estimates: pd.DataFrame) -> Ints:
 
 
 def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
-    """Return the core design that every scheduled operator runs on."""
+    """Core design that every scheduled operator runs on."""
     row = pd.Index(architectures["architecture"]).get_indexer(pd.Index(scheduled["architecture"]))
     return np.select(
         [(scheduled["resource"] == core).to_numpy() for core in _DESIGN],

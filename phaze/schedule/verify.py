@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
+from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer
 
 TOLERANCE = 1e-9
 """Rounding of sums, relative to the latency of the schedule."""
 
 
-class Run(NamedTuple):
+class TimedOperator(NamedTuple):
     """One operator of a schedule."""
 
     kind: str
@@ -28,13 +28,13 @@ class Run(NamedTuple):
     core: int
 
 
-def find_faults(layer: Layer, schedule: Schedule) -> tuple[str, ...]:
-    """Return every rule that a schedule breaks, in words; empty if it can be executed."""
+def find_faults(layer: ScheduledLayer, schedule: LayerSchedule) -> tuple[str, ...]:
+    """Every rule that a schedule breaks, in words; empty if it can be executed."""
     n = len(layer.core)
     if any(values.shape != (n,) for values in (schedule.start_s, schedule.end_s, schedule.core)):
         return (f"times and cores must be given for {n} operators",)
     runs = [
-        Run(*values)
+        TimedOperator(*values)
         for values in zip(
             layer.core,
             schedule.start_s.tolist(),
@@ -52,7 +52,7 @@ def find_faults(layer: Layer, schedule: Schedule) -> tuple[str, ...]:
     )
 
 
-def _core_faults(layer: Layer, runs: list[Run]) -> Iterator[str]:
+def _core_faults(layer: ScheduledLayer, runs: list[TimedOperator]) -> Iterator[str]:
     """Yield operators on cores that do not exist."""
     cores = {
         "tensor": layer.num_tc,
@@ -66,7 +66,7 @@ def _core_faults(layer: Layer, runs: list[Run]) -> Iterator[str]:
             yield f"operator {i} ({run.kind}) runs on core {run.core} of {cores[run.kind]}"
 
 
-def _time_faults(layer: Layer, runs: list[Run], room: float) -> Iterator[str]:
+def _time_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
     """Yield operators that begin before time 0 or take another time than estimated."""
     estimates = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
     for i, (run, (one, every)) in enumerate(zip(runs, estimates, strict=True)):
@@ -77,14 +77,14 @@ def _time_faults(layer: Layer, runs: list[Run], room: float) -> Iterator[str]:
             yield f"operator {i} takes {run.end - run.start} s instead of {latency} s"
 
 
-def _order_faults(layer: Layer, runs: list[Run], room: float) -> Iterator[str]:
+def _order_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
     """Yield edges along which an operator reads what is not yet written."""
     for i, j in layer.edges:
         if not runs[i].end <= runs[j].start + room:
             yield f"operator {j} begins at {runs[j].start} s, before operator {i} ends"
 
 
-def _overlap_faults(layer: Layer, runs: list[Run], room: float) -> Iterator[str]:
+def _overlap_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
     """Yield pairs of operators that run at once but may not."""
     working = [(i, run) for i, run in enumerate(runs) if run.kind != "none"]
     for (i, a), (j, b) in combinations(working, 2):
@@ -95,8 +95,8 @@ def _overlap_faults(layer: Layer, runs: list[Run], room: float) -> Iterator[str]
             yield f"operators {i} and {j} run at once, but {reason}"
 
 
-def _conflict(a: Run, b: Run, overlap: bool) -> str:
-    """Return why two operators may not run at once, empty if they may."""
+def _conflict(a: TimedOperator, b: TimedOperator, overlap: bool) -> str:
+    """Why two operators may not run at once, empty if they may."""
     networks = [run for run in (a, b) if run.kind == "network"]
     if len(networks) == 2:
         return "the link carries one at a time"

@@ -82,7 +82,7 @@ TABLES: dict[str, type[Table]] = {table.name: table for table in Table.__subclas
 
 
 def read_any(path: str | Path) -> pd.DataFrame:
-    """Return the table in a file, whichever it is."""
+    """Table in a file, whichever it is."""
     name = table_name(path)
     if name not in TABLES:
         raise PhazeError(f"{path}: holds no phaze table")

@@ -54,7 +54,7 @@ class Column:
     """What the values of a column of text are ordered by, where that is not the text."""
 
     def ranks(self, values: pd.Series) -> Ints:
-        """Return the place of every value among the distinct ones, in their order."""
+        """Place of every value among the distinct ones, in their order."""
         if self.order is None:
             return pd.factorize(values, sort=True)[0]
         codes, distinct = pd.factorize(values)
@@ -75,22 +75,22 @@ class Column:
 
 
 def text(about: str, *values: str) -> Column:
-    """Return a column of text, optionally one of the given values."""
+    """Column of text, optionally one of the given values."""
     return Column("str", about, values=values)
 
 
 def count(about: str, minimum: int = 0) -> Column:
-    """Return a column of whole numbers."""
+    """Column of whole numbers."""
     return Column("int64", about, minimum=minimum)
 
 
 def real(about: str, minimum: float | None = 0.0, *, finite: bool = True) -> Column:
-    """Return a column of real numbers, by default finite and not negative."""
+    """Column of real numbers, by default finite and not negative."""
     return Column("float64", about, minimum=minimum, finite=finite)
 
 
 def flag(about: str) -> Column:
-    """Return a column of true and false."""
+    """Column of true and false."""
     return Column("bool", about)
 
 
@@ -110,17 +110,17 @@ class Table:
 
     @classmethod
     def fields(cls) -> dict[str, Column]:
-        """Return all columns, keys first, in their order in the file."""
+        """All columns, keys first, in their order in the file."""
         return {**cls.keys, **cls.columns}
 
     @classmethod
     def empty(cls) -> pd.DataFrame:
-        """Return the table without rows, typed."""
+        """Table without rows, typed."""
         return pd.DataFrame({name: pd.Series([], dtype=c.dtype) for name, c in cls.fields().items()})
 
     @classmethod
     def check(cls, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the frame with columns in order, typed, sorted by key, or raise ValueError."""
+        """Frame with columns in order, typed, sorted by key, or raise ValueError."""
         missing = [name for name in cls.fields() if name not in frame.columns]
         extra = [name for name in frame.columns if name not in cls.fields()]
         if missing or extra:
@@ -172,7 +172,7 @@ class Table:
 
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the frame sorted by key, or raise ValueError where rows have the same."""
+        """Frame sorted by key, or raise ValueError where rows have the same."""
         codes = np.stack([column.ranks(frame[key]) for key, column in cls.keys.items()])
         order = np.lexsort(codes[::-1])
         ranked = codes[:, order]
@@ -209,7 +209,7 @@ def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
 
 
 def _digest(content: bytes, at: int) -> bytes:
-    """Return the SHA-256 of a file as if the digest that stands at `at` were blank."""
+    """SHA-256 of a file as if the digest that stands at `at` were blank."""
     whole = memoryview(content)
     digest = hashlib.sha256(whole[:at])
     digest.update(BLANK)
@@ -238,7 +238,7 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
 
 
 def _chosen(content: bytes, schema: pyarrow.Schema, columns: list[str] | None, where: Where) -> pyarrow.Table:
-    """Return the rows with those values: texts are made of those alone, of all they take longest."""
+    """Rows with those values: texts are made of those alone, of all they take longest."""
     texts = [field.name for field in schema if pyarrow.types.is_string(field.type)]
     file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts)
     table = file.read(columns=columns, use_threads=False)
@@ -268,7 +268,7 @@ def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None
 
 
 def _about(schema: pyarrow.Schema) -> dict[str, object]:
-    """Return what a file says of itself: nothing where that is no JSON object."""
+    """Table, version and digest that a file states, nothing where that is no JSON object."""
     about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
     return about if isinstance(about, dict) else {}
 
@@ -279,13 +279,13 @@ def content_digest(*frames: pd.DataFrame) -> str:
 
 
 def are_among(names: pd.Series, known: pd.Index) -> Bools:
-    """Return which names are among the known ones; pandas makes an object of every known one, 2 us each."""
+    """Mask of the names among the known ones; pandas makes an object of every known one, 2 us each."""
     result: Bools = places_among(names, known) >= 0
     return result
 
 
 def places_among(names: pd.Series, known: pd.Index) -> Ints:
-    """Return the places of names among the known ones, each known once, -1 where they are not."""
+    """Places of names among the known ones, each known once, -1 where they are not."""
     text = pyarrow.large_string()
     chosen = pyarrow.array(known.array, type=text)
     found = pyarrow.compute.index_in(pyarrow.array(names.array, type=text), value_set=chosen)
@@ -294,7 +294,7 @@ def places_among(names: pd.Series, known: pd.Index) -> Ints:
 
 
 def table_name(path: str | Path) -> str:
-    """Return the name of the table that a file says it holds, empty if it holds none."""
+    """Name of the table that a file says it holds, empty if it holds none."""
     try:
         refuse_endless(Path(path))
         return str(_about(pyarrow.parquet.read_schema(path)).get("table", ""))

@@ -44,17 +44,17 @@ SAMPLE_ENERGIES = {
 
 
 def layout_of(rows: pd.DataFrame | pd.Series) -> Layout:
-    """Return the layout of a row, or of rows that have it in common."""
+    """Layout of a row, or of rows that have it in common."""
     key = rows["layout"]
     return Layout.of_key(str(key.iloc[0] if isinstance(key, pd.Series) else key))
 
 
 def widths_of(rows: pd.DataFrame, axis: Literal["tp", "microbatch"]) -> Ints:
-    """Return one width of the layout of every row."""
+    """One width of the layout of every row."""
     codes, keys = pd.factorize(rows["layout"])
     return np.array([getattr(Layout.of_key(key), axis) for key in keys], dtype=np.int64)[codes]
 
 
 def by_numbers(column: pd.Series) -> pd.Series:
-    """Return what rows are sorted by in place of a column, as `key` of `sort_values`: layouts by numbers."""
+    """Values to sort rows by in place of a column, as `key` of `sort_values`: layouts by numbers."""
     return pd.Series(LAYOUT.ranks(column), column.index) if column.name == "layout" else column

@@ -138,12 +138,12 @@ class Architectures(Table):
 
     @classmethod
     def searched(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows that nobody asked for by name."""
+        """Rows that nobody asked for by name."""
         return rows[~rows["named"]].reset_index(drop=True)
 
     @classmethod
     def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return one of all rows with the same cores, buffers and area: the searched, the first by name."""
+        """One of all rows with the same cores, buffers and area: the searched, the first by name."""
         kind = list(cls.columns)[: list(cls.columns).index("area_um2") + 1]
         return rows.sort_values(["named", "architecture"]).drop_duplicates(kind)
 
@@ -247,7 +247,7 @@ class Placements(Table):
 
     @classmethod
     def leanest_first(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return infeasible placements in the order of what they lack, as far as their settings tell.
+        """Infeasible placements in the order of what they lack, as far as their settings tell.
 
         Those that lack memory, not devices, first; of them the largest HBM, there what recomputes, with the
         widest t, and with the smallest microbatch.

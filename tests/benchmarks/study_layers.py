@@ -11,7 +11,7 @@ from phaze.cost.designs import with_own_designs
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import area_um2, enumerate_grid
 from phaze.layout import Layout
-from phaze.schedule.graphs import Layer
+from phaze.schedule.graphs import ScheduledLayer
 from phaze.schedule.stage import read_cases
 from phaze.search.cosearch import Terms
 from phaze.spec.config import Settings, load_settings
@@ -22,7 +22,7 @@ CONFIG = Path(__file__).resolve().parents[2] / "config"
 SCENARIO = "tpu-v4-pod"
 
 
-def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -> list[Layer]:
+def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -> list[ScheduledLayer]:
     """Return every distinct pass of every layer for some models, TMP widths and microbatches, each on some
     architectures of the whole grid.
     """
@@ -34,7 +34,7 @@ def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -
     return list({_content(layer): layer for layer in found}.values())
 
 
-def _content(layer: Layer) -> tuple[object, ...]:
+def _content(layer: ScheduledLayer) -> tuple[object, ...]:
     """Return all that the schedule of a layer depends on."""
     latencies = layer.latency_s.tobytes(), layer.latency_all_s.tobytes()
     return layer.core, layer.edges, layer.num_tc, layer.num_vc, *latencies
@@ -47,7 +47,7 @@ def _layers_of(
     backward: str,
     architectures: int,
     rng: np.random.Generator,
-) -> list[Layer]:
+) -> list[ScheduledLayer]:
     figures, grid = settings.technology.area_um2, settings.study.architectures.grid
     assert grid is not None
     limit = area_um2(settings.architectures["tpu-v4"], figures)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from phaze.base.store import Store
-from phaze.schedule.bounds import EQUAL, Task, bound_task, layer_bounds, tasks_of
+from phaze.schedule.bounds import EQUAL, ComponentTask, bound_task, layer_bounds, tasks_of
 from phaze.schedule.decomposition import LayerSolution, solve_layer
-from phaze.schedule.graphs import Layer
+from phaze.schedule.graphs import ScheduledLayer
 from phaze.schedule.program import solve_program
 from phaze.spec.settings import ScheduleSettings
 from tests.benchmarks.study_layers import draw_layers
@@ -107,14 +107,14 @@ def test_layers_of_the_default_study(
     assert (gaps <= 0.02).mean() >= 0.8
 
 
-def time_layer(layer: Layer, settings: ScheduleSettings) -> tuple[float, LayerSolution]:
+def time_layer(layer: ScheduledLayer, settings: ScheduleSettings) -> tuple[float, LayerSolution]:
     """Return how long it takes to solve a layer of which nothing is known, and its solution."""
     begin = time.perf_counter()
     solution = solve_layer(layer, settings, Store())
     return time.perf_counter() - begin, solution
 
 
-def largest_component(layer: Layer) -> int:
+def largest_component(layer: ScheduledLayer) -> int:
     """Return the operators of the largest component of a layer."""
     return max((len(component.operators) for component in layer.graph.components), default=0)
 
@@ -133,13 +133,15 @@ def test_schedule_against_operators(layers: int, benchmark: Benchmark) -> None:
     assert solution.status == "optimal"
 
 
-def in_series(layer: Layer, times: int) -> Layer:
+def in_series(layer: ScheduledLayer, times: int) -> ScheduledLayer:
     """Return copies of a layer, everything of one before everything of the next."""
     n = len(layer.core)
     inside = [(k * n + i, k * n + j) for k in range(times) for i, j in layer.edges]
     between = [(k * n + i, (k + 1) * n + j) for k in range(times - 1) for i in range(n) for j in range(n)]
     one, every = np.tile(layer.latency_s, times), np.tile(layer.latency_all_s, times)
-    return Layer(layer.core * times, one, every, tuple(sorted(inside + between)), layer.num_tc, layer.num_vc)
+    return ScheduledLayer(
+        layer.core * times, one, every, tuple(sorted(inside + between)), layer.num_tc, layer.num_vc
+    )
 
 
 @pytest.mark.solver
@@ -171,6 +173,6 @@ def compare_all(layers: list) -> tuple[int, int]:
     return needed, int(branching)
 
 
-def largest(kind: str, num_tc: int, num_vc: int) -> Task:
+def largest(kind: str, num_tc: int, num_vc: int) -> ComponentTask:
     """Return the largest component of a transformer layer."""
     return max(tasks_of(transformer_layer(0, num_tc, num_vc, kind)), key=lambda t: len(t.component.operators))

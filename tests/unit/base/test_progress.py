@@ -12,7 +12,7 @@ import pytest
 
 from phaze.base import progress
 from phaze.base.job import logged
-from phaze.base.progress import Count, counted
+from phaze.base.progress import CountedLoop, counted
 from phaze.commands.output import telling
 
 
@@ -25,9 +25,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_count_says_which_of_how_many_what_is_known_and_what_is_left() -> None:
     """The rest takes what the items before took."""
-    count = Count("layer", 3, 8, 100.0, lambda: "largest gap 2 %")
+    count = CountedLoop("layer", 3, 8, 100.0, lambda: "largest gap 2 %")
     assert count.text(110.0) == "layer 3 of 8, largest gap 2 %, about 30 s left"
-    assert Count("plan", 1, 4, 100.0, str).text(110.0) == "plan 1 of 4"
+    assert CountedLoop("plan", 1, 4, 100.0, str).text(110.0) == "plan 1 of 4"
 
 
 @pytest.mark.usefixtures("impatient")

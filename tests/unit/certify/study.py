@@ -11,19 +11,19 @@ from functools import cache
 import pandas as pd
 
 from phaze.base.store import Store
-from phaze.certify.stage import Slice, Terms
+from phaze.certify.stage import CertificateTerms, SliceTables
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
 from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
-from phaze.plan.phaze.point import Conditions
+from phaze.plan.phaze.point import AuditConditions
 from phaze.schedule.stage import schedule_layers
+from phaze.search.cosearch import CertificateTerms as Given
 from phaze.search.cosearch import Subject, extract_subject
-from phaze.search.cosearch import Terms as Given
 from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import Grid
 from phaze.spec.config import load_technology
-from phaze.spec.model import Model
+from phaze.spec.model import AuditedModel
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.workload.models import extract_workload
@@ -43,8 +43,8 @@ SMALL, LARGE = 0.0125, 0.25
 SHARDS = {"small": (2.0,), "large": (32.0,)}
 
 
-def model(name: str, layers: int, hidden: int, feed_forward: int) -> Model:
-    return Model(
+def model(name: str, layers: int, hidden: int, feed_forward: int) -> AuditedModel:
+    return AuditedModel(
         name=name, layers=layers, hidden=hidden, heads=4, feed_forward=feed_forward, vocabulary=2048,
         positions="learned", position_count=128, activation="gelu",
     )  # fmt: skip
@@ -80,8 +80,8 @@ def given() -> Given:
     )
 
 
-def terms() -> Terms:
-    return Terms(given().scenario, given().training, LIMIT_UM2)
+def terms() -> CertificateTerms:
+    return CertificateTerms(given().scenario, given().training, LIMIT_UM2)
 
 
 @cache
@@ -102,7 +102,7 @@ def architectures() -> pd.DataFrame:
 class Results:
     """What the stages make of a model, as the workflow runs them: point by point and shard by shard."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[SliceTables, ...]
     screens: tuple[pd.DataFrame, ...]
     placements: pd.DataFrame
     solves: pd.DataFrame
@@ -112,7 +112,7 @@ class Results:
 def results(name: str) -> Results:
     model, asked = subject(name), given()
     settings = ScreenSettings(best=3)
-    conditions = Conditions(
+    conditions = AuditConditions(
         asked.scenario, asked.training, asked.technology.energy, sequence=model.sequence,
         flops_per_token=model.flops_per_token,
     )  # fmt: skip
@@ -122,7 +122,7 @@ def results(name: str) -> Results:
             estimates = estimate_operators(
                 point.tables["parts"], chips, asked.hardware, asked.technology, asked.estimate
             )
-            one = Slice(
+            one = SliceTables(
                 point.tables["operators"], point.tables["edges"], point.tables["layers"], estimates, chips
             )
             screen = screen_architectures(

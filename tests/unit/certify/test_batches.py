@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.certify.batches import Chain, Cluster, best_time_s
+from phaze.certify.batches import LayerChain, PlacementLimits, best_time_s
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times
@@ -22,10 +22,10 @@ def test_the_time_is_that_of_the_search_over_many_architectures(seed: int) -> No
     weights, static, activation, output = rng.integers(1, 100, (4, 3)) * [[1e6], [3e6], [1e6], [1e5]]
     runs = Runs(counts, weights, static, activation, output, split)
     forward, backward = rng.random((1, 3)), 2 * rng.random((1, 3))
-    chain = Chain(*(np.repeat(each, counts) for each in (weights, static, activation, output, split)))
+    chain = LayerChain(*(np.repeat(each, counts) for each in (weights, static, activation, output, split)))
     infinite = 0
     for memory in (2e8, 6e8, 2e9, 1e12):
-        cluster = Cluster(
+        cluster = PlacementLimits(
             int(rng.integers(1, 40)), int(rng.integers(1, 64)), BANDWIDTH, memory, bool(seed % 2),
             seed % 5 == 0, Layout(tp=tensor), bool(seed % 4 < 2), float(rng.choice([2.0, 4.0])),
         )  # fmt: skip
@@ -44,8 +44,8 @@ def test_the_time_is_that_of_the_search_over_many_architectures(seed: int) -> No
 def test_two_layers_by_hand() -> None:
     """Two stages of 1 s forward, 2 s backward and 1 s of transfer; a pipeline of them, or one stage alone."""
     flat = np.array([1e8, 1e8])
-    chain = Chain(flat, flat, np.zeros(2), flat, np.array([False, False]))
-    alone = Cluster(1, 3, BANDWIDTH, 1e12, False, False, Layout())
+    chain = LayerChain(flat, flat, np.zeros(2), flat, np.array([False, False]))
+    alone = PlacementLimits(1, 3, BANDWIDTH, 1e12, False, False, Layout())
     ones, twos = np.ones(2), np.full(2, 2.0)
     assert best_time_s(chain, ones, twos, alone) == 3 * 6
     pair = replace(alone, devices=2, memory_bytes=1e8)

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from phaze.base.store import Store
-from phaze.certify.audit import Model, judge_points
+from phaze.certify.audit import AuditedModel, judge_points
 from phaze.certify.batches import best_time_s
 from phaze.certify.common import Aim, certify_common
 from phaze.certify.draw import draw_points
 from phaze.certify.space import names_of_space, read_shards
-from phaze.certify.stage import Slice, best_row, certify_model
+from phaze.certify.stage import SliceTables, best_row, certify_model
 from phaze.certify.verification import solve_points
 from phaze.schedule.stage import schedule_layers
 from phaze.search.common import choose_common, common_candidates
@@ -42,8 +42,8 @@ MODELS = (*SHAPES, *ORDERS)
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
 
 
-def model_of(name: str, one: Slice) -> Model:
-    return Model(one.layers, subject(name).graph, given().scenario, given().training)
+def model_of(name: str, one: SliceTables) -> AuditedModel:
+    return AuditedModel(one.layers, subject(name).graph, given().scenario, given().training)
 
 
 @cache
@@ -60,7 +60,7 @@ def brute_force(name: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _times(one: Slice, solves: pd.DataFrame, model: Model) -> pd.DataFrame:
+def _times(one: SliceTables, solves: pd.DataFrame, model: AuditedModel) -> pd.DataFrame:
     """Return the time of every architecture, HBM size and recompute at one point."""
     graph = model.graph.sort_values("position")
     wide = solves.pivot(index="architecture", columns=["direction", "layer"], values="objective_s")

@@ -13,15 +13,15 @@ import pytest
 import phaze.certify.verification
 from phaze.base.store import Store
 from phaze.certify.audit import judge_points
-from phaze.certify.verification import Conditions, audit_slice, find_slices, solve_points
+from phaze.certify.verification import AuditConditions, audit_slice, find_slices, solve_points
 from phaze.tables import Architectures, Edges, Estimates, Layers, Operators
 from tests.unit.certify.study import SHARDS, given, results, shard, subject
 
 BEST_S = 1e-3
 
 
-def conditions() -> Conditions:
-    return Conditions(subject("wide").graph, given().scenario, given().training, given().schedule)
+def conditions() -> AuditConditions:
+    return AuditConditions(subject("wide").graph, given().scenario, given().training, given().schedule)
 
 
 @cache
@@ -65,7 +65,11 @@ class Auditor:
     solved: list[int] = field(default_factory=list)
 
     def audit(
-        self, rows: pd.DataFrame, asked: Conditions | None = None, best_s: float = BEST_S, code: str = "one"
+        self,
+        rows: pd.DataFrame,
+        asked: AuditConditions | None = None,
+        best_s: float = BEST_S,
+        code: str = "one",
     ) -> pd.DataFrame:
         """Return table audits, noting what is solved."""
         self.solved.clear()

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.schedule.bounds import Bounded, Task, join_schedules, tasks_of
+from phaze.schedule.bounds import Bounded, ComponentTask, join_schedules, tasks_of
 from phaze.schedule.decomposition import Solution
-from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
+from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer
 from phaze.schedule.program import solve_program
 from phaze.spec.settings import ScheduleSettings
 
@@ -18,7 +18,7 @@ PATIENT = ScheduleSettings(solver=("highs",), node_limit=100_000, wall_limit_s=1
 class Proven:
     """What programs prove about a layer."""
 
-    schedule: Schedule
+    schedule: LayerSchedule
     parts: tuple[Solution, ...]
 
     @property
@@ -27,12 +27,12 @@ class Proven:
         return any(part.z_needed for part in self.parts)
 
 
-def known_schedule(task: Task) -> Bounded:
+def known_schedule(task: ComponentTask) -> Bounded:
     """Return what is known without any search: no bound, and everything one after the other."""
     latency = np.minimum(task.one_s, task.every_s)
     end = np.cumsum(latency)
     core = np.where(task.every_s < task.one_s, ALL_CORES, 0)
-    return Bounded(0.0, Schedule(end - latency, end, core))
+    return Bounded(0.0, LayerSchedule(end - latency, end, core))
 
 
 def patient(formulation: str, solver: str = "highs") -> ScheduleSettings:
@@ -40,7 +40,7 @@ def patient(formulation: str, solver: str = "highs") -> ScheduleSettings:
     return PATIENT.model_copy(update={"solver": (solver,), "formulation": formulation})
 
 
-def prove(layer: Layer, formulation: str, solver: str) -> Proven:
+def prove(layer: ScheduledLayer, formulation: str, solver: str) -> Proven:
     """Return the schedule of a layer that programs alone find, component by component."""
     settings = patient(formulation, solver)
     tasks = tasks_of(layer)

@@ -9,7 +9,7 @@ earlier by itself arises in this way, so the shortest one does. Shares no code w
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from phaze.schedule.graphs import Layer
+from phaze.schedule.graphs import ScheduledLayer
 
 Core = tuple[str, int]
 
@@ -23,7 +23,7 @@ class Run(NamedTuple):
     cores: frozenset[Core]
 
 
-def shortest_latency(layer: Layer) -> float:
+def shortest_latency(layer: ScheduledLayer) -> float:
     """Return the latency of the shortest schedule of a layer, in seconds."""
     before = _closure(layer)
     working = [i for i, kind in enumerate(layer.core) if kind != "none"]
@@ -37,7 +37,7 @@ def shortest_latency(layer: Layer) -> float:
     return best[0]
 
 
-def _closure(layer: Layer) -> list[set[int]]:
+def _closure(layer: ScheduledLayer) -> list[set[int]]:
     """Return the operators that come before every operator."""
     before: list[set[int]] = [set() for _ in layer.core]
     for _ in layer.core:
@@ -52,7 +52,7 @@ def _tail(i: int, working: list[int], before: list[set[int]], least: list[float]
 
 
 def _start_rest(
-    layer: Layer,
+    layer: ScheduledLayer,
     before: list[set[int]],
     tails: dict[int, float],
     runs: list[Run],
@@ -76,7 +76,7 @@ def _start_rest(
 
 
 def _options(
-    layer: Layer, before: set[int], runs: list[Run], i: int, now: float
+    layer: ScheduledLayer, before: set[int], runs: list[Run], i: int, now: float
 ) -> Iterator[tuple[float, Run]]:
     """Yield the start times and runs of operator i on all cores and on every single core."""
     kind = layer.core[i]
@@ -94,7 +94,7 @@ def _options(
         yield start, Run(i, start + latency, wide, cores)
 
 
-def _modes(layer: Layer, i: int) -> Iterator[tuple[bool, frozenset[Core], float]]:
+def _modes(layer: ScheduledLayer, i: int) -> Iterator[tuple[bool, frozenset[Core], float]]:
     """Yield whether operator i has all cores, the cores that it occupies otherwise, and how long it takes."""
     kind = layer.core[i]
     yield True, frozenset(), float(layer.latency_all_s[i])

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from phaze.schedule.graphs import Edges, Layer
+from phaze.schedule.graphs import Edges, ScheduledLayer
 
 
-def random_layer(seed: int, operators: int, *, network: bool = False, overlap: bool = False) -> Layer:
+def random_layer(
+    seed: int, operators: int, *, network: bool = False, overlap: bool = False
+) -> ScheduledLayer:
     """Return a layer with fewer cores than operators side by side, and num_tc ≠ num_vc."""
     rng = np.random.default_rng(seed)
     kinds = ["tensor", "vector", "fused", *(["network", "none"] if network else [])]
@@ -13,7 +15,7 @@ def random_layer(seed: int, operators: int, *, network: bool = False, overlap: b
     one = rng.uniform(1e-6, 9e-6, operators)
     every = one * rng.uniform(0.3, 1.0, operators)
     num_tc, num_vc = (int(count) for count in rng.choice([1, 2, 3], 2, replace=False))
-    return Layer(core, one, every, random_edges(rng, operators, 0.25), num_tc, num_vc, overlap)
+    return ScheduledLayer(core, one, every, random_edges(rng, operators, 0.25), num_tc, num_vc, overlap)
 
 
 def random_edges(rng: np.random.Generator, operators: int, density: float) -> Edges:
@@ -78,7 +80,7 @@ def transformer_graph(kind: str) -> tuple[tuple[str, ...], Edges]:
     return tuple(core), tuple(edges)
 
 
-def transformer_layer(seed: int, num_tc: int, num_vc: int, kind: str = "forward") -> Layer:
+def transformer_layer(seed: int, num_tc: int, num_vc: int, kind: str = "forward") -> ScheduledLayer:
     """Return a transformer layer with random latencies: products take long, all cores help more or less."""
     rng = np.random.default_rng(seed)
     core, edges = transformer_graph(kind)
@@ -92,12 +94,12 @@ def transformer_layer(seed: int, num_tc: int, num_vc: int, kind: str = "forward"
             "network": 3e-5,
         }.get(type_, 0)
         one[i] = every[i] * (1 + (cores - 1) * rng.uniform(0.2, 1.0))
-    return Layer(core, one, every, edges, num_tc, num_vc)
+    return ScheduledLayer(core, one, every, edges, num_tc, num_vc)
 
 
-def brush_layer(seed: int, num_tc: int = 2, num_vc: int = 3) -> Layer:
+def brush_layer(seed: int, num_tc: int = 2, num_vc: int = 3) -> ScheduledLayer:
     """Return sixteen products and vector operators beside each other: too wide for a list of barriers."""
     rng = np.random.default_rng(seed)
     core = ("tensor", "vector") * 8
     one = rng.uniform(1e-6, 9e-6, len(core))
-    return Layer(core, one, one * rng.uniform(0.5, 1.0, len(core)), (), num_tc, num_vc)
+    return ScheduledLayer(core, one, one * rng.uniform(0.5, 1.0, len(core)), (), num_tc, num_vc)

@@ -10,14 +10,14 @@ from phaze.schedule.bounds import (
     EQUAL,
     SCHEDULING,
     SCREENING,
-    Effort,
+    BoundEffort,
     blocks_of,
     bound_task,
     join_schedules,
     layer_bounds,
     tasks_of,
 )
-from phaze.schedule.graphs import ALL_CORES, Layer, Part, Schedule, critical_path
+from phaze.schedule.graphs import ALL_CORES, ComponentArrays, LayerSchedule, ScheduledLayer, critical_path
 from phaze.schedule.sequences import search_sequences
 from phaze.schedule.verify import find_faults
 from tests.unit.schedule.exhaustive import shortest_latency
@@ -26,7 +26,7 @@ from tests.unit.schedule.random_layers import brush_layer, random_layer, transfo
 SEEDS = st.integers(0, 10**6)
 
 
-def bound_layer(layer: Layer, effort: Effort = SCREENING) -> tuple[float, float]:
+def bound_layer(layer: ScheduledLayer, effort: BoundEffort = SCREENING) -> tuple[float, float]:
     """Return the lower bound and the feasible latency of one layer."""
     lower, feasible = layer_bounds(
         layer.core,
@@ -41,7 +41,9 @@ def bound_layer(layer: Layer, effort: Effort = SCREENING) -> tuple[float, float]
     return float(lower[0]), float(feasible[0])
 
 
-def schedule_by_bounds(layer: Layer, effort: Effort = SCHEDULING) -> tuple[float, Schedule]:
+def schedule_by_bounds(
+    layer: ScheduledLayer, effort: BoundEffort = SCHEDULING
+) -> tuple[float, LayerSchedule]:
     """Return the lower bound and the schedule that bounds alone give."""
     pieces = [(task.component, bound_task(task, effort)) for task in tasks_of(layer)]
     schedule = join_schedules(layer, [(component, bounded.schedule) for component, bounded in pieces])
@@ -78,7 +80,9 @@ def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> No
     """Without pairs to be found, the search over barriers proves every small component."""
     layer = random_layer(seed, operators)
     single = tuple("tensor" if core == "fused" else core for core in layer.core)
-    plain = Layer(single, layer.latency_s, layer.latency_all_s, layer.edges, layer.num_tc, layer.num_vc)
+    plain = ScheduledLayer(
+        single, layer.latency_s, layer.latency_all_s, layer.edges, layer.num_tc, layer.num_vc
+    )
     lower, schedule = schedule_by_bounds(plain)
     assert lower == pytest.approx(schedule.latency_s, rel=EQUAL)
 
@@ -89,7 +93,7 @@ def test_more_effort_stays_within_the_bounds_of_less(seed: int, operators: int, 
     """What the schedule stage finds lies within what the screen allowed."""
     layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
     lower, feasible = bound_layer(layer)
-    tighter, schedule = schedule_by_bounds(layer, Effort(1000, 50000, 3000))
+    tighter, schedule = schedule_by_bounds(layer, BoundEffort(1000, 50000, 3000))
     assert tighter >= lower * (1 - EQUAL)
     assert schedule.latency_s <= feasible * (1 + EQUAL)
 
@@ -154,7 +158,7 @@ def test_bounds_meet_where_weight_gradients_hang_beside_everything(num_tc: int, 
 def test_the_search_by_sequences_is_the_same_in_every_run() -> None:
     """Its random numbers begin at the same place."""
     (task,) = tasks_of(brush_layer(5))
-    part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
+    part = ComponentArrays(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     first, second = search_sequences(part, 2000), search_sequences(part, 2000)
     assert first[0] == second[0]
     assert (first[1] == second[1]).all()
@@ -167,7 +171,7 @@ def two_beside_each_other(one: float, every: float) -> tuple[Floats, Floats]:
 
 def test_branching_wins_where_all_cores_gain_little() -> None:
     """Two independent products on two cores, 3 s alone and 2 s on both cores: side by side they take 3 s."""
-    layer = Layer(("tensor", "tensor"), *two_beside_each_other(3.0, 2.0), (), 2, 1)
+    layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 2.0), (), 2, 1)
     lower, schedule = schedule_by_bounds(layer)
     assert lower == schedule.latency_s == 3.0
     assert sorted(schedule.core.tolist()) == [0, 1]
@@ -175,7 +179,7 @@ def test_branching_wins_where_all_cores_gain_little() -> None:
 
 def test_all_cores_win_where_they_gain_much() -> None:
     """The same products, 1 s on both cores: one after the other they take 2 s."""
-    layer = Layer(("tensor", "tensor"), *two_beside_each_other(3.0, 1.0), (), 2, 1)
+    layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 1.0), (), 2, 1)
     lower, schedule = schedule_by_bounds(layer)
     assert lower == schedule.latency_s == 2.0
     assert schedule.core.tolist() == [ALL_CORES, ALL_CORES]
@@ -183,13 +187,13 @@ def test_all_cores_win_where_they_gain_much() -> None:
 
 def test_one_core_does_not_branch() -> None:
     """With a single tensor core the products follow each other on it."""
-    layer = Layer(("tensor", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 4)
+    layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 4)
     assert bound_layer(layer) == (6.0, 6.0)
 
 
 def test_no_ops_take_no_time_but_have_a_place_in_the_schedule() -> None:
     """A reshape starts and ends when what it reads is there."""
-    layer = Layer(
+    layer = ScheduledLayer(
         ("tensor", "none", "vector"),
         np.array([3.0, 0.0, 1.0]),
         np.array([2.0, 0.0, 1.0]),
@@ -204,8 +208,8 @@ def test_no_ops_take_no_time_but_have_a_place_in_the_schedule() -> None:
 
 def test_communication_runs_beside_computation_only_where_it_may() -> None:
     """An all-reduce and an independent product take the sum of their times, or the longer of both."""
-    apart = Layer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1)
-    beside = Layer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1, True)
+    apart = ScheduledLayer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1)
+    beside = ScheduledLayer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1, True)
     assert bound_layer(apart) == (6.0, 6.0)
     assert bound_layer(beside) == (3.0, 3.0)
 

@@ -11,7 +11,7 @@ import pytest
 from phaze.base.store import Store
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.verify import find_faults
-from phaze.solver.versions import _printed_version
+from phaze.solver import _printed_version
 from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.random_layers import random_layer
 

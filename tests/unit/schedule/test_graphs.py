@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.schedule.graphs import (
     Edges,
-    Layer,
+    ScheduledLayer,
     critical_path,
     downsets,
     make_graph,
@@ -31,7 +31,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, Edges]:
     return n, tuple(chosen)
 
 
-def layer(**changes: object) -> Layer:
+def layer(**changes: object) -> ScheduledLayer:
     """Return a layer of two operators with some fields changed."""
     fields = {
         "core": ("tensor", "vector"),
@@ -41,7 +41,7 @@ def layer(**changes: object) -> Layer:
         "num_tc": 2,
         "num_vc": 1,
     }
-    return Layer(**{**fields, **changes})
+    return ScheduledLayer(**{**fields, **changes})
 
 
 def test_the_order_is_the_transitive_closure_of_the_edges() -> None:

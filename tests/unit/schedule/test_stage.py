@@ -11,7 +11,7 @@ import pytest
 from phaze import tables
 from phaze.base.store import Store
 from phaze.schedule import bounds
-from phaze.schedule.graphs import Schedule
+from phaze.schedule.graphs import LayerSchedule
 from phaze.schedule.stage import read_cases, schedule_layers
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings
@@ -167,7 +167,7 @@ def test_schedules_can_be_executed(
         if key not in solves.index:
             continue
         rows = schedules.loc[[key]].sort_values("operator")
-        schedule = Schedule(*(rows[name].to_numpy() for name in ("start_s", "end_s", "core")))
+        schedule = LayerSchedule(*(rows[name].to_numpy() for name in ("start_s", "end_s", "core")))
         assert find_faults(case.layer, schedule) == ()
         assert schedule.latency_s == solves.loc[key, "objective_s"]
         assert tuple(rows["resource"]) == case.layer.core

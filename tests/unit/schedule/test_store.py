@@ -9,16 +9,16 @@ import pytest
 
 from phaze.base.store import Store, digest_of
 from phaze.schedule import decomposition
-from phaze.schedule.bounds import Bounded, Task, bound_task, tasks_of
+from phaze.schedule.bounds import Bounded, ComponentTask, bound_task, tasks_of
 from phaze.schedule.decomposition import Solution, solve_task, task_content
-from phaze.schedule.graphs import Layer
+from phaze.schedule.graphs import ScheduledLayer
 from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.random_layers import random_layer
 
 SETTINGS = ScheduleSettings(solver=("highs",), node_limit=1000, programs="all")
 
 
-def make_task(**changes: object) -> Task:
+def make_task(**changes: object) -> ComponentTask:
     """Return a component of three operators on one architecture, with some fields of its layer changed."""
     fields = {
         "core": ("tensor", "vector", "fused"),
@@ -28,10 +28,12 @@ def make_task(**changes: object) -> Task:
         "num_tc": 2,
         "num_vc": 1,
     }
-    return max(tasks_of(Layer(**{**fields, **changes})), key=lambda task: len(task.component.operators))
+    return max(
+        tasks_of(ScheduledLayer(**{**fields, **changes})), key=lambda task: len(task.component.operators)
+    )
 
 
-def digest_task(task: Task, settings: ScheduleSettings = SETTINGS) -> str:
+def digest_task(task: ComponentTask, settings: ScheduleSettings = SETTINGS) -> str:
     return digest_of(task_content(task, settings))
 
 
@@ -42,7 +44,7 @@ def values(solution: Solution) -> dict[str, object]:
 
 
 @pytest.fixture
-def task() -> Task:
+def task() -> ComponentTask:
     """Return a component."""
     return make_task()
 
@@ -53,7 +55,7 @@ def test_a_solution_from_the_store_is_identical_to_a_fresh_one(
 ) -> None:
     """Every digit survives the file, also of one without a proof."""
 
-    def decide(_task: Task, bounded: Bounded, _: object) -> Solution:
+    def decide(_task: ComponentTask, bounded: Bounded, _: object) -> Solution:
         return Solution(
             "feasible", bounded.schedule, bounded.lower_s / 3, "program", "highs", "1.15", 7, 9, True
         )
@@ -67,7 +69,7 @@ def test_a_solution_from_the_store_is_identical_to_a_fresh_one(
             monkeypatch.setattr(decomposition, "_decide", decide)
 
 
-def test_the_digest_depends_on_all_that_matters(task: Task) -> None:
+def test_the_digest_depends_on_all_that_matters(task: ComponentTask) -> None:
     """One bit of a latency is a difference, and so is whether communication overlaps, or the order."""
     wide = ("tensor", "vector", "network")
     alike = {
@@ -89,7 +91,7 @@ def test_the_digest_depends_on_all_that_matters(task: Task) -> None:
 
 
 def test_the_digest_depends_on_how_programs_are_solved_by_which_solvers_and_code(
-    task: Task, monkeypatch: pytest.MonkeyPatch
+    task: ComponentTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another setting may give another result; what an older solver found is not taken for the new."""
     changes = {"formulation": "paper", "node_limit": 1001, "wall_limit_s": 61.0, "solver": ("glpk", "highs")}
@@ -107,8 +109,8 @@ def test_what_does_not_matter_does_not_change_the_digest() -> None:
     """Cores beyond the operators that could use them, and what comes before and after a component."""
     assert digest_task(make_task(num_vc=2)) == digest_task(make_task(num_vc=1000))
     core, one, every = ("vector", "tensor", "tensor"), np.array([1.0, 2.0, 2.0]), np.array([1.0, 1.5, 1.5])
-    first = Layer(core, one, every, ((0, 1), (0, 2)), 1, 1)
-    second = Layer(
+    first = ScheduledLayer(core, one, every, ((0, 1), (0, 2)), 1, 1)
+    second = ScheduledLayer(
         (*core, "fused"), np.append(one, 9.0), np.append(every, 8.0), ((0, 1), (0, 2), (1, 3), (2, 3)), 1, 1
     )
     assert len({digest_task(tasks_of(layer)[1]) for layer in (first, second)}) == 1
@@ -117,7 +119,7 @@ def test_what_does_not_matter_does_not_change_the_digest() -> None:
 @pytest.mark.solver
 @pytest.mark.parametrize("damage", ["schedule", "bound", "cores"])
 def test_a_solution_that_cannot_be_right_is_not_believed(
-    damage: str, tmp_path: Path, task: Task, caplog: pytest.LogCaptureFixture
+    damage: str, tmp_path: Path, task: ComponentTask, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a right checksum and a wrong content: it is found again, and the file written anew."""
     fresh = solve_task(task, SETTINGS, Store(tmp_path))
@@ -139,7 +141,7 @@ def test_a_solution_that_cannot_be_right_is_not_believed(
 
 
 def test_only_programs_that_ended_by_themselves_are_written(
-    tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, task: ComponentTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounds are quicker than files, and what ran out of time, or failed, might do better next time."""
     proven = Solution("optimal", bound_task(task).schedule, 0.0, method="program")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from phaze.schedule.bounds import bound_task, join_schedules, tasks_of
-from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
+from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer
 from phaze.schedule.verify import find_faults
 from tests.unit.schedule.random_layers import random_layer
 
 LATENCY = np.array([2.0, 3.0, 2.0, 1.0, 0.0])
-LAYER = Layer(
+LAYER = ScheduledLayer(
     core=("tensor", "vector", "fused", "network", "none"),
     latency_s=LATENCY,
     latency_all_s=LATENCY / 2,
@@ -26,12 +26,12 @@ LAYER = Layer(
 def schedule(
     start: tuple[float, ...] = (0.0, 0.0, 2.0, 4.0, 4.5),
     core: tuple[int, ...] = (0, 1, 0, ALL_CORES, ALL_CORES),
-    layer: Layer = LAYER,
-) -> Schedule:
+    layer: ScheduledLayer = LAYER,
+) -> LayerSchedule:
     """Return a schedule of the layer with the right durations."""
     wide = np.array(core) == ALL_CORES
     end = np.array(start) + np.where(wide, layer.latency_all_s, layer.latency_s)
-    return Schedule(np.array(start), end, np.array(core))
+    return LayerSchedule(np.array(start), end, np.array(core))
 
 
 def test_a_schedule_that_can_be_executed_has_no_faults() -> None:
@@ -53,12 +53,14 @@ BROKEN = [
     (schedule(core=(0, 0, 0, -1, -1)), "1 and 2 run at once, but vector core 0 runs one at a time"),
     (schedule(core=(-1, 1, 0, -1, -1)), "0 and 1 run at once, but one of them runs on all cores"),
     (schedule(start=(0.0, 2.0, 2.0, 4.0, 4.5)), "1 and 3 run at once, but network operators overlap nothing"),
-    (Schedule(np.zeros(4), np.zeros(4), np.zeros(4, dtype=np.int64)), "must be given for 5 operators"),
+    (LayerSchedule(np.zeros(4), np.zeros(4), np.zeros(4, dtype=np.int64)), "must be given for 5 operators"),
 ]
 
 
 @pytest.mark.parametrize(("bad", "fault"), BROKEN, ids=[fault for _, fault in BROKEN])
-def test_a_corrupted_schedule_is_rejected_with_the_rule_that_it_breaks(bad: Schedule, fault: str) -> None:
+def test_a_corrupted_schedule_is_rejected_with_the_rule_that_it_breaks(
+    bad: LayerSchedule, fault: str
+) -> None:
     """Cores that do not exist, wrong times, broken order, operators at once that exclude each other."""
     faults = find_faults(LAYER, bad)
     assert any(re.search(fault, found) for found in faults), faults
@@ -66,15 +68,15 @@ def test_a_corrupted_schedule_is_rejected_with_the_rule_that_it_breaks(bad: Sche
 
 def test_a_fused_operator_needs_a_pair() -> None:
     """With one vector core there is one pair, whatever the tensor cores."""
-    layer = Layer(("fused",), np.ones(1), np.ones(1) / 2, (), 3, 1)
-    bad = Schedule(np.zeros(1), np.ones(1), np.array([1]))
+    layer = ScheduledLayer(("fused",), np.ones(1), np.ones(1) / 2, (), 3, 1)
+    bad = LayerSchedule(np.zeros(1), np.ones(1), np.array([1]))
     assert find_faults(layer, bad) == ("operator 0 (fused) runs on core 1 of 1",)
 
 
 def test_the_link_carries_one_collective_at_a_time_beside_computation() -> None:
     """Where communication overlaps, a collective runs beside a product on all cores, not beside another."""
-    layer = Layer(("network", "network", "tensor"), np.ones(3), np.ones(3), (), 2, 2, True)
-    good = Schedule(np.array([0.0, 1.0, 0.5]), np.array([1.0, 2.0, 1.5]), np.array([0, 0, ALL_CORES]))
+    layer = ScheduledLayer(("network", "network", "tensor"), np.ones(3), np.ones(3), (), 2, 2, True)
+    good = LayerSchedule(np.array([0.0, 1.0, 0.5]), np.array([1.0, 2.0, 1.5]), np.array([0, 0, ALL_CORES]))
     assert find_faults(layer, good) == ()
     at_once = replace(good, start_s=np.array([0.0, 0.5, 0.5]), end_s=np.array([1.0, 1.5, 1.5]))
     assert find_faults(layer, at_once) == (
@@ -104,4 +106,4 @@ def test_any_shift_of_a_tight_schedule_is_noticed(seed: int) -> None:
         start, end = good.start_s.copy(), good.end_s.copy()
         start[i] -= 1e-7
         end[i] -= 1e-7
-        assert find_faults(layer, Schedule(start, end, good.core)) != ()
+        assert find_faults(layer, LayerSchedule(start, end, good.core)) != ()
