@@ -184,9 +184,9 @@ def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
     models = list(dict.fromkeys(fronts["model"]))
     figure, every = panels(len(models), min(4, len(models)), 0.7, 1.85)
     for ax, model in zip(every, models, strict=True):
+        draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
         ax.set_xscale("log")
         ax.set_yscale("log")
-        draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
         ax.set_title(model)
         ax.grid()
         for axis in (ax.xaxis, ax.yaxis):  # as many ticks as have room for their labels
