@@ -11,7 +11,6 @@ ahead, then a synchronisation port for each group that synchronises: chunks shar
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
 from phaze.pipeline.durations import JobKind, borders, durations, fetches_on_worker, overlap_s, pieces
@@ -32,17 +31,6 @@ class EventGraph:
     predecessor: Ints
     delay_s: Floats
     """From the predecessor's end to the earliest start."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sites:
-    """Where each pass stands among the jobs: (stages, microbatches) indices, -1 where there is none."""
-
-    at: dict[JobKind, Ints]
-
-    def of(self, kind: JobKind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Ints:
-        """Indices of these passes."""
-        return self.at[kind][stage, microbatch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,17 +108,18 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
     return ports
 
 
-def _sites(pipeline: Pipeline, jobs: Jobs) -> Sites:
+def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
+    """Index of each pass among the jobs by kind, (stages, microbatches), -1 where there is none."""
     shape = (len(pipeline.stages), max(pipeline.lane_microbatches, 1) * pipeline.batches)
-    at = {}
+    sites = {}
     for kind in (JobKind.FETCH, JobKind.FORWARD, JobKind.BACKWARD, JobKind.LAST_SYNC):
         found = np.flatnonzero(jobs.kind == kind)
-        at[kind] = np.full(shape, -1, np.int64)
-        at[kind][jobs.stage[found], jobs.microbatch[found]] = found
-    return Sites(at)
+        sites[kind] = np.full(shape, -1, np.int64)
+        sites[kind][jobs.stage[found], jobs.microbatch[found]] = found
+    return sites
 
 
-def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[Ints, Floats]:
+def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Floats]:
     """One predecessor of every job, -1 without, and the delay after it."""
     single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
     stages = len(pipeline.stages)
@@ -139,8 +128,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[
         activation, gradient = np.zeros_like(activation), np.zeros_like(gradient)
 
     def link(which: Ints, kind: JobKind, step: int, lag: Floats) -> None:
-        stage, microbatch = jobs.stage[which], jobs.microbatch[which]
-        single[which] = sites.of(kind, stage + step, microbatch)
+        single[which] = sites[kind][jobs.stage[which] + step, jobs.microbatch[which]]
         delay[which] = lag
 
     forward = np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage > 0))
@@ -157,7 +145,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[
     link(np.flatnonzero(jobs.kind == JobKind.UPDATE), JobKind.LAST_SYNC, 0, np.zeros(1))
     if pipeline.release_s > 0:
         fetch = np.flatnonzero((jobs.kind == JobKind.FETCH) & (jobs.microbatch > 0))
-        single[fetch] = sites.at[JobKind.FETCH][0, jobs.microbatch[fetch] - 1]
+        single[fetch] = sites[JobKind.FETCH][0, jobs.microbatch[fetch] - 1]
         delay[fetch] = pipeline.release_s - pipeline.fetch_s
     return single, delay
 

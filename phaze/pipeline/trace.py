@@ -77,16 +77,21 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
         }
 
 
+def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
+    """Jobs that wait for a tensor of a pass, with the job that sends it."""
+    kind, passes = timeline.jobs.kind, (JobKind.FORWARD, JobKind.BACKWARD)
+    for job, sender in enumerate(timeline.binding.tolist()):
+        if sender >= 0 and kind[sender] in passes and kind[job] < JobKind.SYNC:
+            yield job, sender
+
+
 def _arrows(timeline: Timeline) -> Iterator[Event]:
     """An arrow for every tensor that goes from one worker to another.
 
     It begins in the middle of the job that sends: viewers attach arrows to the slice at that time.
     """
     places, resource = _places(timeline), timeline.jobs.resource
-    passes = (JobKind.FORWARD, JobKind.BACKWARD)
-    for job, sender in enumerate(timeline.binding.tolist()):
-        if sender < 0 or timeline.jobs.kind[sender] not in passes or timeline.jobs.kind[job] >= JobKind.SYNC:
-            continue
+    for job, sender in _sent(timeline):
         name = "activation" if timeline.jobs.kind[sender] == JobKind.FORWARD else "gradient"
         middle = float(timeline.start_s[sender] + timeline.end_s[sender]) / 2
         for ph, at, time in (("s", sender, middle), ("f", job, float(timeline.start_s[job]))):
@@ -132,11 +137,8 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
 def transfer_rows(timeline: Timeline) -> Iterator[Row]:
     """Tensors under way between workers, as jobs of those that receive them; without memory."""
     jobs, resource = timeline.jobs, timeline.jobs.resource
-    passes = (JobKind.FORWARD, JobKind.BACKWARD)
-    for job, sender in enumerate(timeline.binding.tolist()):
-        if sender < 0 or resource[job] == resource[sender]:
-            continue
-        if jobs.kind[sender] not in passes or jobs.kind[job] >= JobKind.SYNC:
+    for job, sender in _sent(timeline):
+        if resource[job] == resource[sender]:
             continue
         yield {
             "resource": int(resource[job]),
