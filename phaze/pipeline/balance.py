@@ -9,7 +9,7 @@ from phaze.pipeline.flushing import interval_sums
 
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
-    """Return the first operator of every stage such that the slowest stage is as fast as can be.
+    """First operator of every stage such that the slowest stage is as fast as can be.
 
     `compute_s` (n,) is the time of every operator. Of equal cuts, the one that fills the first stages.
     """
@@ -26,7 +26,7 @@ def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
 
 
 def _least_worst(load: Floats, stages: int) -> float:
-    """Return the load of the slowest stage of the best cut."""
+    """Load of the slowest stage of the best cut."""
     n = len(load)
     anything: Ints = np.full(load.shape, stages, np.int64)
     table = least_worst(

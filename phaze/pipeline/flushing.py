@@ -55,7 +55,7 @@ class Chain(TimedGraph):
 
     @cached_property
     def footprints(self) -> Footprints:
-        """Return what every stage stores."""
+        """Bytes that every stage stores."""
         return stage_footprints(self)
 
 
@@ -82,7 +82,7 @@ class Setting:
     def of(
         cls, scenario: Scenario, training: Training, layout: Layout, hbm_gib: float, *, recompute: bool
     ) -> Setting:
-        """Return what a study sets for placements of a layout."""
+        """Settings of a study for placements of a layout."""
         return cls(
             devices=scenario.devices,
             microbatches=layout.microbatches(scenario.global_batch),
@@ -96,15 +96,15 @@ class Setting:
 
     @property
     def network(self) -> Flat:
-        """Return the network between any two devices."""
+        """Network between any two devices."""
         return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
 
     def in_pipeline(self, layout: Layout) -> int:
-        """Return the microbatches of the fullest of d pipelines, ceil(B/d)."""
+        """Microbatches of the fullest of d pipelines, ceil(B/d)."""
         return -(-self.microbatches // layout.dp)
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:
-        """Return the time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
+        """Time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
         return self.network.endless_s("all_reduce", weight_bytes)
 
 
@@ -116,7 +116,7 @@ class Loads:
     recomputed_s: Floats
 
     def of(self, recompute: bool) -> Floats:
-        """Return the loads of all stages but the last."""
+        """Loads of all stages but the last."""
         return self.recomputed_s if recompute else self.plain_s
 
 
@@ -134,7 +134,7 @@ class Footprints:
     """No layer of the stage is tensor parallel: one device does."""
 
     def stashed_bytes(self, recompute: bool) -> Floats:
-        """Return what a stage that is not the last keeps of a microbatch in flight."""
+        """Bytes that a stage other than the last keeps of a microbatch in flight."""
         return self.arriving_bytes if recompute else self.activation_bytes
 
 
@@ -149,7 +149,7 @@ class Room:
 
 
 def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
-    """Return the load of every stage of a chain."""
+    """Load of every stage of a chain."""
     forward, backward = np.asarray(chain.forward_s, float), np.asarray(chain.backward_s, float)
     transfers = chain.edge_bytes / bandwidth_bytes_per_s
     return Loads(*latencies(forward, backward, chain.sources, chain.targets, transfers))
@@ -159,7 +159,7 @@ def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
 def latencies(
     forward: Floats, backward: Floats, sources: Ints, targets: Ints, transfers: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the loads of all stages without and with recomputation; `transfers` are the edges' seconds."""
+    """Loads of all stages without and with recomputation; `transfers` are the edges' seconds."""
     n = len(forward)
     arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
     for e in range(len(sources)):
@@ -185,7 +185,7 @@ def latencies(
 
 
 def stage_footprints(chain: Chain) -> Footprints:
-    """Return what every stage of a chain stores; PhazeError where tables of all stages exceed the memory."""
+    """Bytes that every stage of a chain stores; PhazeError where tables of all stages exceed the memory."""
     refuse_beyond_memory(
         8.0 * TABLES * len(chain) * (len(chain) + 1),
         f"the tables of all stages of {len(chain):,} layers",
@@ -202,14 +202,14 @@ def stage_footprints(chain: Chain) -> Footprints:
 
 
 def interval_sums(values: Floats) -> Floats:
-    """Return the sums over all intervals [i, j), an array (n, n + 1); exact for whole numbers below 2^53."""
+    """Sums over all intervals [i, j), an array (n, n + 1); exact for whole numbers below 2^53."""
     before = np.concatenate(([0.0], np.cumsum(values)))
     return before[None, :] - before[:-1, None]
 
 
 @njit
 def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) -> Floats:
-    """Return the bytes on the edges that enter each stage: from before i into [i, j)."""
+    """Bytes on the edges that enter each stage: from before i into [i, j)."""
     arriving = np.zeros((layers, layers + 1))
     for e in range(len(sources)):
         for i in range(sources[e] + 1, targets[e] + 1):
@@ -220,7 +220,7 @@ def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) ->
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
-    """Return which stages fit, with that many microbatches in each pipeline (only GPipe depends on them)."""
+    """Which stages fit, with that many microbatches in each pipeline (only GPipe depends on them)."""
     n = len(footprints.constant_bytes)
     constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     if setting.schedule == "1f1b":
@@ -232,7 +232,7 @@ def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
 
 
 def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
-    """Return (ceil(B/d), d), d rising: for each distinct number of microbatches in a pipeline the smallest d.
+    """(ceil(B/d), d), d rising: for each distinct number of microbatches in a pipeline the smallest d.
 
     A wider d with the same number of microbatches only synchronises more and takes more devices, so no other
     d can be the best; there are about 2 sqrt(B) of them. `limit` is the largest d allowed, min(K, B) in the
@@ -245,7 +245,7 @@ def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
 
 
 def sync_s(weight_bytes: Floats, layout: Layout, setting: Setting) -> float:
-    """Return the time that a batch waits for gradients, in seconds; weights are those of every stage (s,).
+    """Time that a batch waits for gradients, in seconds; weights are those of every stage (s,).
 
     All stages exchange after the last backward pass, and the slowest exchange counts, or that of the first
     stage alone (paper, equation 18). That a later stage begins while those before it still work is not
@@ -256,5 +256,5 @@ def sync_s(weight_bytes: Floats, layout: Layout, setting: Setting) -> float:
 
 
 def batch_time_s(max_load_s: float, layout: Layout, microbatches: int, synchronisation_s: float) -> float:
-    """Return the time per batch: the slowest load times ceil(B/d) + s - 1, and the synchronisation."""
+    """Time per batch: the slowest load times ceil(B/d) + s - 1, and the synchronisation."""
     return max_load_s * (-(-microbatches // layout.dp) + layout.pp - 1) + synchronisation_s

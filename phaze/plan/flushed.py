@@ -13,7 +13,7 @@ from phaze.layout import Layout, Recompute
 from phaze.pipeline.flushing import Setting
 from phaze.plan.even import place_equally, place_expert
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
-from phaze.plan.phaze.rows import StageCost, stage_costs
+from phaze.plan.phaze.rows import PlacedStage, stage_costs
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.planners import Planned, PlanningTask, Prospect, StageMemory
 
@@ -80,7 +80,7 @@ def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Pla
     return Planned(Plan(stages, setting.schedule, setting.microbatches, claim=claim), memory, time_s)
 
 
-def _stage(one: Prospect, setting: Setting, placement: Placement, cost: StageCost, number: int) -> Stage:
+def _stage(one: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int) -> Stage:
     """A stage all of whose layers stash or recompute: all stages but the last recompute if any does.
 
     One that recomputes keeps its inputs of every microbatch in flight, and all activations of the one at work

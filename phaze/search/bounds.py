@@ -51,7 +51,7 @@ def bound_layers(
     *,
     overlap_communication: bool = False,
 ) -> dict[tuple[str, str], Bounds]:
-    """Return bounds (A,) on the latency of every (layer, direction), in the order of the architectures."""
+    """Bounds (A,) on the latency of every (layer, direction), in the order of the architectures."""
     found = {}
     for layer in operators["layer"].unique():
         for direction in DIRECTIONS:
@@ -74,7 +74,7 @@ def bound_layers(
 
 
 def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame) -> Floats:
-    """Return all that a layer's bounds depend on: latencies on one core and on all, and both counts of cores.
+    """All that a layer's bounds depend on: latencies on one core and on all, and both counts of cores.
 
     Cores beyond one for every operator are of no use to it, so that many architectures are the same case.
     """
@@ -92,7 +92,7 @@ def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.D
 def least_energies(
     operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> dict[tuple[str, str], Floats]:
-    """Return the energy (A,) that every (layer, direction) takes at least on one slice, in joules.
+    """Energy (A,) that every (layer, direction) takes at least on one slice, in joules.
 
     A schedule runs every operator on one core or on all; either may take less energy.
     """
@@ -121,7 +121,7 @@ def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:
 def operator_latencies(
     operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> tuple[Floats, Floats]:
-    """Return the latency of operators on one core and on all cores, arrays (A, n)."""
+    """Latency of operators on one core and on all cores, arrays (A, n)."""
     designs = designs_of_operators(
         list(operators["core"]),
         *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
@@ -143,7 +143,7 @@ def bound_times(
     layout: Layout,
     settings: Sequence[Setting],
 ) -> Bounds:
-    """Return bounds (settings, A) on the time per batch, infinite where nothing fits.
+    """Bounds (settings, A) on the time per batch, infinite where nothing fits.
 
     Equal latencies are placed once: many architectures differ only in what a model does not use, and for most
     the bounds of all layers meet.
@@ -172,7 +172,7 @@ def bound_energies(
     batch: Batch,
     rates: Rates,
 ) -> Floats:
-    """Return joules per sample (settings, A) that no best placement goes below, infinite where none fits."""
+    """Joules per sample (settings, A) that no best placement goes below, infinite where none fits."""
     none = np.zeros(len(area_um2))
     least = Least(
         *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),

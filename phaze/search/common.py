@@ -45,7 +45,7 @@ def common_candidates(
     tolerance: float,
     area_limit_um2: float = np.inf,
 ) -> pd.DataFrame:
-    """Return (architecture, hbm_gib) of all that could be the best common ones, with bounds on their mean.
+    """(Architecture, hbm_gib) of all that could be the best common ones, with bounds on their mean.
 
     `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
     names the models. Columns lower and upper bound the mean of samples/s. Named architectures beyond the area
@@ -64,7 +64,7 @@ def common_candidates(
 
 
 def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
-    """Return which rows of one HBM size the searched architectures do not exclude."""
+    """Which rows of one HBM size the searched architectures do not exclude."""
     named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
     area = bounds["area_um2"].to_numpy(np.float64)
     fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
@@ -80,7 +80,7 @@ def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
 
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the least lower and feasible times: rows (architecture, hbm_gib), one column a model."""
+    """Least lower and feasible times: rows (architecture, hbm_gib), one column a model."""
     seen: list[_Seen] = []
     for screen in screens:
         known = next((one for one in reversed(seen) if one.is_about(screen)), None)
@@ -110,7 +110,7 @@ class _Seen:
 
     @classmethod
     def of(cls, screen: pd.DataFrame) -> _Seen:
-        """Return what is to be known of screens with the rows of this one."""
+        """Infinite times for screens with the rows of this one."""
         keys = screen[["model", *AT]]
         codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
         starts = np.flatnonzero(np.diff(codes, axis=1, prepend=-1).any(axis=0))
@@ -129,7 +129,7 @@ class _Seen:
             self.feasible_s = np.minimum(self.feasible_s, np.minimum.reduceat(feasible, self.starts))
 
     def rows(self) -> pd.DataFrame:
-        """Return the least times, once for rows that follow each other."""
+        """Least times, once for rows that follow each other."""
         return self.keys.iloc[self.starts].assign(lower_s=self.lower_s, feasible_s=self.feasible_s)
 
 
@@ -139,7 +139,7 @@ def mean_of(
     mode: Mean,
     reference: pd.DataFrame | None = None,
 ) -> pd.Series:
-    """Return the mean over the model columns, 0 for rows that do not train every model that some row trains.
+    """Mean over the model columns, 0 for rows that do not train every model that some row trains.
 
     `reference` holds throughputs whose maximum a normalised mean divides by; without one it is
     `samples_per_s` itself.
@@ -167,7 +167,7 @@ def choose_common(
     tolerance: float,
     reference: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """Return the ranking of common architectures from exact placements of the candidates.
+    """Ranking of common architectures from exact placements of the candidates.
 
     Rows (architecture, hbm_gib) with their `mean` and area and the columns best_of_hbm (the best of its HBM
     size), smallest_of_hbm (smallest area within the tolerance of that) and chosen (the best of the smallest
@@ -190,7 +190,7 @@ def choose_common(
 
 
 def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Return the rows from best to worst with the marks of `choose_common`."""
+    """Rows from best to worst with the marks of `choose_common`."""
     area, name = ranked["area_um2"].to_numpy(), name_ranks(ranked["architecture"])
     ranked = ranked.iloc[order(_cost(ranked["mean"]), area, name)].reset_index(drop=True)
     ranked = ranked.assign(best_of_hbm=~ranked.duplicated("hbm_gib"), smallest_of_hbm=False, chosen=False)
@@ -208,6 +208,6 @@ def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def _cost(mean: pd.Series) -> Floats:
-    """Return 1 / mean, which orders as the time per batch does."""
+    """1 / mean, which orders as the time per batch does."""
     with np.errstate(divide="ignore"):
         return 1.0 / mean.to_numpy(dtype=np.float64)

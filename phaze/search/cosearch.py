@@ -63,16 +63,16 @@ class Subject:
 
     @property
     def graph(self) -> pd.DataFrame:
-        """Return table graphs."""
+        """Table graphs."""
         return self.points[0].graph
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Return table layers of all points."""
+        """Table layers of all points."""
         return pd.concat([point.tables["layers"] for point in self.points], ignore_index=True)
 
     def content_at(self, point: Workload) -> str:
-        """Return a digest of the model at one of its points."""
+        """A digest of the model at one of its points."""
         return self._contents[id(point)]
 
 
@@ -93,7 +93,7 @@ class Terms:
 
     @property
     def hardware(self) -> Hardware:
-        """Return what the estimates take from the cluster."""
+        """What of the cluster the estimates depend on."""
         return Hardware(
             clock_hz=self.scenario.clock_hz,
             hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
@@ -102,7 +102,7 @@ class Terms:
         )
 
     def conditions(self, subject: Subject) -> Conditions:
-        """Return where and how a model is trained, for placing it."""
+        """Where and how a model is trained, for placing it."""
         return Conditions(
             self.scenario,
             self.training,
@@ -135,7 +135,7 @@ class Problem(Noun):
     """Settings of schedule."""
 
     def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
-        """Return what evaluations depend on besides model and architectures, and where some are known."""
+        """Terms of evaluations: all but model and architectures, and where some are known."""
         return Terms(
             scenario=self.scenario,
             training=self.training,
@@ -148,7 +148,7 @@ class Problem(Noun):
         )
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
-        """Return the model from its tables: the graph, and operators in each layout."""
+        """Model from its tables: the graph, and operators in each layout."""
         graph = tables.Graphs.load(*files["graph"])
         by_point = zip(*(files[table] for table in TABLES), strict=True)
         return Subject(
@@ -159,7 +159,7 @@ class Problem(Noun):
         )
 
     def extract_subject(self, model: AnyModel, widths: Sequence[int]) -> Subject:
-        """Return a model with operators extracted for each layout, where no tables are."""
+        """A model with operators extracted for each layout, where no tables are."""
         layouts = layouts_of(widths, self.training.microbatches)
         return extract_subject(model, self.sequence, layouts, self.extract, self._expert)
 
@@ -169,7 +169,7 @@ class Problem(Noun):
 
 
 def _read_point(paths: Sequence[str], graph: pd.DataFrame) -> Workload:
-    """Return the slice of one layout from its tables."""
+    """Slice of one layout from its tables."""
     loaded = {name: tables.TABLES[name].load(path) for name, path in zip(TABLES, paths, strict=True)}
     return Workload.of_tables(loaded, graph)
 
@@ -193,7 +193,7 @@ def extract_subject(
     settings: ExtractSettings,
     expert: Layout | None = None,
 ) -> Subject:
-    """Return a model with its operators in all layouts."""
+    """A model with its operators in all layouts."""
     model.check_chain("extract")
     return Subject(
         points=tuple(extract_workload(model, sequence, layout, settings) for layout in layouts),
@@ -204,7 +204,7 @@ def extract_subject(
 
 
 def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
-    """Return schedules and best placements of a model on the given architectures, for all points.
+    """Schedules and best placements of a model on the given architectures, for all points.
 
     `architectures` are rows of table architectures, of any shards; their designs get ids of their own.
     """
@@ -217,7 +217,7 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
 
 
 def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:
-    """Return schedules and best placements at one point on architectures with designs of their own."""
+    """Schedules and best placements at one point on architectures with designs of their own."""
     estimates = estimate_point(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
@@ -230,7 +230,7 @@ def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms
 def look_up_architectures(
     subject: Subject, architectures: pd.DataFrame, terms: Terms, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Return tables of `Evaluation` by name, for all points; what is known of them is not evaluated again."""
+    """Tables of `Evaluation` by name, for all points; what is known of them is not evaluated again."""
     chips = architectures.drop_duplicates("architecture")
     found = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
     return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
@@ -239,7 +239,7 @@ def look_up_architectures(
 def look_up_point(
     subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Return tables of `evaluate_point` by name; what is known of them is not evaluated again.
+    """Tables of `evaluate_point` by name; what is known of them is not evaluated again.
 
     A point knows of no microbatch but its own.
     """
@@ -287,7 +287,7 @@ def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
 
 
 def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Return table estimates of the operators at one point."""
+    """Table estimates of the operators at one point."""
     parts = point.tables["parts"]
     return estimate_operators(parts, chips, terms.hardware, terms.technology, terms.estimate)
 
@@ -295,7 +295,7 @@ def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.Dat
 def schedule_point(
     point: Workload, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables solves and schedules of those of the architectures."""
+    """Tables solves and schedules of those of the architectures."""
     kept = chips[["architecture"]].assign(kept=which)
     return schedule_layers(
         point.tables["operators"],
@@ -309,7 +309,7 @@ def schedule_point(
 
 
 def best_placement(placements: pd.DataFrame) -> pd.Series:
-    """Return the row of the best placement: least time, then smallest HBM, stashing, t and microbatch.
+    """Row of the best placement: least time, then smallest HBM, stashing, t and microbatch.
 
     If nothing is placed, the row of the leanest says why.
     """
@@ -325,7 +325,7 @@ def vary_cluster(
     terms: Terms,
     variations: Mapping[str, Mapping[str, float]],
 ) -> pd.DataFrame:
-    """Return table sensitivities: the architectures placed again with other values of the scenario's keys.
+    """Table sensitivities: the architectures placed again with other values of the scenario's keys.
 
     `variations` names them, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
     """
@@ -346,7 +346,7 @@ PLAN = ["model", "architecture", "hbm_gib", "planner"]
 
 
 def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Return table readings of a model: for every architecture, HBM size and planner the best plan.
+    """Table readings of a model: for every architecture, HBM size and planner the best plan.
 
     `architectures` are rows of table architectures. A plan is the best over TMP widths, microbatches and
     recomputation, by the order of `best_placement`.

@@ -84,7 +84,7 @@ def least_sample_j(
     batch: Batch,
     rates: Rates,
 ) -> Floats:
-    """Return joules per sample (A,) that the best placement does not go below; infinite where none fits.
+    """Joules per sample (A,) that the best placement does not go below; infinite where none fits.
 
     Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
     that does nothing. Gradients take at least as many bytes as the weights.
@@ -180,7 +180,7 @@ def _least_of_all(
 
 @njit_without_arrays
 def _most_per_second(values: Floats, seconds: Floats) -> float:
-    """Return the largest ratio of a layer's value, which may be 0, to its time."""
+    """Largest ratio of a layer's value, which may be 0, to its time."""
     most = 0.0
     for r in range(len(values)):
         if values[r] > 0.0:
@@ -190,7 +190,7 @@ def _most_per_second(values: Floats, seconds: Floats) -> float:
 
 @njit_without_arrays
 def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
-    """Return the least energy, and its depth; the likely depth comes first and leaves little to others."""
+    """Least energy, and its depth; the likely depth comes first and leaves little to others."""
     best, found = np.inf, likely
     for step in range(len(frame.devices)):
         s = likely if step == 0 else step
@@ -203,7 +203,7 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
 
 @njit_without_arrays
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
-    """Return the least energy of s stages and any number of pipelines, or the best so far."""
+    """Least energy of s stages and any number of pipelines, or the best so far."""
     end = frame.ends[s]
     if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
         return best
@@ -221,7 +221,7 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
 
 @njit_without_arrays
 def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
-    """Return the least energy of a sample without recomputation."""
+    """Least energy of a sample without recomputation."""
     d = frame.pipelines[w]
     links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
     joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
@@ -230,7 +230,7 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit_without_arrays
 def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
-    """Return a lower bound on the energy of s stages that takes no search, infinite where they are too slow.
+    """A lower bound on the energy of s stages that takes no search, infinite where they are too slow.
 
     Work is shared evenly and pipelines by fractions, and the last stage saves the most recomputation that its
     load allows.
@@ -252,14 +252,14 @@ def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit_without_arrays
 def _share(w: int, frame: _Frame) -> float:
-    """Return how often the weights of the first stage cross the network in the synchronisation."""
+    """How often the weights of the first stage cross the network in the synchronisation."""
     share: float = (frame.pipelines[w] - 1) / frame.pipelines[w]
     return share
 
 
 @njit_without_arrays
 def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """Return an index of pipelines below which s stages take too long if their work is shared evenly."""
+    """An index of pipelines below which s stages take too long if their work is shared evenly."""
     load, share, low = chip.work_s / s, 0.0, 0
     for r in range(len(frame.counts)):
         load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
@@ -275,7 +275,7 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
 
 @njit_without_arrays
 def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """Return an index of pipelines from `low` on below which s stages take too long.
+    """An index of pipelines from `low` on below which s stages take too long.
 
     With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower, and
     the first possible number can be found by bisection.
@@ -292,7 +292,7 @@ def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> i
 
 @njit_without_arrays
 def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
-    """Return the least energy of running forward again, infinite if s stages cannot be that fast.
+    """Least energy of running forward again, infinite if s stages cannot be that fast.
 
     `share` is that of the first stage's weights that the synchronisation moves.
     """
@@ -308,7 +308,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 
 @njit_without_arrays
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
-    """Return the weights over bandwidth of the shortest first stage with at least that load."""
+    """Weights over bandwidth of the shortest first stage with at least that load."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
     weights_s: float = frame.weights_s[0]
     for r in range(len(frame.counts)):
@@ -324,7 +324,7 @@ def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit_without_arrays
 def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, float, float]:
-    """Return time and energy of what runs forward again at least, and the least load of the fullest stage.
+    """Time and energy of what runs forward again at least, and the least load of the fullest stage.
 
     The last stage takes layers from the end as long as its load stays within the cap and they fit; only what
     it leaves over is recomputed.

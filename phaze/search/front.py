@@ -69,7 +69,7 @@ def find_front(
     terms: Terms,
     spaces: Spaces,
 ) -> Front:
-    """Return the fronts of a model; `spaces` say which of the architectures each area limit allows.
+    """Fronts of a model; `spaces` say which of the architectures each area limit allows.
 
     `screens` are tables of all points and shards of the model, read one at a time; what they hold of other
     architectures is passed over.
@@ -92,7 +92,7 @@ def find_front(
 def spaces_of(
     architectures: pd.DataFrame, area_limits_um2: Sequence[float], minimum_area_share: float | None
 ) -> Spaces:
-    """Return which architectures every area limit allows; the first limit is the largest."""
+    """Which architectures every area limit allows; the first limit is the largest."""
     for limit in area_limits_um2[1:]:
         if limit > area_limits_um2[0]:
             raise PhazeError(
@@ -118,7 +118,7 @@ def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.
 
 
 def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of all screens that fit, with bounds in the place of time and energy, in order."""
+    """Points of all screens that fit, with bounds in the place of time and energy, in order."""
     names = pd.Index(chips["architecture"])
     by_name, area = names.argsort().argsort(), chips["area_um2"].to_numpy(np.float64)
     pieces: dict[_Slice, list[_Bounds]] = {}
@@ -148,14 +148,14 @@ def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Boun
 
 
 def _in_order(pieces: list[_Bounds], by_name: Ints) -> _Bounds:
-    """Return candidates of several shards by name."""
+    """Candidates of several shards by name."""
     chip, time, joules = (np.concatenate(values) for values in zip(*pieces, strict=True))
     order = np.argsort(by_name[chip], kind="stable")
     return chip[order], time[order], joules[order]
 
 
 def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
-    """Return the exact points of all fronts, from candidates in order (module docstring)."""
+    """Exact points of all fronts, from candidates in order (module docstring)."""
     while True:
         wanted = _most_promising(rows, spaces)
         if not wanted.any():
@@ -166,7 +166,7 @@ def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.D
 
 
 def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Return which rows can be placed and belong to a space in which no evaluated one covers them."""
+    """Which rows can be placed and belong to a space in which no evaluated one covers them."""
     values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
     placed = np.isfinite(values[0])
     known = np.flatnonzero(rows["known"] & placed)
@@ -179,7 +179,7 @@ def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
 
 
 def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
+    """Rows to evaluate next: front after front of the bounds, until they are enough."""
     values, inside = _values(rows), _inside(rows, spaces)
     known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
@@ -197,12 +197,12 @@ def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
-    """Return which rows belong to every space."""
+    """Which rows belong to every space."""
     return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 
 def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with exact time and energy where they were asked for, missing without a placement."""
+    """Rows with exact time and energy where they were asked for, missing without a placement."""
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
     near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
     evaluated = near[
@@ -217,7 +217,7 @@ def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFram
 
 
 def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame) -> pd.DataFrame:
-    """Return table fronts from the exact points of all fronts."""
+    """Table fronts from the exact points of all fronts."""
     frames = []
     for limit, members in spaces.items():
         mine = rows[members[rows["chip"].to_numpy()]]
@@ -227,7 +227,7 @@ def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame)
 
 
 def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Return the members of one front with their objectives and which of these they win."""
+    """Members of one front with their objectives and which of these they win."""
     columns = ["model", "time_per_batch_s", "samples_per_s", "joules_per_sample"]
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, *columns]]
     found = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)
@@ -245,7 +245,7 @@ def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first(*values: pd.Series | np.ndarray) -> Bools:
-    """Return the row with the least value, of equal ones that with the least next value."""
+    """Row with the least value, of equal ones that with the least next value."""
     result = np.zeros(len(values[0]), dtype=np.bool_)
     if len(result):
         result[np.lexsort(tuple(reversed(values)))[0]] = True

@@ -40,7 +40,7 @@ def walk_areas(
     area_band_um2: float,
     chunk: int = 256,
 ) -> pd.DataFrame:
-    """Return the visits of the walk with this hysteresis, in order.
+    """Visits of the walk with this hysteresis, in order.
 
     Architectures are evaluated in chunks of whole bands, at least `chunk` at a time and more as the walk
     gets longer, because many cost little more than one; those beyond the end of the walk are left out of the
@@ -57,7 +57,7 @@ def walk_areas(
 
 
 def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFrame:
-    """Return one row an architecture, largest band first, then largest area, then name."""
+    """One row an architecture, largest band first, then largest area, then name."""
     rows = architectures.drop_duplicates("architecture")
     rows = rows.assign(band=np.floor(rows["area_um2"] / width).astype("int64"))
     return rows.sort_values(["area_um2", "architecture"], ascending=[False, True], ignore_index=True)
@@ -82,7 +82,7 @@ def _with_levels(walk: pd.DataFrame) -> pd.DataFrame:
 
 
 def levels_of(band_throughput: Floats) -> Ranks:
-    """Return for every band the smallest hysteresis whose walk visits it (module docstring)."""
+    """Smallest hysteresis whose walk visits each band (module docstring)."""
     bands = np.arange(len(band_throughput))
     falls = np.diff(tied(band_throughput), prepend=tied(band_throughput[:1])) < 0
     run = bands - np.maximum.accumulate(np.where(falls, -1, bands)) + 1
@@ -91,7 +91,7 @@ def levels_of(band_throughput: Floats) -> Ranks:
 
 
 def _visits(walk: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Return the visits as a table, with the best throughput so far."""
+    """Visits as a table, with the best throughput so far."""
     return Visits.check(
         walk.assign(
             model=model,

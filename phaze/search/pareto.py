@@ -20,7 +20,7 @@ SHARE = 64
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
-    """Return which points (n,) none of the covering points, by default all, covers; O(n log n)."""
+    """Which points (n,) none of the covering points, by default all, covers; O(n log n)."""
     ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((energy, area, time))
     among = np.ones(len(time), dtype=np.bool_) if covering is None else covering
@@ -28,7 +28,7 @@ def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None
 
 
 def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Return which of some points (n,) no other of these covers.
+    """Which of some points (n,) no other of these covers.
 
     Of many, those that some of them cover are left out first, which takes no sorting: covering is transitive.
     """
@@ -61,7 +61,7 @@ def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: in
 
 
 def covered_by(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Return which points (n,) are covered by one of a few of them, given by index; they need no sorting."""
+    """Which points (n,) are covered by one of a few of them, given by index; they need no sorting."""
     return _compare(few[np.argsort(time[few], kind="stable")], time, area, energy)
 
 

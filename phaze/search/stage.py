@@ -67,7 +67,7 @@ def screen_architectures(
     overlap_communication: bool = False,
     visits: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Return table screens: bounds for every architecture, HBM size and recompute, and what to keep.
+    """Table screens: bounds for every architecture, HBM size and recompute, and what to keep.
 
     Kept is what `select` cannot exclude at some HBM size, with or without recomputation as is faster, and
     every named architecture; all rows of an architecture say the same. Named architectures exclude no one,
@@ -103,7 +103,7 @@ def screen_architectures(
 
 
 def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Bools:
-    """Return which architectures the strategy looks at."""
+    """Which architectures the strategy looks at."""
     if settings.strategy == "certified":
         return np.ones(len(shard), dtype=np.bool_)
     if visits is None:
@@ -119,7 +119,7 @@ def choose_kept(
     grid: list[tuple[float, bool]],
     settings: ScreenSettings,
 ) -> Bools:
-    """Return which architectures to keep, the seen and the named, by bounds (settings, A) on their times."""
+    """Which architectures to keep, the seen and the named, by bounds (settings, A) on their times."""
     area, name = shard["area_um2"].to_numpy(np.float64), name_ranks(shard["architecture"])
     kept = shard["named"].to_numpy(np.bool_, copy=True)
     searched = np.flatnonzero(seen & ~kept)
@@ -141,7 +141,7 @@ def choose_kept(
 def _rows(
     times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Bools
 ) -> pd.DataFrame:
-    """Return one row for every architecture, HBM size and recompute."""
+    """One row for every architecture, HBM size and recompute."""
     hbm_gib, recompute = zip(*grid, strict=True)
     return pd.DataFrame(
         {
@@ -163,7 +163,7 @@ NOISE = 1e-12
 def could_matter(
     lower_s: Floats, feasible_s: Floats, area_um2: Floats, name: Ranks, *, best: int, tolerance: float
 ) -> Bools:
-    """Return which of (A,) architectures could be among the `best` best or the smallest within the tolerance.
+    """Which of (A,) architectures could be among the `best` best or the smallest within the tolerance.
 
     `name` are their `ranking.name_ranks`. An infinite lower bound (it fits nowhere) is never kept.
     """
@@ -175,7 +175,7 @@ def could_matter(
 
 
 def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Bools:
-    """Return who has `best` others surely before it, by (time, area, name)."""
+    """Who has `best` others surely before it, by (time, area, name)."""
     if best > len(lower):
         return np.zeros(len(lower), dtype=np.bool_)
     last = np.lexsort((name, area, feasible))[best - 1]
@@ -183,7 +183,7 @@ def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, b
 
 
 def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) -> Bools:
-    """Return which keys come lexicographically after the given one."""
+    """Which keys come lexicographically after the given one."""
     (time, area, name), (at_time, at_area, at_name) = keys, key
     later_name = (area == at_area) & (name > at_name)
     later_area = (area > at_area) | later_name
@@ -192,7 +192,7 @@ def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) ->
 
 
 def _surely_larger(lower: Floats, feasible: Floats, area: Floats) -> Bools:
-    """Return for whom a smaller architecture is surely as fast, or one of the same area surely faster."""
+    """For whom a smaller architecture is surely as fast, or one of the same area surely faster."""
     areas, group = np.unique(area, return_inverse=True)
     fastest = np.full(len(areas), np.inf)
     np.minimum.at(fastest, group, feasible)

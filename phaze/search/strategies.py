@@ -40,7 +40,7 @@ def compare_strategies(
     chance: StrategySettings | None = None,
     suggest: Suggest = suggested,
 ) -> pd.DataFrame:
-    """Return table trials of all strategies, those that depend on chance only with settings for them.
+    """Table trials of all strategies, those that depend on chance only with settings for them.
 
     `bounds` as in `certified`; `evaluate` returns the exact throughputs of what `scope` says is searched;
     `suggest` is `suggested`, or what recalls it.
@@ -56,7 +56,7 @@ def compare_strategies(
 
 
 def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
-    """Return the rows of what bounds cannot exclude from being best, by increasing lower bound, area, name.
+    """Rows of what bounds cannot exclude from being best, by increasing lower bound, area, name.
 
     `bounds` holds lower_s and feasible_s of the time per batch by architecture. Times are compared on the
     grid of `base.ranking`, after widening the bounds by more than rounding errors amount to.
@@ -91,12 +91,12 @@ def _runs(
 
 
 def _evaluated(chips: pd.DataFrame, evaluate: Evaluate) -> pd.DataFrame:
-    """Return architectures in the order of their evaluation with their throughput."""
+    """Architectures in the order of their evaluation with their throughput."""
     return chips.join(evaluate(chips), on="architecture", validate="one_to_one")
 
 
 def _trials(strategy: str, seed: int, evaluated: pd.DataFrame) -> pd.DataFrame:
-    """Return what a run of a strategy has evaluated, in order."""
+    """Evaluations of a run of a strategy, in order."""
     return evaluated[["architecture", "area_um2", "samples_per_s"]].assign(
         strategy=strategy,
         seed=seed,

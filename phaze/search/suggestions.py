@@ -30,7 +30,7 @@ SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")
 def suggested(
     architectures: pd.DataFrame, evaluate: Evaluate, seed: int, evaluations: int, suggestions: int
 ) -> list[int]:
-    """Return the rows of the architectures in the order of their first suggestion."""
+    """Rows of the architectures in the order of their first suggestion."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -58,7 +58,7 @@ def suggested_again(
     evaluations: int,
     suggestions: int,
 ) -> list[int]:
-    """Return what `suggested` returns, recalled where all architectures have the throughputs of last time."""
+    """Rows as from `suggested`, recalled where all architectures have the throughputs of last time."""
 
     def told(rows: list[int]) -> list[float]:
         found: list[float] = evaluate(architectures.iloc[rows])["samples_per_s"].tolist()
@@ -74,11 +74,11 @@ def suggested_again(
 
 
 def _axes(architectures: pd.DataFrame) -> dict[str, BaseDistribution]:
-    """Return the places that every size can take."""
+    """Places that every size can take."""
     return {size: IntDistribution(0, architectures[size].nunique() - 1) for size in SIZES}
 
 
 def _rows(architectures: pd.DataFrame) -> dict[tuple[int, ...], int]:
-    """Return the row of every architecture by the places of its sizes."""
+    """Row of every architecture by the places of its sizes."""
     places = [np.unique(architectures[size], return_inverse=True)[1].tolist() for size in SIZES]
     return {place: row for row, place in enumerate(zip(*places, strict=True))}

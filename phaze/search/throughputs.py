@@ -33,7 +33,7 @@ def walk_models(
     *,
     name: str,
 ) -> pd.DataFrame:
-    """Return table visits of the walk down the areas for one model, or for the mean over several.
+    """Table visits of the walk down the areas for one model, or for the mean over several.
 
     The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is that of
     `settings.common`; a normalised one divides by the throughput of the first architecture, because the best
@@ -58,7 +58,7 @@ def walk_models(
 
 
 def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
-    """Return every architecture's best throughput and the smallest HBM that gives it, 0 if none does."""
+    """Every architecture's best throughput and the smallest HBM that gives it, 0 if none does."""
     rows = samples_per_s.rename("samples_per_s").reset_index()
     rows = rows.sort_values(["samples_per_s", "hbm_gib"], ascending=[False, True], kind="stable")
     best = rows.drop_duplicates("architecture").set_index("architecture")
@@ -66,7 +66,7 @@ def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
 
 
 def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.Series:
-    """Return the best time per batch by (architecture, hbm_gib), over all points and recompute.
+    """Best time per batch by (architecture, hbm_gib), over all points and recompute.
 
     The same numbers as `evaluate_architectures` without the tables that go with them, for many architectures
     at once: where the bounds of a layer meet they are its latency, elsewhere it is scheduled.
@@ -104,7 +104,7 @@ class ScreenedTimes:
         self.exact = met.groupby(level="architecture").all()
 
     def __call__(self, architectures: pd.DataFrame) -> pd.DataFrame:
-        """Return the exact best throughput and its HBM of rows of table architectures."""
+        """Exact best throughput and its HBM of rows of table architectures."""
         names = architectures["architecture"]
         open_ = architectures[~self.exact.loc[names].to_numpy()]
         if len(open_):
@@ -118,7 +118,7 @@ class ScreenedTimes:
 def restrict_search(
     subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
 ) -> ScreenedTimes:
-    """Return the throughputs of a search over less of what the study considers besides architectures."""
+    """Throughputs of a search over less of what the study considers besides architectures."""
     mine = np.logical_and.reduce([screens[key].isin(getattr(training, key)) for key in _SEARCHED])
     mine &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
     points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
@@ -132,7 +132,7 @@ _SEARCHED = ("hbm_gib", "recompute")
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
-    """Return exact times per batch (settings, A) of one point."""
+    """Exact times per batch (settings, A) of one point."""
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
     runs, names = read_runs(point.tables["layers"], point.graph, each)
     layers = _exact_layers(point, chips, terms)
@@ -141,7 +141,7 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
 
 
 def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
-    """Return the latency of every layer as scheduled, as bounds that meet."""
+    """Latency of every layer as scheduled, as bounds that meet."""
     estimates = estimate_point(point, chips, terms)
     overlap = terms.schedule.overlap_communication
     layers = bound_layers(

@@ -34,7 +34,7 @@ ANY_GROUP = -1
 """Group of a branch that goes where it can start first."""
 
 
-class Pass(NamedTuple):
+class PassSteps(NamedTuple):
     """One pass over a graph of n layers in topological order, with its edges by target."""
 
     seconds: Floats
@@ -69,29 +69,29 @@ class Desk(NamedTuple):
 
 @njit
 def desk_for(nodes: int) -> Desk:
-    """Return room for passes over so many layers."""
+    """Room for passes over so many layers."""
     return Desk(np.empty(nodes, np.int64), np.empty(nodes), np.empty(nodes, np.int64))
 
 
-def forward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> Pass:
-    """Return the forward pass of a graph whose layers are in a topological order."""
+def forward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> PassSteps:
+    """Forward pass of a graph whose layers are in a topological order."""
     return _pass(graph.forward_s, graph.sources, graph.targets, graph.edge_bytes / bandwidth_bytes_per_s)
 
 
-def backward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> Pass:
-    """Return the backward pass as a forward pass of the mirrored graph."""
+def backward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> PassSteps:
+    """Backward pass as a forward pass of the mirrored graph."""
     last, transfers = len(graph) - 1, graph.edge_bytes / bandwidth_bytes_per_s
     return _pass(graph.backward_s[::-1], last - graph.targets, last - graph.sources, transfers)
 
 
-def _pass(seconds: Floats, sources: Ints, targets: Ints, transfers: Floats) -> Pass:
+def _pass(seconds: Floats, sources: Ints, targets: Ints, transfers: Floats) -> PassSteps:
     by_target = np.lexsort((sources, targets))
     first = np.searchsorted(targets[by_target], np.arange(len(seconds) + 1)).astype(np.int64)
-    return Pass(np.array(seconds, float), first, sources[by_target], transfers[by_target])
+    return PassSteps(np.array(seconds, float), first, sources[by_target], transfers[by_target])
 
 
 def covers(graph: Chain) -> tuple[Ints, Ints]:
-    """Return the layers directly before each, as (n + 1,) where they begin and the layers.
+    """Layers directly before each, as (n + 1,) where they begin and the layers.
 
     An edge beside a longer path is none of these; nor is it inside any stage that holds both its ends, as a
     stage holds what lies between.
@@ -110,7 +110,7 @@ def covers(graph: Chain) -> tuple[Ints, Ints]:
 
 @njit
 def find_branches(inside: Bools, first: Ints, source: Ints) -> Branches:
-    """Return the branches of a stage, in the order of their first layers; `first`, `source` are `covers`."""
+    """Branches of a stage, in the order of their first layers; `first`, `source` are `covers`."""
     branch, count = _branch_of(inside, first, source)
     begins = np.zeros(count + 1, np.int64)
     for v in range(len(inside)):
@@ -128,7 +128,7 @@ def find_branches(inside: Bools, first: Ints, source: Ints) -> Branches:
 
 @njit
 def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
-    """Return the branch of every layer of a stage, and how many there are."""
+    """Branch of every layer of a stage, and how many there are."""
     n, count = len(inside), 0
     followers, branch = np.zeros(n, np.int64), np.empty(n, np.int64)
     for v in range(n):
@@ -149,7 +149,7 @@ def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
 
 @njit
 def mirrored(branches: Branches, nodes: int) -> Branches:
-    """Return the same branches in the mirrored graph; branch b becomes c - 1 - b."""
+    """Same branches in the mirrored graph; branch b becomes c - 1 - b."""
     order, first = np.empty_like(branches.order), np.empty_like(branches.first)
     for i in range(len(order)):
         order[i] = nodes - 1 - branches.order[len(order) - 1 - i]
@@ -160,9 +160,9 @@ def mirrored(branches: Branches, nodes: int) -> Branches:
 
 @njit_inlined
 def ready_s(
-    layer: int, group: int, steps: Pass, inside: Bools, done: Floats, place: Ints, arrivals: bool
+    layer: int, group: int, steps: PassSteps, inside: Bools, done: Floats, place: Ints, arrivals: bool
 ) -> float:
-    """Return when all that a layer needs is on a group; infinite while a predecessor is not done.
+    """When all that a layer needs is on a group; infinite while a predecessor is not done.
 
     Without `arrivals` the tensors from other stages are there already.
     """
@@ -181,7 +181,7 @@ def ready_s(
 
 @njit
 def run_pass(
-    steps: Pass, branches: Branches, inside: Bools, group: Ints, ends: Floats, arrivals: bool, desk: Desk
+    steps: PassSteps, branches: Branches, inside: Bools, group: Ints, ends: Floats, arrivals: bool, desk: Desk
 ) -> None:
     """Run a pass; `ends` (groups,) holds when each group may begin it, and afterwards when it ends it.
 

@@ -27,7 +27,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful_widths
-from phaze.plan.phaze.cuttings import Cutting, FirstStage, Widths, best_first_stage, cutting_of, needed
+from phaze.plan.phaze.cuttings import Cutting, DeviceCounts, FirstStage, best_first_stage, cutting_of, needed
 from phaze.plan.phaze.flush import Infeasible, Placement
 from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
 
@@ -47,7 +47,7 @@ class _Pipeline:
 
 
 @dataclass(frozen=True)
-class Bound(Generic[Answer]):
+class RangeBest(Generic[Answer]):
     """The best answer to a range of choices once they are allowed more than each has."""
 
     rank: Rank
@@ -77,29 +77,29 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
     room, widths = cut.room(setting), cut.widths(setting.devices)
     counts, data = useful_widths(setting.microbatches, setting.devices)
 
-    def bound(lo: int, hi: int) -> Bound[Placement] | None:
+    def bound(lo: int, hi: int) -> RangeBest[Placement] | None:
         pipeline = _best_pipeline(cut, setting, room, widths, counts[lo:hi], data[lo:hi])
         if pipeline is None:
             return None
         options = _trace_back(cut, widths, pipeline)
         layout = replace(cut.layout, dp=pipeline.first.rank[2], pp=len(options))
         placement = _placement(cut, layout, setting, options)
-        return Bound(placement.rank(), placement, _fits(setting, room, layout, options))
+        return RangeBest(placement.rank(), placement, _fits(setting, room, layout, options))
 
     return best_choice(len(data), bound)
 
 
 def _fits(setting: Setting, room: Ints, layout: Layout, options: list[int]) -> bool:
-    """Return whether there is room for all microbatches in flight of d pipelines, first stage first."""
+    """Whether there is room for all microbatches in flight of d pipelines, first stage first."""
     microbatches = setting.in_pipeline(layout)
     depths = range(len(options), 0, -1)
     return all(room[o] >= needed(setting, s, microbatches) for s, o in zip(depths, options, strict=True))
 
 
 def _best_pipeline(
-    cut: Cutting, setting: Setting, room: Ints, widths: Widths, counts: Ints, data: Ints
+    cut: Cutting, setting: Setting, room: Ints, widths: DeviceCounts, counts: Ints, data: Ints
 ) -> _Pipeline | None:
-    """Return the best pipeline over all depths, or None.
+    """Best pipeline over all depths, or None.
 
     Under GPipe all get the room of those with fewest microbatches, so that this is a bound for the others.
     """
@@ -122,7 +122,7 @@ def _best_pipeline(
 
 
 def _weight_bytes_before(cut: Cutting) -> Floats:
-    """Return the weights of the layers that are not in each downset."""
+    """Weights of the layers that are not in each downset."""
     return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
 
 
@@ -138,8 +138,8 @@ def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int
     return Placement(layout, layers, tuple(cut.options.devices[options].tolist()), time, worst, sync)
 
 
-def _trace_back(cut: Cutting, widths: Widths, found: _Pipeline) -> list[int]:
-    """Return the option of each stage, first stage first; of stages as good, the smallest is taken."""
+def _trace_back(cut: Cutting, widths: DeviceCounts, found: _Pipeline) -> list[int]:
+    """Option of each stage, first stage first; of stages as good, the smallest is taken."""
     options, k = [found.first.option], found.first.k
     for s in range(found.first.rank[3] - 1, 0, -1):
         k = int(np.searchsorted(widths.devices, widths.devices[k] - cut.options.devices[options[-1]]))
@@ -147,8 +147,8 @@ def _trace_back(cut: Cutting, widths: Widths, found: _Pipeline) -> list[int]:
     return options
 
 
-def _explaining(cut: Cutting, widths: Widths, found: _Pipeline, s: int, outer: int, k: int) -> int:
-    """Return the option of a stage that dp[s][outer][k] comes from."""
+def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, outer: int, k: int) -> int:
+    """Option of a stage that dp[s][outer][k] comes from."""
     target = found.tables[s][outer, k]
     for stage in range(cut.stages.first[outer], cut.stages.first[outer + 1]):
         inner = cut.stages.inner[stage]
@@ -160,12 +160,12 @@ def _explaining(cut: Cutting, widths: Widths, found: _Pipeline, s: int, outer: i
     raise AssertionError("an entry of the table comes from a stage")
 
 
-def best_choice(choices: int, bound: Callable[[int, int], Bound[Answer] | None]) -> Answer | None:
-    """Return the best answer, or None; `bound` of choices lo to hi - 1 is None where none has an answer.
+def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | None]) -> Answer | None:
+    """Best answer, or None; `bound` of choices lo to hi - 1 is None where none has an answer.
 
     The range with the best bound is halved until an answer holds, which that of a single choice has to.
     """
-    waiting: list[tuple[Rank, int, int, Bound[Answer]]] = []
+    waiting: list[tuple[Rank, int, int, RangeBest[Answer]]] = []
     ranges = [(0, choices)]
     while True:
         for lo, hi in ranges:
@@ -180,7 +180,7 @@ def best_choice(choices: int, bound: Callable[[int, int], Bound[Answer] | None])
 
 
 def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
-    """Return which limit no placement of these graphs respects, and by how much."""
+    """Which limit no placement of these graphs respects, and by how much."""
     formed = [cut for cut in cuttings if min_devices(cut.graph, cut.layout) <= setting.devices]
     if not formed:
         return too_few_devices({cut.layout: cut.graph for cut in cuttings}, setting)
@@ -189,15 +189,15 @@ def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
 
 
 def leanest(cut: Cutting, setting: Setting) -> Leanest:
-    """Return the placement that needs least memory on its fullest device, of those that are considered."""
+    """Placement that needs least memory on its fullest device, of those that are considered."""
     choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.layout))
 
-    def bound(lo: int, hi: int) -> Bound[Leanest] | None:
+    def bound(lo: int, hi: int) -> RangeBest[Leanest] | None:
         widths = cut.widths(setting.devices // choices[lo][1])
         tables = cut.tables(widths, _peaks(cut, setting, choices[hi - 1][0]))
         found = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
         lean = min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
-        return Bound((lean.memory_bytes, lean.stages), lean, hi - lo == 1)
+        return RangeBest((lean.memory_bytes, lean.stages), lean, hi - lo == 1)
 
     lean = best_choice(len(choices), bound)
     assert lean is not None, "one stage can always be formed"
@@ -211,16 +211,16 @@ def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats
 
 
 def _enough_devices(cut: Cutting, setting: Setting) -> float:
-    """Return the devices of the smallest cluster on which the graph fits the memory, infinite for none."""
+    """Devices of the smallest cluster on which the graph fits the memory, infinite for none."""
     widths, choices = cut.widths(cut.layout.tp * len(cut.graph)), pipelines(setting, setting.microbatches)
 
-    def bound(lo: int, hi: int) -> Bound[int] | None:
+    def bound(lo: int, hi: int) -> RangeBest[int] | None:
         tables = cut.tables(widths, _hurdles(cut, setting, choices[hi - 1][0]))
         possible = np.any([np.isfinite(dp[-1]) for dp in tables], axis=0)
         if not possible.any():
             return None
         enough = choices[lo][1] * int(widths.devices[np.argmax(possible)])
-        return Bound((enough,), enough, hi - lo == 1)
+        return RangeBest((enough,), enough, hi - lo == 1)
 
     enough = best_choice(len(choices), bound)
     return np.inf if enough is None else enough

@@ -22,8 +22,8 @@ from phaze.cost.memory import microbatches_in_flight
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.downsets import Downsets, enumerate_downsets
-from phaze.plan.phaze.stage_tables import Options, Stages, count_stages, options_of, stages_of
-from phaze.plan.phaze.stages import MOST_BRANCHES, Work, work_of
+from phaze.plan.phaze.stage_tables import NestedStages, Options, count_stages, options_of, stages_of
+from phaze.plan.phaze.stages import MOST_BRANCHES, TimedLayers, work_of
 
 MOST_DOWNSETS = 10_000
 MOST_STAGES = 1_500_000
@@ -32,7 +32,7 @@ NOWHERE = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Widths:
+class DeviceCounts:
     """The numbers of devices that a pipeline can have, and how a stage adds to them."""
 
     devices: Ints
@@ -49,18 +49,18 @@ class Cutting:
 
     graph: Chain
     layout: Layout
-    work: Work
+    work: TimedLayers
     downsets: Downsets
-    stages: Stages
+    stages: NestedStages
     options: Options
 
     def room(self, setting: Setting) -> Ints:
-        """Return how many microbatches in flight each option has room for."""
+        """How many microbatches in flight each option has room for."""
         limit = max(len(self.graph), setting.microbatches)
         return self.options.in_flight(setting.memory_bytes, limit)
 
-    def widths(self, devices: int) -> Widths:
-        """Return the numbers of devices that a pipeline can have."""
+    def widths(self, devices: int) -> DeviceCounts:
+        """Numbers of devices that a pipeline can have."""
         split = int(np.count_nonzero(self.graph.tensor_parallel))
         groups = np.arange(split + 1)[:, None] * self.layout.tp + np.arange(len(self.graph) - split + 1)
         possible = np.unique(groups[groups <= devices])
@@ -68,13 +68,13 @@ class Cutting:
         wanted = steps[:, None] + possible
         after = np.searchsorted(possible, wanted)
         found = possible[np.minimum(after, len(possible) - 1)] == wanted
-        return Widths(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
+        return DeviceCounts(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
 
     def behind(self, option: int) -> int:
-        """Return the downset that the stage of an option leaves behind."""
+        """Downset that the stage of an option leaves behind."""
         return int(self.stages.inner[np.searchsorted(self.options.first, option, side="right") - 1])
 
-    def tables(self, widths: Widths, costs: Iterator[Floats]) -> Iterator[Floats]:
+    def tables(self, widths: DeviceCounts, costs: Iterator[Floats]) -> Iterator[Floats]:
         """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., as long as anything can be placed."""
         dp = np.full((len(self.downsets), len(widths.devices)), np.inf)
         dp[0, 0] = 0.0
@@ -88,7 +88,7 @@ class Cutting:
 
 
 def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
-    """Return what a graph can be cut into; PhazeError if that is too much."""
+    """Downsets and stages of a graph; PhazeError if that is too much."""
     downsets = few_downsets(graph)
     stages = stages_of(downsets)
     work = work_of(graph, layout, setting.bandwidth_bytes_per_s)
@@ -99,7 +99,7 @@ def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
 def few_downsets(
     graph: Chain, most_downsets: int = MOST_DOWNSETS, most_stages: int = MOST_STAGES
 ) -> Downsets:
-    """Return the downsets of a graph; PhazeError if there are too many, or too many stages."""
+    """Downsets of a graph; PhazeError if there are too many, or too many stages."""
     try:
         downsets = enumerate_downsets(len(graph), graph.pairs, most_downsets)
     except PhazeError as error:
@@ -111,7 +111,7 @@ def few_downsets(
 
 
 def needed(setting: Setting, s: int, microbatches: int) -> int:
-    """Return the microbatches in flight that the s-th stage from the end has to have room for."""
+    """Microbatches in flight that the s-th stage from the end has to have room for."""
     return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
@@ -126,7 +126,7 @@ def _too_many(found: str, allowed: str) -> str:
 def _one_more_stage(
     dp: Floats, first: Ints, inner: Ints, option: Ints, step: Ints, after: Ints, cost: Floats
 ) -> Floats:
-    """Return dp[s] from dp[s - 1]; `cost` (options,) is infinite for what does not fit there."""
+    """dp[s] from dp[s - 1]; `cost` (options,) is infinite for what does not fit there."""
     grown = np.full(dp.shape, np.inf)
     lowest, highest = _finite(dp)
     for outer in range(len(dp)):
@@ -146,7 +146,7 @@ def _one_more_stage(
 
 @njit
 def _finite(dp: Floats) -> tuple[Ints, Ints]:
-    """Return the first and the last finite entry of each row, -1 where there is none."""
+    """First and the last finite entry of each row, -1 where there is none."""
     lowest, highest = np.full(len(dp), -1, np.int64), np.full(len(dp), -1, np.int64)
     for row in range(len(dp)):
         for k in range(dp.shape[1]):
@@ -171,9 +171,9 @@ class FirstStage:
 def best_first_stage(
     dp: Floats,
     s: int,
-    stages: Stages,
+    stages: NestedStages,
     options: Options,
-    widths: Widths,
+    widths: DeviceCounts,
     cost: Floats,
     first_sync: Floats,
     size: Ints,
@@ -181,7 +181,7 @@ def best_first_stage(
     counts: Ints,
     data: Ints,
 ) -> FirstStage:
-    """Return the best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
+    """Best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
 
         min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
         first_sync[D']
@@ -216,7 +216,7 @@ def _best_first_stage(
     counts: Ints,
     data: Ints,
 ) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
-    """Return the rank of the best pipeline, its first stage's option and the index of its devices."""
+    """Rank of the best pipeline, its first stage's option and the index of its devices."""
     best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
     for stage in range(stages[0], stages[1]):
         rest = inner[stage]

@@ -38,7 +38,7 @@ class Rates:
 
     @classmethod
     def of(cls, figures: EnergyFigures) -> Rates:
-        """Return what they cost in a technology."""
+        """Costs in a technology."""
         return cls(
             hbm_j_per_byte=figures.hbm_j_per_byte,
             link_j_per_byte=figures.link_j_per_byte,
@@ -55,7 +55,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerEnergy:
     """Energy of one slice of a layer of every kind for one microbatch, arrays (kinds, parts), in joules."""
 
     forward_j: Floats
@@ -63,12 +63,12 @@ class Work:
 
 
 def slices(runs: Runs, layout: Layout) -> Ints:
-    """Return how many devices compute a layer of every kind."""
+    """How many devices compute a layer of every kind."""
     return np.where(runs.tensor_parallel, layout.tp, 1)
 
 
-def dynamic_j(runs: Runs, work: Work, layout: Layout, last_start: int, recompute: bool) -> Floats:
-    """Return the energy of all layers for one microbatch, by part (parts,); the last stage starts there."""
+def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, recompute: bool) -> Floats:
+    """Energy of all layers for one microbatch, by part (parts,); the last stage starts there."""
     each = slices(runs, layout)
     once, again = (
         np.bincount(runs.layers[:end], minlength=len(each)) for end in (None, last_start if recompute else 0)
@@ -78,19 +78,19 @@ def dynamic_j(runs: Runs, work: Work, layout: Layout, last_start: int, recompute
 
 
 def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:
-    """Return the bytes between stages for one microbatch, from what leaves every stage but the last."""
+    """Bytes between stages for one microbatch, from what leaves every stage but the last."""
     return 2.0 * float(boundary_bytes @ devices[:-1])
 
 
 def ring_bytes(gradient_bytes: Floats, devices: Ints, layout: Layout) -> float:
-    """Return the bytes of the gradient synchronisation of a batch over d pipelines."""
+    """Bytes of the gradient synchronisation of a batch over d pipelines."""
     return 2.0 * (layout.dp - 1) * float(gradient_bytes @ devices)
 
 
 def sample_j(
     dynamic: Floats, sent: float, ring: float, leaking_um2_s: float, batch: Batch, rates: Rates
 ) -> Floats:
-    """Return joules per sample by part (parts + leakage,).
+    """Joules per sample by part (parts + leakage,).
 
     `dynamic` and `sent` are of one microbatch, `ring` and the area in use times the time are of a batch.
     """

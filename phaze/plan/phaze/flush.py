@@ -83,7 +83,7 @@ class Infeasible:
 
     @property
     def limit(self) -> str:
-        """Return the name of the limit: memory, devices, ..."""
+        """Name of the limit: memory, devices, ..."""
         return self.reason.partition(":")[0]
 
 
@@ -98,7 +98,7 @@ class Widths:
 
 
 def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
-    """Return the best placement over all TMP widths, or why there is none."""
+    """Best placement over all TMP widths, or why there is none."""
     for layout, chain in chains.items():  # before the first of them takes its time
         refuse_large(len(chain), shape_of(chain, layout, setting.devices))
     found = [place_chain(chains[layout], layout, setting, explain=False) for layout in sorted(chains)]
@@ -111,7 +111,7 @@ def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | I
 def place_chain(
     chain: Chain, layout: Layout, setting: Setting, *, explain: bool = True, limit_s: float = np.inf
 ) -> Placement | Infeasible:
-    """Return the best placement of a chain with TMP width t, or why there is none.
+    """Best placement of a chain with TMP width t, or why there is none.
 
     Equal times go to the fewest devices, then to the smallest d, s and first stage; `explain` false leaves
     the reason empty, which saves working it out. A limit that the best time is known to be below spares most
@@ -128,7 +128,7 @@ def place_chain(
 def place_within(
     chain: Chain, layout: Layout, setting: Setting, widths: Widths, limit_s: float = np.inf
 ) -> Placement | None:
-    """Return the best placement with the given depths and data widths below the limit, or None."""
+    """Best placement with the given depths and data widths below the limit, or None."""
     shape = shape_of(chain, layout, setting.devices)
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
@@ -163,7 +163,7 @@ def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
 
 
 def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:
-    """Return the bytes of the weights of every stage (s,), as one slice has them."""
+    """Bytes of the weights of every stage (s,), as one slice has them."""
     return np.array(
         [chain.footprints.weight_bytes[i, j] for i, j in pairwise((*starts, len(chain)))], np.float64
     )
@@ -176,7 +176,7 @@ def evaluate_cut(
     starts: Sequence[int],
     loads: Loads | None = None,
 ) -> Placement:
-    """Return the placement with the given stages and widths, timed; whether it fits is not asked."""
+    """Placement with the given stages and widths, timed; whether it fits is not asked."""
     footprints, layout = chain.footprints, replace(layout, pp=len(starts))
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))

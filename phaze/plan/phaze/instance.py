@@ -80,17 +80,17 @@ class Instance(CamelCase):
             )
 
     def order(self) -> list[int]:
-        """Return the layer ids in a topological order: the only one if there is a path through all layers."""
+        """Layer ids in a topological order: the only one if there is a path through all layers."""
         width = next(iter(self.nodes))
         return _order([node.id for node in self.nodes[width]], _ends(self.edges[width]))
 
     def has_path(self) -> bool:
-        """Return whether one layer comes directly after the other: whether there is one order only."""
+        """Whether one layer comes directly after the other: whether there is one order only."""
         ends = _ends(self.edges[next(iter(self.nodes))])
         return all(pair in ends for pair in pairwise(self.order()))
 
     def setting(self) -> Setting:
-        """Return the cluster and the batch."""
+        """Cluster and the batch."""
         return Setting(
             devices=self.max_devices,
             microbatches=self.mbs_in_batch,
@@ -100,7 +100,7 @@ class Instance(CamelCase):
         )
 
     def chain(self, width: str) -> Chain:
-        """Return the layers in the order of `order` for one TMP width."""
+        """Layers in the order of `order` for one TMP width."""
         position = {layer: place for place, layer in enumerate(self.order())}
         nodes = sorted(self.nodes[width], key=lambda node: position[node.id])
         weights = np.array([node.parameter_size for node in nodes])
@@ -138,12 +138,12 @@ class Result(CamelCase):
 
 
 def read_instance(path: str | Path) -> Instance:
-    """Return the instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
+    """Instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
     return read_as(Instance, path)
 
 
 def place_instance(instance: Instance) -> Result:
-    """Return the best placement of an instance, or a result without stages and with the reason.
+    """Best placement of an instance, or a result without stages and with the reason.
 
     PhazeError if the layer graph has too many branches.
     """
@@ -170,7 +170,7 @@ def place_instance(instance: Instance) -> Result:
 
 
 def result_text(result: Result) -> str:
-    """Return a result as JSON."""
+    """A result as JSON."""
     content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
     return json.dumps(content, indent=2, allow_nan=False)
 
@@ -196,7 +196,7 @@ def _ends(edges: list[LayerEdge]) -> set[tuple[int, int]]:
 
 
 def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
-    """Return a topological order, layers as given where they may come in any; ValueError for a cycle."""
+    """A topological order, layers as given where they may come in any; ValueError for a cycle."""
     given = {layer: place for place, layer in enumerate(ids)}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(ids)

@@ -14,7 +14,7 @@ from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.even import place_evenly, place_expert
 from phaze.plan.phaze.chains import best_times
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
-from phaze.plan.phaze.point import Conditions, Device, Latencies, Point, read_devices, read_point
+from phaze.plan.phaze.point import Conditions, Latencies, Point, TimedChip, read_devices, read_point
 from phaze.plan.phaze.reasons import why_not_stages
 from phaze.plan.phaze.rows import Found, placement_row, stage_rows
 from phaze.tables import Placements, Stages
@@ -32,7 +32,7 @@ def place_model(
     conditions: Conditions,
     expert: Layout | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables of placements and stages of one model in one layout on a shard.
+    """Tables of placements and stages of one model in one layout on a shard.
 
     Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures get
     the expert's placement as well, where its TMP width is this one.
@@ -50,7 +50,7 @@ def place_model(
 
 
 def _find(
-    point: Point, devices: list[Device], conditions: Conditions, expert: Layout | None
+    point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout | None
 ) -> Iterator[Found]:
     yield from find_placements(point, devices, conditions)
     if expert is not None and expert.tp == point.layout.tp:
@@ -58,7 +58,7 @@ def _find(
         yield from find_expert_placements(point, named, conditions, expert)
 
 
-def find_placements(point: Point, devices: list[Device], conditions: Conditions) -> Iterator[Found]:
+def find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[Found]:
     """Yield the best placement for every device, HBM size and recompute."""
     if not devices:
         return
@@ -78,13 +78,13 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
 
 
 def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Floats:
-    """Return the best time per batch for every setting and device."""
+    """Best time per batch for every setting and device."""
     forward, backward = np.swapaxes(np.array(latencies), 0, 1)
     return best_times(point.runs, forward, backward, point.layout, settings)
 
 
 def _unlimited(setting: Setting) -> Setting:
-    """Return the setting with unlimited memory, for which nothing need be recomputed."""
+    """Setting with unlimited memory, for which nothing need be recomputed."""
     return replace(setting, memory_bytes=np.inf, recompute=False)
 
 
@@ -95,7 +95,7 @@ def _place_all(
     reasons: dict[Setting, Infeasible],
     limits_s: Floats,
 ) -> list[Placement | Infeasible]:
-    """Return the best placement for every setting; of those that differ in memory, the largest come first.
+    """Best placement for every setting; of those that differ in memory, the largest come first.
 
     What fits does not depend on latencies: `reasons` collects, for all devices, where nothing does. The best
     times are below the limits (settings,).
@@ -115,7 +115,7 @@ def _place_all(
 
 
 def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
-    """Return the best placement for a larger memory if it fits this one: then it is the best here, too."""
+    """Best placement for a larger memory if it fits this one: then it is the best here, too."""
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)
@@ -123,7 +123,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
 
 
 def find_expert_placements(
-    point: Point, devices: list[Device], conditions: Conditions, expert: Layout
+    point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout
 ) -> Iterator[Found]:
     """Yield the expert's placement with the best and with even boundaries for every device and setting."""
     for device in devices:

@@ -13,7 +13,7 @@ from phaze.cost.utilisation import peak_flops_per_s
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, read_runs
-from phaze.plan.phaze.energy import DYNAMIC, Work
+from phaze.plan.phaze.energy import DYNAMIC, LayerEnergy
 from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
@@ -37,7 +37,7 @@ class Conditions:
     """FLOPs that training the model needs for a token (PaLM, Appendix B)."""
 
     def settings(self, layout: Layout) -> list[Setting]:
-        """Return what placements have to respect: for every recompute all HBM sizes, the largest first."""
+        """Cluster, batch and memory of placements: for every recompute all HBM sizes, the largest first."""
         return [
             Setting.of(self.scenario, self.training, layout, hbm_gib, recompute=recompute)
             for recompute in self.training.recompute
@@ -60,7 +60,7 @@ class Point:
 
     @property
     def layers(self) -> list[str]:
-        """Return the kind of every layer by name, in order."""
+        """Kind of every layer by name, in order."""
         return [self.kinds[kind] for kind in self.runs.layers]
 
     def repeated(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Device:
+class TimedChip:
     """An architecture with the latencies of all kinds of layers: as scheduled, and bounded from below."""
 
     name: str
@@ -89,13 +89,13 @@ class Device:
     area_um2: float
     latencies: Latencies
     bounds: Latencies
-    work: Work
+    work: LayerEnergy
     traffic: Traffic
     """Of one layer of each kind."""
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
-    """Return the chain of a model in one layout."""
+    """Chain of a model in one layout."""
     each = parameter_bytes(conditions.training.optimizer, conditions.training.precision)
     runs, kinds = read_runs(layers, graph, each)
     return Point(
@@ -114,8 +114,8 @@ def read_devices(
     architectures: pd.DataFrame,
     screens: pd.DataFrame,
     conditions: Conditions,
-) -> list[Device]:
-    """Return the architectures that the screen kept, by name, with their latencies."""
+) -> list[TimedChip]:
+    """Architectures that the screen kept, by name, with their latencies."""
     kept = sorted(screens.loc[screens["kept"], "architecture"].unique())
     if not kept:
         return []
@@ -124,7 +124,7 @@ def read_devices(
     objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
     spent, moved = _works(solves, rows), _traffic(solves, rows)
     return [
-        Device(
+        TimedChip(
             name=name,
             named=bool(chips["named"].iloc[a]),
             peak_flops_per_s=peak_flops_per_s(
@@ -143,25 +143,25 @@ def read_devices(
     ]
 
 
-def _works(solves: pd.DataFrame, rows: Ints) -> list[Work]:
-    """Return the energy of every kind of layer by part, for each of the architectures of the rows."""
+def _works(solves: pd.DataFrame, rows: Ints) -> list[LayerEnergy]:
+    """Energy of every kind of layer by part, for each of the architectures of the rows."""
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
-    return [Work(forward, backward) for forward, backward in parts]
+    return [LayerEnergy(forward, backward) for forward, backward in parts]
 
 
 def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
-    """Return the bytes that every kind of layer moves, for each of the architectures of the rows."""
+    """Bytes that every kind of layer moves, for each of the architectures of the rows."""
     hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
     return [Traffic(*moved, *summed) for moved, summed in zip(hbm, reduced, strict=True)]
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """Return one value of the schedules of every kind of layer, for each of the architectures of the rows."""
+    """One value of the schedules of every kind of layer, for each of the architectures of the rows."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
-    """Return which row of table solves is about each architecture, direction and kind, (A, 2, kinds)."""
+    """Which row of table solves is about each architecture, direction and kind, (A, 2, kinds)."""
     found = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
     layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))

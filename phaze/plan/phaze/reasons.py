@@ -30,7 +30,7 @@ class Leanest:
 
 
 def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """Return which limit no placement of these chains (by TMP width) respects, and by how much."""
+    """Which limit no placement of these chains (by TMP width) respects, and by how much."""
     formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
     if not formed:
         return too_few_devices(chains, setting)
@@ -42,14 +42,14 @@ def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
 
 
 def too_few_devices(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """Return how many devices are missing where not even one stage can be formed."""
+    """How many devices are missing where not even one stage can be formed."""
     least = min(min_devices(chain, t) for t, chain in chains.items())
     missing = least - setting.devices
     return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
 
 
 def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
-    """Return how much memory is missing, and how many devices would do with the memory given, if any."""
+    """How much memory is missing, and how many devices would do with the memory given, if any."""
     more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
         f"memory: the leanest placement (t = {lean.layout.tp}, {lean.stages} stages) needs "
@@ -61,7 +61,7 @@ def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
 def why_not_stages(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> str:
-    """Return which stage of a given placement does not fit, and by how much; empty if all fit."""
+    """Which stage of a given placement does not fit, and by how much; empty if all fit."""
     needed = stage_memories(footprints, starts, setting, microbatches)
     worst = int(np.argmax(needed))
     if needed[worst] <= setting.memory_bytes:
@@ -75,7 +75,7 @@ def why_not_stages(
 def stage_memories(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> Floats:
-    """Return the memory of every stage of a placement, from the first."""
+    """Memory of every stage of a placement, from the first."""
     n = len(footprints.constant_bytes)
     constant = footprints.constant_bytes[list(starts), [*starts[1:], n]]
     return constant + stage_stashes(footprints, starts, setting, microbatches)
@@ -84,7 +84,7 @@ def stage_memories(
 def stage_stashes(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> Floats:
-    """Return what every stage of a placement keeps for microbatches in flight, from the first."""
+    """Bytes that every stage of a placement keeps for microbatches in flight, from the first."""
     n, depth = len(footprints.constant_bytes), len(starts)
     stashes = np.empty(depth)
     for number, (i, j) in enumerate(zip(starts, (*starts[1:], n), strict=True)):
@@ -95,12 +95,12 @@ def stage_stashes(
 
 
 def min_devices(chain: Chain, layout: Layout) -> int:
-    """Return the devices of the smallest pipeline: one stage, if it fits."""
+    """Devices of the smallest pipeline: one stage, if it fits."""
     return layout.tp if np.any(chain.tensor_parallel) else 1
 
 
 def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
-    """Return the placement of a chain that needs least memory on its fullest device."""
+    """Placement of a chain that needs least memory on its fullest device."""
     choices = pipelines(setting, setting.devices // min_devices(chain, layout))
     layouts = [replace(layout, dp=d) for _, d in choices]
     found = [lean for one in layouts for lean in lean_placements(chain, one, setting)]
@@ -108,7 +108,7 @@ def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
 
 
 def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Leanest]:
-    """Return the leanest placement of every depth that d pipelines can have."""
+    """Leanest placement of every depth that d pipelines can have."""
     shape = shape_of(chain, layout, setting.devices // layout.dp)
     peaks = _peaks(chain.footprints, setting, shape, setting.in_pipeline(layout))
     return [
@@ -119,7 +119,7 @@ def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Lean
 
 
 def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
-    """Return (microbatches in a pipeline, d) to consider: one pipeline, unless the memory depends on d."""
+    """(Microbatches in a pipeline, d) to consider: one pipeline, unless the memory depends on d."""
     if setting.schedule == "1f1b":
         return [(setting.microbatches, 1)]
     counts, widths = useful_widths(setting.microbatches, most)
@@ -127,7 +127,7 @@ def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
 
 
 def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches: int) -> Floats:
-    """Return the least peak memory for every number of stages and of single-device stages."""
+    """Least peak memory for every number of stages and of single-device stages."""
     n = len(footprints.constant_bytes)
     constant, growth = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     last = constant[:, n].copy()
@@ -140,7 +140,7 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
 
 
 def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
-    """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none.
+    """Devices of the smallest cluster on which the chain fits the memory, infinite for none.
 
     Also infinite where this machine has not the memory to find out.
     """
@@ -157,7 +157,7 @@ def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
 
 
 def readable(size: float) -> str:
-    """Return a number of bytes in the largest unit that it fills."""
+    """A number of bytes in the largest unit that it fills."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
             return f"{size / unit:.4g} {name}"

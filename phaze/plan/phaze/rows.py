@@ -12,7 +12,7 @@ from phaze.cost.utilisation import model_flops_utilisation
 from phaze.pipeline.flushing import Chain, Setting, stage_loads
 from phaze.plan.phaze.energy import PARTS, Batch, Rates, dynamic_j, ring_bytes, sample_j, sent_bytes
 from phaze.plan.phaze.flush import Infeasible, Placement
-from phaze.plan.phaze.point import Conditions, Device, Point
+from phaze.plan.phaze.point import Conditions, Point, TimedChip
 from phaze.plan.phaze.reasons import stage_stashes
 
 Row = dict[str, object]
@@ -23,7 +23,7 @@ MEMORY_GAIN = 0.01
 
 
 @dataclass(frozen=True)
-class StageCost:
+class PlacedStage:
     """One stage of a placement; seconds for one microbatch, bytes on each of its devices."""
 
     first_layer: int
@@ -40,12 +40,12 @@ class StageCost:
 
     @property
     def transfer_s(self) -> float:
-        """Return the time in which the stage waits for tensors of other stages."""
+        """Time in which the stage waits for tensors of other stages."""
         return max(self.load_s - self.forward_s - self.recomputed_s - self.backward_s, 0.0)
 
     @property
     def memory_bytes(self) -> float:
-        """Return all that each device of the stage stores."""
+        """All that each device of the stage stores."""
         return self.static_bytes + self.activation_bytes + self.stashed_bytes
 
 
@@ -53,7 +53,7 @@ class StageCost:
 class Found:
     """What a planner found for one device and setting."""
 
-    device: Device
+    device: TimedChip
     chain: Chain
     setting: Setting
     planner: str
@@ -64,15 +64,15 @@ class Found:
     """Time per batch with unlimited memory, without recomputation."""
 
     @cached_property
-    def costs(self) -> list[StageCost]:
-        """Return the cost of every stage, none if there is no placement."""
+    def costs(self) -> list[PlacedStage]:
+        """Cost of every stage, none if there is no placement."""
         return (
             [] if isinstance(self.result, Infeasible) else stage_costs(self.chain, self.result, self.setting)
         )
 
 
 def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
-    """Return the row of the table of placements."""
+    """Row of the table of placements."""
     if isinstance(found.result, Infeasible):
         return {**_keys(point, found), **_infeasible(found.result)}
     placement = found.result
@@ -103,9 +103,9 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
 
 
 def _energies(
-    point: Point, device: Device, placement: Placement, setting: Setting, conditions: Conditions
+    point: Point, device: TimedChip, placement: Placement, setting: Setting, conditions: Conditions
 ) -> dict[str, float]:
-    """Return joules per sample, in all and by part."""
+    """Joules per sample, in all and by part."""
     runs, starts, devices = point.runs, list(placement.starts), np.array(placement.devices)
     ends = runs.output_bytes[runs.layers][np.array(starts[1:], dtype=np.int64) - 1]
     gradients = point.bytes_per_parameter.gradients * point.parameters[runs.layers]
@@ -135,7 +135,7 @@ def _infeasible(result: Infeasible) -> Row:
 
 
 def stage_rows(point: Point, found: Found) -> list[Row]:
-    """Return the rows of the table of stages; none if there is no placement."""
+    """Rows of the table of stages; none if there is no placement."""
     if isinstance(found.result, Infeasible):
         return []
     parameters = np.add.reduceat(point.parameters[point.runs.layers], found.result.starts).tolist()
@@ -145,7 +145,7 @@ def stage_rows(point: Point, found: Found) -> list[Row]:
     ]
 
 
-def _stage(point: Point, found: Found, cost: StageCost, parameters: float) -> Row:
+def _stage(point: Point, found: Found, cost: PlacedStage, parameters: float) -> Row:
     each = point.bytes_per_parameter
     return {
         "first_layer": cost.first_layer,
@@ -176,8 +176,8 @@ def _keys(point: Point, found: Found) -> Row:
     }
 
 
-def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[StageCost]:
-    """Return the cost of every stage of a placement, from the first."""
+def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[PlacedStage]:
+    """Cost of every stage of a placement, from the first."""
     load_s = stage_loads(chain, setting.bandwidth_bytes_per_s)
     in_pipeline = setting.in_pipeline(placement.layout)
     stashes = stage_stashes(chain.footprints, placement.starts, setting, in_pipeline)
@@ -189,7 +189,7 @@ def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[St
     for number, layers in enumerate(placement.layers):
         recompute = setting.recompute and number < placement.stages - 1
         costs.append(
-            StageCost(
+            PlacedStage(
                 first_layer=layers[0],
                 last_layer=layers[-1],
                 devices=placement.devices[number],
@@ -205,8 +205,8 @@ def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[St
     return costs
 
 
-def time_parts(costs: list[StageCost], placement: Placement, setting: Setting) -> dict[str, float]:
-    """Return the parts of the time per batch, in seconds: they sum to it.
+def time_parts(costs: list[PlacedStage], placement: Placement, setting: Setting) -> dict[str, float]:
+    """Parts of the time per batch, in seconds: they sum to it.
 
     The slowest stage works on every microbatch of its pipeline (compute, recompute, transfers), then waits
     while the pipeline fills and drains (pipeline bubbles) and while the first stage synchronises its
@@ -224,7 +224,7 @@ def time_parts(costs: list[StageCost], placement: Placement, setting: Setting) -
 
 
 def binding(parts: dict[str, float], time_s: float, unlimited_s: float) -> str:
-    """Return what limits the throughput: memory if more of it would help, else the largest part of the time.
+    """Limit of the throughput: memory if more of it would help, else the largest part of the time.
 
     `unlimited_s` is the time per batch that the same planner reaches with unlimited memory and without
     recomputation.

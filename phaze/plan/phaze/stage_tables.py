@@ -18,13 +18,13 @@ from phaze.base.compiled import njit
 from phaze.cost.memory import most_in_flight
 from phaze.plan.downsets import Downsets
 from phaze.plan.phaze.branch_passes import desk_for
-from phaze.plan.phaze.stages import Work, all_assignments, stage_schedules
+from phaze.plan.phaze.stages import TimedLayers, all_assignments, stage_schedules
 
 Values = TypeVar("Values", Ints, Floats)
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class NestedStages:
     """The stages of a graph, by the downset that they begin with."""
 
     first: Ints
@@ -53,7 +53,7 @@ class Options:
     """(groups,) for each microbatch in flight."""
 
     def in_flight(self, memory_bytes: float, limit: int) -> Ints:
-        """Return how many microbatches in flight each option has room for, -1 where not even none fits.
+        """How many microbatches in flight each option has room for, -1 where not even none fits.
 
         B.1 returns the largest s; under 1F1B it is one more.
         """
@@ -62,26 +62,26 @@ class Options:
         return np.asarray(np.maximum.reduceat(fitting, self.schedule[:-1]), np.int64)
 
     def peak_bytes(self, in_flight: int) -> Floats:
-        """Return the memory of the fullest device of each option."""
+        """Memory of the fullest device of each option."""
         needed = self.constant_bytes + in_flight * self.stashed_bytes
         needed = np.maximum.reduceat(needed, self.group[:-1])
         return np.asarray(np.minimum.reduceat(needed, self.schedule[:-1]), float)
 
 
 def count_stages(downsets: Downsets) -> int:
-    """Return how many stages there are."""
+    """How many stages there are."""
     return int(_inside(downsets.words).sum())
 
 
-def stages_of(downsets: Downsets) -> Stages:
-    """Return all stages."""
+def stages_of(downsets: Downsets) -> NestedStages:
+    """All stages."""
     first = np.concatenate(([0], np.cumsum(_inside(downsets.words))))
-    return Stages(first, _inner(downsets.words, first))
+    return NestedStages(first, _inner(downsets.words, first))
 
 
 @njit
 def _inside(words: Words) -> Ints:
-    """Return how many smaller downsets each holds."""
+    """How many smaller downsets each holds."""
     count = np.zeros(len(words), np.int64)
     for outer in range(len(words)):
         for inner in range(outer):
@@ -91,7 +91,7 @@ def _inside(words: Words) -> Ints:
 
 @njit
 def _inner(words: Words, first: Ints) -> Ints:
-    """Return the smaller downsets that each holds, larger ones first."""
+    """Smaller downsets that each holds, larger ones first."""
     inner = np.empty(first[-1], np.int64)
     for outer in range(len(words)):
         filled = first[outer]
@@ -103,18 +103,18 @@ def _inner(words: Words, first: Ints) -> Ints:
 
 
 def options_of(
-    work: Work, downsets: Downsets, stages: Stages, recompute: bool, most_branches: int
+    work: TimedLayers, downsets: Downsets, stages: NestedStages, recompute: bool, most_branches: int
 ) -> Options:
-    """Return what every stage may be; those that end the pipeline do not recompute."""
+    """Options of every stage; those that end the pipeline do not recompute."""
     ways, begins = all_assignments(most_branches)
     return Options(*_options(work, downsets.membership, stages.first, stages.inner, recompute, ways, begins))
 
 
 @njit
 def _options(
-    work: Work, member: Bools, first: Ints, inner: Ints, recompute: bool, ways: Ints, begins: Ints
+    work: TimedLayers, member: Bools, first: Ints, inner: Ints, recompute: bool, ways: Ints, begins: Ints
 ) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats, Floats]:
-    """Return the arrays of `Options`."""
+    """Arrays of `Options`."""
     option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
     devices, load, constant, stashed = _whole(), _real(), _real(), _real()
     inside, desk = np.zeros(member.shape[1], np.bool_), desk_for(member.shape[1])
@@ -158,7 +158,7 @@ def _real() -> Floats:
 
 @njit
 def _grown(values: Values, position: int) -> Values:
-    """Return an array that has room at a position."""
+    """An array that has room at a position."""
     if position < len(values):
         return values
     longer = np.zeros(2 * len(values), values.dtype)

@@ -31,7 +31,7 @@ from phaze.plan.phaze.branch_passes import (
     ANY_GROUP,
     Branches,
     Desk,
-    Pass,
+    PassSteps,
     backward_pass,
     covers,
     find_branches,
@@ -44,11 +44,11 @@ MOST_BRANCHES = 6
 """Branches of a stage of which all assignments are tried: 203 for six."""
 
 
-class Work(NamedTuple):
+class TimedLayers(NamedTuple):
     """A graph of n layers in topological order, as compiled code wants it, for one TMP width."""
 
-    forward: Pass
-    backward: Pass
+    forward: PassSteps
+    backward: PassSteps
     cover_first: Ints
     cover: Ints
     """Layers directly before each layer."""
@@ -63,7 +63,7 @@ class Work(NamedTuple):
     """Devices of a group with such a layer."""
 
 
-class Schedules(NamedTuple):
+class GroupSchedules(NamedTuple):
     """Schedules of a stage of c branches, v of them, on at most g groups; some are worth considering."""
 
     group: Ints
@@ -82,13 +82,13 @@ class Schedules(NamedTuple):
     """Those worth considering, fewest devices first."""
 
 
-def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Work:
-    """Return a graph as compiled code wants it."""
+def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> TimedLayers:
+    """A graph as compiled code wants it."""
     cover_first, cover = covers(graph)
     size = {(u, v): size for u, v, size in graph.tensors}
     forward = forward_pass(graph, bandwidth_bytes_per_s)
     target = np.repeat(np.arange(len(graph)), np.diff(forward.first))
-    return Work(
+    return TimedLayers(
         forward=forward,
         backward=backward_pass(graph, bandwidth_bytes_per_s),
         cover_first=cover_first,
@@ -102,7 +102,7 @@ def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Work:
 
 
 def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
-    """Return every way to put up to so many branches into groups, and where those of each number begin.
+    """Every way to put up to so many branches into groups, and where those of each number begin.
 
     Groups are numbered by their first branches; (ways, most_branches), of which c columns count for c
     branches, and (most_branches + 1,) of which entry c - 1 is where those of c branches begin.
@@ -119,9 +119,9 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
 
 @njit
 def stage_schedules(
-    work: Work, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: Desk
-) -> Schedules:
-    """Return the schedules of a stage; `inside` (n,) says which layers it has, `ways` are all assignments.
+    work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: Desk
+) -> GroupSchedules:
+    """Schedules of a stage; `inside` (n,) says which layers it has, `ways` are all assignments.
 
     The last stage of a pipeline does not recompute.
     """
@@ -148,13 +148,13 @@ def stage_schedules(
         devices[v] = _devices(group[v], groups[v], split, work.wide)
         load[v] = _load_s(work, branches, back, inside, outside, group[v], groups[v], linked, recompute, desk)
     kept = np.empty(len(group), np.int64)
-    found = Schedules(group, groups, devices, load, constants, stashes, kept)
-    return Schedules(group, groups, devices, load, constants, stashes, kept[: _keep(found)])
+    found = GroupSchedules(group, groups, devices, load, constants, stashes, kept)
+    return GroupSchedules(group, groups, devices, load, constants, stashes, kept[: _keep(found)])
 
 
 @njit
-def list_assignments(work: Work, branches: Branches, inside: Bools, desk: Desk) -> Ints:
-    """Return an assignment for each number of groups, (ways, branches), branches where they start first."""
+def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk: Desk) -> Ints:
+    """An assignment for each number of groups, (ways, branches), branches where they start first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
     for g in range(1, count):
@@ -165,9 +165,9 @@ def list_assignments(work: Work, branches: Branches, inside: Bools, desk: Desk) 
 
 @njit
 def _branch_bytes(
-    work: Work, branches: Branches, inside: Bools, recompute: bool
+    work: TimedLayers, branches: Branches, inside: Bools, recompute: bool
 ) -> tuple[Floats, Floats, Bools]:
-    """Return what each branch stores once and for each microbatch in flight, and which are split."""
+    """Bytes that each branch stores once and for each microbatch in flight, and which are split."""
     count, forward = len(branches.first) - 1, work.forward
     constant, stashed, split = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
     for b in range(count):
@@ -186,7 +186,7 @@ def _branch_bytes(
 
 @njit
 def _devices(group: Ints, groups: int, split: Bools, wide: int) -> int:
-    """Return the devices of an assignment: t for each group with a branch that is split, else one."""
+    """Devices of an assignment: t for each group with a branch that is split, else one."""
     devices = 0
     for g in range(groups):
         any_split = False
@@ -198,7 +198,7 @@ def _devices(group: Ints, groups: int, split: Bools, wide: int) -> int:
 
 @njit
 def _load_s(
-    work: Work,
+    work: TimedLayers,
     branches: Branches,
     back: Branches,
     inside: Bools,
@@ -209,7 +209,7 @@ def _load_s(
     recompute: bool,
     desk: Desk,
 ) -> float:
-    """Return the load of a stage under one assignment."""
+    """Load of a stage under one assignment."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
     run_pass(work.forward, branches, inside, group, first, True, desk)
     if recompute and groups > 1:
@@ -223,8 +223,8 @@ def _load_s(
 
 
 @njit
-def _links(work: Work, branches: Branches, inside: Bools, branch: Ints) -> Bools:
-    """Return which branches pass tensors to which, (c, c); `branch` (n,) is room to work in."""
+def _links(work: TimedLayers, branches: Branches, inside: Bools, branch: Ints) -> Bools:
+    """Which branches pass tensors to which, (c, c); `branch` (n,) is room to work in."""
     count, forward = len(branches.first) - 1, work.forward
     linked = np.zeros((count, count), np.bool_)
     for b in range(count):
@@ -239,7 +239,7 @@ def _links(work: Work, branches: Branches, inside: Bools, branch: Ints) -> Bools
 
 @njit
 def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
-    """Return a number for every group that is the same for groups that exchange tensors."""
+    """A number for every group that is the same for groups that exchange tensors."""
     crew = np.arange(groups)
     for source in range(len(group)):
         for target in range(len(group)):
@@ -253,7 +253,7 @@ def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
 
 @njit
 def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
-    """Return the longest latency of groups with the same number."""
+    """Longest latency of groups with the same number."""
     longest = 0.0
     for g in range(len(crew)):
         for h in range(len(crew)):
@@ -263,8 +263,8 @@ def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
 
 
 @njit
-def _total_s(work: Work, inside: Bools) -> float:
-    """Return the time of both passes of layers that wait for nothing."""
+def _total_s(work: TimedLayers, inside: Bools) -> float:
+    """Time of both passes of layers that wait for nothing."""
     forward = backward = 0.0
     n = len(inside)
     for v in range(n):
@@ -276,7 +276,7 @@ def _total_s(work: Work, inside: Bools) -> float:
 
 
 @njit
-def _keep(found: Schedules) -> int:
+def _keep(found: GroupSchedules) -> int:
     """Write which schedules are worth considering and return how many they are.
 
     They are the fastest for each number of devices, unless another makes them needless.
@@ -298,8 +298,8 @@ def _keep(found: Schedules) -> int:
 
 
 @njit
-def _needless(found: Schedules, v: int, count: int) -> bool:
-    """Return whether one of the schedules kept is as fast as v and stores no more."""
+def _needless(found: GroupSchedules, v: int, count: int) -> bool:
+    """Whether one of the schedules kept is as fast as v and stores no more."""
     for i in range(count):
         w = found.kept[i]
         if found.load_s[w] <= found.load_s[v] and _leaner(found, w, v):
@@ -308,8 +308,8 @@ def _needless(found: Schedules, v: int, count: int) -> bool:
 
 
 @njit
-def _leaner(found: Schedules, v: int, w: int) -> bool:
-    """Return whether each group of v needs at most what some group of w needs, both once and in flight."""
+def _leaner(found: GroupSchedules, v: int, w: int) -> bool:
+    """Whether each group of v needs at most what some group of w needs, both once and in flight."""
     for g in range(found.groups[v]):
         covered = False
         for h in range(found.groups[w]):

@@ -14,8 +14,8 @@ from phaze.plan.phaze.energy import (
     DYNAMIC,
     PARTS,
     Batch,
+    LayerEnergy,
     Rates,
-    Work,
     dynamic_j,
     ring_bytes,
     sample_j,
@@ -30,7 +30,7 @@ RATES = Rates(hbm_j_per_byte=0.02, link_j_per_byte=0.01, leakage_w_per_um2=0.5)
 
 
 def joules(
-    runs: Runs, work: Work, placement: Placement, setting: Setting, area: float, samples: int
+    runs: Runs, work: LayerEnergy, placement: Placement, setting: Setting, area: float, samples: int
 ) -> float:
     """Return joules per sample of a placement, microbatches of that many samples."""
     starts, devices = list(placement.starts), np.array(placement.devices)
@@ -92,7 +92,7 @@ def test_no_best_placement_takes_less_energy(seed: int) -> None:
     )  # fmt: skip
     for a, placement in enumerate(placements):
         if isinstance(placement, Placement):
-            found = joules(runs, Work(*work[:, a]), placement, setting, area[a], samples)
+            found = joules(runs, LayerEnergy(*work[:, a]), placement, setting, area[a], samples)
             assert 0 < least[a] <= found * (1 + 1e-9)
         else:
             assert np.isinf(least[a])
@@ -112,7 +112,7 @@ def test_the_bound_is_exact_for_one_stage_on_every_device() -> None:
     area = np.array([1.0, 2.0, 3.0])
     least = bound(runs, (forward, backward), tuple(work.sum(axis=-1)), (times, times), area, 1, setting, 2)
     found = [
-        joules(runs, Work(*work[:, a]), placement, setting, area[a], 2)
+        joules(runs, LayerEnergy(*work[:, a]), placement, setting, area[a], 2)
         for a, placement in enumerate(placements)
         if isinstance(placement, Placement)
     ]

@@ -14,7 +14,7 @@ from phaze.plan.phaze.energy import PARTS
 from phaze.plan.phaze.flush import Placement, place_chain
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions, read_point
-from phaze.plan.phaze.rows import StageCost, binding, stage_costs, time_parts
+from phaze.plan.phaze.rows import PlacedStage, binding, stage_costs, time_parts
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
@@ -318,9 +318,9 @@ def test_the_parts_of_the_time_sum_to_it() -> None:
             assert sum(time_parts(costs, found, setting).values()) == pytest.approx(found.time_s, rel=1e-12)
 
 
-def cost(**values: float) -> StageCost:
+def cost(**values: float) -> PlacedStage:
     nothing = dict.fromkeys(("recomputed_s", "static_bytes", "activation_bytes", "stashed_bytes"), 0.0)
-    return StageCost(first_layer=0, last_layer=0, devices=1, **{**nothing, **values})
+    return PlacedStage(first_layer=0, last_layer=0, devices=1, **{**nothing, **values})
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def cost(**values: float) -> StageCost:
     ],
 )
 def test_what_binds_is_the_largest_part_of_the_time(
-    slowest: StageCost, stages: int, sync_s: float, expected: str
+    slowest: PlacedStage, stages: int, sync_s: float, expected: str
 ) -> None:
     layers = tuple(range(i, i + 1) for i in range(stages))
     placement = Placement(Layout(), layers, (1,) * stages, 0.0, slowest.load_s, sync_s)
