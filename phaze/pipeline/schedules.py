@@ -119,7 +119,7 @@ class Interleaved(Schedule):
         depth, count, found = pipeline.depth, pipeline.lane_microbatches, super().problem(pipeline)
         if not found and (depth < 2 or max(pipeline.replicas) > 1):
             found = (
-                f"interleaved needs two device groups or more with equal data, got {depth} groups "
+                f"interleaved needs pp >= 2, two device groups or more with equal data, got {depth} groups "
                 f"with data {pipeline.data or 1}"
             )
         if not found and count % depth:
