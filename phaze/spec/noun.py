@@ -77,10 +77,22 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
 
 
 def describe(error: ValidationError, source: str) -> str:
-    """One line for each thing that is wrong, with its key and its value; a check may find several."""
+    """One line for each thing that is wrong, with its key and its value; a check may find several.
+
+    A list is not too short beside what is wrong with its values.
+    """
+    problems = error.errors()
+    told = [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or all(
+            other is problem or other["loc"][: len(problem["loc"])] != problem["loc"] for other in problems
+        )
+    ]
     return "\n".join(
         f"{source}: {_key(problem)}{line}{_value(problem)}"
-        for problem in error.errors()
+        for problem in told
         for line in _plain(problem["msg"]).splitlines()
     )
 

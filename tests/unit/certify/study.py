@@ -16,14 +16,14 @@ from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
 from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
-from phaze.plan.phaze.point import AuditConditions
+from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
-from phaze.search.cosearch import CertificateTerms as Given
 from phaze.search.cosearch import Subject, extract_subject
+from phaze.search.cosearch import Terms as Given
 from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import Grid
 from phaze.spec.config import load_technology
-from phaze.spec.model import AuditedModel
+from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.workload.models import extract_workload
@@ -43,8 +43,8 @@ SMALL, LARGE = 0.0125, 0.25
 SHARDS = {"small": (2.0,), "large": (32.0,)}
 
 
-def model(name: str, layers: int, hidden: int, feed_forward: int) -> AuditedModel:
-    return AuditedModel(
+def model(name: str, layers: int, hidden: int, feed_forward: int) -> Model:
+    return Model(
         name=name, layers=layers, hidden=hidden, heads=4, feed_forward=feed_forward, vocabulary=2048,
         positions="learned", position_count=128, activation="gelu",
     )  # fmt: skip
@@ -112,7 +112,7 @@ class Results:
 def results(name: str) -> Results:
     model, asked = subject(name), given()
     settings = ScreenSettings(best=3)
-    conditions = AuditConditions(
+    conditions = Conditions(
         asked.scenario, asked.training, asked.technology.energy, sequence=model.sequence,
         flops_per_token=model.flops_per_token,
     )  # fmt: skip

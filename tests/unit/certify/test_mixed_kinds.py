@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
-from phaze.pipeline.flushing import LayerChain
+from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.chains import read_settings
 from phaze.search.cosearch import evaluate_architectures
 from phaze.workload.graphs import edge_arrays
@@ -21,12 +21,12 @@ from tests.unit.plan.phaze.exhaustive import best_time_s
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
 
 
-def chain(point: Workload, solves: pd.DataFrame) -> LayerChain:
+def chain(point: Workload, solves: pd.DataFrame) -> Chain:
     """Return the layers in order, with weights and gradients of half precision."""
     layers = [point.layer(name) for name in point.order]
     times = solves.set_index(["direction", "layer"])["objective_s"]
     parameters = np.array([float(layer.parameters) for layer in layers])
-    return LayerChain(
+    return Chain(
         forward_s=times["forward"][list(point.order)].to_numpy(),
         backward_s=times["backward"][list(point.order)].to_numpy(),
         parameter_bytes=2.0 * parameters,

@@ -71,7 +71,8 @@ class Knapsack:
         owner = np.repeat(np.arange(len(choices)), [len(c) for c in choices])
         time, memory = np.array([pair for c in choices for pair in c]).T
         one_each = LinearConstraint(np.equal.outer(np.arange(len(choices)), owner).astype(float), 1, 1)
-        fits = LinearConstraint(memory[None] / self.limit_bytes, -np.inf, 1)
+        most = self.limit_bytes or 1.0
+        fits = LinearConstraint(memory[None] / most, -np.inf, self.limit_bytes / most)
         scale = abs(time).max() or 1.0
         found = milp(
             time / scale,

@@ -40,7 +40,7 @@ def test_an_integer_program_agrees_on_larger_ones() -> None:
         assert exact == knapsack.by_integer_program()
         differ += exact != knapsack.by_the_rule()
         none += exact is None
-    assert differ > 6
+    assert differ > 3
     assert 0 < none < 30
 
 
