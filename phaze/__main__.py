@@ -17,6 +17,7 @@ from phaze.commands.simulate import simulate
 from phaze.commands.stages import estimate, extract, schedule, space
 from phaze.commands.status import status
 from phaze.commands.trace import trace
+from phaze.commands.validate import validate
 
 app = typer.Typer(
     name="python -m phaze",
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
-for verb in (space, extract, estimate, schedule, place, simulate, partition, export, trace, status):
+for verb in (space, extract, estimate, schedule, place, simulate, validate, partition, export, trace, status):
     app.command()(verb)
 app.command(name="map")(map_stages)
 

@@ -69,8 +69,8 @@ def simulate(
         _simulate_plan(placement, choice, system, (trace, picture), as_json=as_json)
         return
     options.refuse(context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
-    if runs is None or system is None or out is None:
-        raise PhazeError("simulate: --runs needs --system and -o")
+    if runs is None or out is None:
+        raise PhazeError("simulate: --runs needs -o, and --system unless every row says its system")
     _simulate_runs(runs, system, out)
 
 
@@ -107,13 +107,13 @@ def _write_picture(answer: SimulatedPlan, path: Path) -> None:
     save(path, lambda: picture(what))
 
 
-def _simulate_runs(runs: Path, system: str, out: Path) -> None:
+def _simulate_runs(runs: Path, system: str | None, out: Path) -> None:
     from phaze.plan.lowered import load_machine
     from phaze.validate.rows import unknown_columns
     from phaze.validate.table import ADDED, OK, predict_table, write_table
 
     with telling("simulate"):
-        table, accuracy = predict_table(runs, load_machine(system))
+        table, accuracy = predict_table(runs, None if system is None else load_machine(system))
     write_table(table, out)
     typer.echo(f"{len(table)} runs, {int((table['status'] == OK).sum())} ok: {out}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]

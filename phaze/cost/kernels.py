@@ -21,7 +21,7 @@ from phaze.layout import Layout
 from phaze.spec.system import Device
 from phaze.workload.operators import Operator, Part
 
-KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start")
+KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
 """What takes the time of kernels, the columns of what `time_kernels` returns."""
 
 
@@ -59,12 +59,49 @@ def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats
     """
     found = np.zeros((len(works), len(KERNEL_LIMITS)))
     products = works.total(works.shapes[:, 0].astype(float)) > 0
-    for own, core in ((products, "tensor"), (~products, "vector")):
+    by_tiles = products if device.product_tiles else np.zeros_like(products)
+    if by_tiles.any():
+        found[by_tiles] = _product_times(works.shapes[works.matmuls], device, bytes_per_element)
+    for own, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if own.any():
             seconds, limit = _times(_chosen(works, own), device, core, bytes_per_element)
             found[np.flatnonzero(own), limit] = seconds
-    found[:, -1] = device.kernel_s
+    found[:, KERNEL_LIMITS.index("kernel_start")] = device.kernel_s
     return found
+
+
+FILL = 64
+"""Terms of a sum that go by while a tile starts and its results are stored."""
+
+
+def _product_times(shapes: Ints, device: Device, width: int) -> Floats:
+    """Return the seconds of matrix products (W, 4: batch, m, k, n) by what binds, (W, limits).
+
+    Processors share the result out in tiles and work in waves, of which the last is as long as the others
+    however few tiles are left (NVIDIA, Matrix Multiplication Background User's Guide, 2023, Section 3); the
+    library takes the fastest tile. Operands and result go over HBM once. Rows that are not aligned cannot
+    be fed to the arrays, and the lanes multiply.
+    """
+    batch, m, k, n = shapes.T.astype(float)
+    clock_hz = device.clock_hz * device.sustained_clock
+    cycles = np.full(len(shapes), np.inf)
+    for tile in device.product_tiles:
+        for rows, columns in {(tile.rows, tile.columns), (tile.columns, tile.rows)}:
+            waves = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / columns) / device.num_tc)
+            each = rows * columns * (k + FILL) / (device.pe_x * device.pe_y * tile.efficiency)
+            cycles = np.minimum(cycles, waves * each)
+    aligned = ((k * width) % device.aligned_bytes == 0) & ((n * width) % device.aligned_bytes == 0)
+    lanes = batch * m * k * n / (device.num_vc * device.lanes)
+    moved = batch * (m * k + k * n + m * n) * width
+    times = np.zeros((len(shapes), len(KERNEL_LIMITS)))
+    by = np.stack([
+        np.where(aligned, cycles, 0.0) / clock_hz,
+        np.where(aligned, 0.0, lanes) / clock_hz,
+        moved / (device.hbm_bandwidth_bytes_per_s * device.sustained_hbm),
+    ])  # fmt: skip
+    places = np.array([KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm")])
+    times[np.arange(len(shapes)), places[by.argmax(axis=0)]] = by.max(axis=0)
+    return times
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:

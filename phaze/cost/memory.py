@@ -59,9 +59,16 @@ with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
 """
 
 
-def parameter_bytes(optimizer: Optimizer, precision: Precision) -> ParameterBytes:
-    """Bytes of weights, gradients and optimizer state of one parameter."""
+def parameter_bytes(
+    optimizer: Optimizer, precision: Precision, gradient_bytes: int | None = None
+) -> ParameterBytes:
+    """Bytes of weights, gradients and optimizer state of one parameter.
+
+    `gradient_bytes` is what a software stack adds gradients up in, in mixed precision; 2 unless given.
+    """
     weight, gradient, master, state = _SIZES[precision]
+    if gradient_bytes is not None and precision == "mixed":
+        gradient = gradient_bytes
     return ParameterBytes(weight, gradient, master + _STATES[optimizer] * state)
 
 
@@ -81,12 +88,9 @@ def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: 
     return np.where(spare < 0, -1, np.minimum(room, limit)).astype(np.int64)
 
 
-def state_bytes(
-    parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, replicas: int
-) -> float:
+def state_bytes(parameters: float, size: ParameterBytes, zero: Zero, replicas: int) -> float:
     """Bytes of weights, gradients and optimizer state on each of d replicas."""
     _check(zero, replicas)
-    size = parameter_bytes(optimizer, precision)
     parts = (size.weights, size.gradients, size.optimizer)
     return parameters * sum(
         part / (replicas if zero >= first else 1) for part, first in zip(parts, (3, 2, 1), strict=True)

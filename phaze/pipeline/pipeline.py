@@ -170,20 +170,28 @@ class Pipeline:
         return {}
 
 
-def with_gathers(stage: StageCost, gather_s: float) -> StageCost:
-    """A stage whose weights are gathered for every pass that needs them, as ZeRO 3 does.
+def with_exchanges(stage: StageCost, gather_s: float, reduce_s: float) -> StageCost:
+    """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
+    soon as they are there, as ZeRO 2 and 3 do.
 
-    The weights of the next operator are gathered during the present one: two machines in a row with n equal
-    operators take g/n + (n - 1) max(f, g)/n + f/n.
+    The weights of the next operator are gathered, and the gradients of the one before are on their way,
+    during the present one: two machines in a row with n equal operators take c/n + (n - 1) max(f, c)/n + f/n,
+    with c seconds of communication.
     """
     n = stage.operators
 
-    def longer(seconds: float) -> float:
-        return (gather_s + (n - 1) * max(seconds, gather_s) + seconds) / n if seconds else 0.0
+    def longer(seconds: float, exchange_s: float) -> float:
+        return (exchange_s + (n - 1) * max(seconds, exchange_s) + seconds) / n if seconds else 0.0
 
-    inner_s = stage.backward_s - stage.weight_s
-    again = longer(stage.recompute_s + inner_s) - stage.recompute_s
-    return replace(stage, forward_s=longer(stage.forward_s), backward_s=max(again, 0.0) + stage.weight_s)
+    weight_s = longer(stage.weight_s, reduce_s)
+    inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
+    again = longer(inner_s, gather_s + (0.0 if weight_s else reduce_s)) - stage.recompute_s
+    return replace(
+        stage,
+        forward_s=longer(stage.forward_s, gather_s),
+        backward_s=max(again, 0.0) + weight_s,
+        weight_s=weight_s,
+    )
 
 
 def _check_numbers(pipeline: Pipeline) -> None:

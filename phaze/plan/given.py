@@ -7,7 +7,7 @@ Section 4.1); so long neither stage does anything else. Of the simulated pipelin
     recompute   full: every block from its input, one after the other; selective: the attention core;
                 embedding and head are not recomputed
     gradients   added up in memory after every microbatch; synchronised after the last one, or during its
-                backward pass (overlap_dp); 2 (d − 1)/d of them per direction, on each level of the network
+                backward pass (overlap: dp); 2 (d − 1)/d of them per direction, on each level of the network
                 what the level inside leaves (the planners count 4 (d − 1)/d); those of the two copies of the
                 word embedding then meet
     update      `update_bytes` a parameter from and to HBM
@@ -19,19 +19,28 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
 from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.spec.model import AnyModel, Model
+from phaze.spec.system import Overlap, Stack
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
+Gradients = Literal["bf16", "fp32"]
+GRADIENT_BYTES: dict[Gradients, int] = {"bf16": 2, "fp32": 4}
+LLAMA = {
+    "gated": True, "activation": "silu", "norm": "rms_norm", "positions": "rotary", "attention_bias": False,
+    "feed_forward_bias": False, "tied_embeddings": False, "fused_qkv": False,
+}  # fmt: skip
+"""What a gated model is beside its sizes."""
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times t."""
 CONVERSION_BYTES = 34
@@ -55,7 +64,6 @@ class ModelTraining:
     flash_attention: bool = False
     """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
     schedule: str = "1f1b"
-    overlap_dp: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,13 @@ class Run:
     """0: as many as heads."""
     ffn: int = 0
     """0: four times hidden."""
+    gated: bool = False
+    """A Llama's block: a gated feed-forward network of width ffn, no biases, no dropout, own head matrix."""
     optimizer: Optimizer = "adam"
-    overlap_dp: bool = False
+    gradients: Gradients | None = None
+    """Precision in which gradients are added up and exchanged; the stack's unless given."""
+    overlap: Overlap | None = None
+    """Communication that hides behind computing; the stack's unless given."""
     flash_attention: bool = False
 
     def check(self) -> None:
@@ -95,8 +108,7 @@ class Run:
     def training(self) -> ModelTraining:
         """Training of the row's model."""
         return ModelTraining(
-            self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule,
-            self.overlap_dp,
+            self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule
         )  # fmt: skip
 
     @cached_property
@@ -114,8 +126,15 @@ class Run:
             "position_count": self.seq,
             "fused_qkv": self.kv_heads in (0, self.heads),
         }
-        dropouts = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
-        return Model.parse({**sizes, **dropouts}, "model")
+        kept = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
+        return Model.parse({**sizes, **(LLAMA if self.gated else kept)}, "model")
+
+    def stack_of(self, machine: Machine) -> Stack:
+        """Software stack of the machine, with what the row says otherwise."""
+        own: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
+        if self.gradients is not None:
+            own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
+        return machine.stack.model_copy(update=own)
 
     @property
     def cuts(self) -> tuple[range, ...]:
@@ -134,7 +153,8 @@ class Run:
         """
         model = self.model
         attention = 2 * self.seq * model.query_width
-        inner = self.hidden * (2 * model.query_width + 2 * model.kv_width + 2 * model.feed_forward)
+        matrices = (3 if self.gated else 2) * model.feed_forward
+        inner = self.hidden * (2 * model.query_width + 2 * model.kv_width + matrices)
         per_token = self.layers * (inner + attention) + self.hidden * self.vocab
         return 6.0 * self.global_batch * self.seq * per_token
 
@@ -144,6 +164,7 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
     run.check()
     if run.gpus > machine.devices:
         raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
+    machine = replace(machine, stack=run.stack_of(machine))
     return lowered_plan(run.training, run.cuts, [run.layout] * run.layout.stages, machine)
 
 
@@ -165,7 +186,9 @@ def lowered_plan(
         _stage(training, machine, cut, workloads[layout], costs[layout])
         for cut, layout in zip(cuts, layouts, strict=True)
     )
-    megatron = Execution("occupying", scattered=True, early_recompute=False, overlap_sync=training.overlap_dp)
+    overlap = machine.stack.overlap
+    transfers: Transfers = "overlapped" if "pp" in overlap else "occupying"
+    megatron = Execution(transfers, scattered=True, early_recompute=False, overlap_sync="dp" in overlap)
     count = training.global_batch // layouts[0].microbatch
     return Plan(stages, training.schedule, count, megatron)
 
@@ -176,7 +199,7 @@ def _stage(
     layout, names = workload.layout, workload.order[cut.start : cut.stop]
     held = [(count, costs[name]) for name, count in Counter(names).items()]
     parameters = sum(count * cost.layer.parameters for count, cost in held)
-    size = parameter_bytes(training.optimizer, layout.precision)
+    size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
     forward, again, backward = (
         np.sum([count * passes for count, passes in ways], axis=0)
         for ways in (
@@ -203,13 +226,14 @@ def _stage(
         departing_bytes=departing,
         longest_departing_bytes=departing,
         weight_bytes=size.weights * parameters,
-        fixed_bytes=state_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas),
+        fixed_bytes=state_bytes(parameters, size, layout.zero, replicas),
         stash_bytes=sum(count * stashed for count, stashed, _ in kept),
         work_bytes=max(work for _, _, work in kept),
         **dict.fromkeys(NOT_APART, 0.0),
         first_layer=cut.start,
         last_layer=cut.stop - 1,
         layout=layout,
+        gradient_bytes=size.gradients * parameters,
         update_bytes=_update_bytes(training, layout, parameters, replicas),
         tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
         weight_s=weight_s,

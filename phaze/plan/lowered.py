@@ -7,6 +7,7 @@ again, beside the product that makes the gradient of that input (Korthikanti et 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.kernels import KERNEL_LIMITS, kernels_of, time_kernels, works_of_kernels
+from phaze.cost.kernels import KERNEL_LIMITS, Kernel, kernels_of, time_kernels, works_of_kernels
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
@@ -22,27 +23,38 @@ from phaze.layout import Layout, Recompute
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
-from phaze.spec.system import Device
-from phaze.spec.systems import load_cluster
+from phaze.spec.system import AttentionSpeed, Device, Stack
+from phaze.spec.systems import load_cluster, load_stack
 from phaze.workload.operators import Operator
 from phaze.workload.workload import Layer, Workload
 
 TECHNOLOGY = "22nm"
 """Whose cycles of vector operations count."""
-NETWORK = KERNEL_LIMITS.index("network")
-HBM = KERNEL_LIMITS.index("hbm")
-ON_CHIP_BYTES_PER_S = 1e30
-"""Bandwidth of HBM for what does not use it."""
+COMPUTE, HBM, NETWORK, HOST = (KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "network", "host"))
+USUAL = "2"
+"""Generation of the attention kernel of stacks that say none: FlashAttention-2."""
+UNKNOWN = AttentionSpeed(forward=0.61, backward=0.55)
+"""Of devices that say nothing: FlashAttention-2 on an A100."""
+HEAD = 128
+"""Numbers of a head for which attention kernels are made."""
+BACKWARD_PRODUCTS = 2.5
+"""Products of attention's backward pass, over those of its forward pass."""
 KEPT = ("embedding", "head")
 """Layers that are never recomputed."""
 
 
-def load_machine(system: str, folder: Path = FOLDER) -> Machine:
-    """A system of config/systems, or of a YAML file by path, that says its device and its levels."""
+@cache
+def load_machine(system: str, folder: Path = FOLDER, stack: str | None = None) -> Machine:
+    """System of config/systems, or of a YAML file by path, that says its device and its levels.
+
+    `stack` names a file of config/stacks, or is the path of one; the system's own unless given.
+    """
     cluster, device = load_cluster(system, folder)
     cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
     machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles)
-    return machine.with_device(device)
+    name = stack or cluster.stack
+    software = Stack() if name is None else load_stack(name, folder)
+    return replace(machine.with_device(device), stack=software)
 
 
 def device_of(machine: Machine) -> Device:
@@ -63,6 +75,8 @@ class LayerCost:
     """What selective recomputation repeats."""
     weight_s: float
     """Of the backward pass the products that make gradients of weights."""
+    repeated_bytes: float
+    """Activations that selective recomputation makes again."""
 
     def again_s(self, recompute: Recompute) -> Floats:
         """Seconds of what runs forward again before the backward pass, (limits,)."""
@@ -79,7 +93,7 @@ class LayerCost:
             return layer.activation_bytes, gathered
         if recompute == "full":
             return layer.input_bytes, layer.activation_bytes + gathered
-        return layer.activation_bytes - layer.attention_bytes, layer.attention_bytes + gathered
+        return layer.activation_bytes - self.repeated_bytes, self.repeated_bytes + gathered
 
 
 def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) -> dict[str, LayerCost]:
@@ -94,45 +108,90 @@ def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
         _seconds(operators, layout, machine) for operators in passes
     )
-    return LayerCost(layer, forward_s, backward_s, core_s, weight_s)
+    return LayerCost(layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes)
 
 
 def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
-    """Cost of a layer whose attention core is one kernel that keeps scores on the chip.
+    """Cost of a layer whose attention core is one kernel that keeps scores on the chip (Dao et al., NeurIPS
+    2022).
 
-    Its products take what arrays and global buffer need; the backward pass makes the scores again (Dao et
-    al., NeurIPS 2022). Nothing of the core is kept.
+    A causal mask leaves half of the scores; the backward pass makes them again, so that it has five products
+    for the two of the forward pass. Nothing of the core is kept.
     """
-    device = device_of(machine).model_copy(update={"hbm_bandwidth_bytes_per_s": ON_CHIP_BYTES_PER_S})
-    inside = machine.with_device(device)
-
-    def seconds(
-        all_: tuple[Operator, ...], core: tuple[Operator, ...], fused: tuple[Operator, ...]
-    ) -> tuple[Floats, float]:
-        rest = tuple(operator for operator in all_ if operator not in core)
-        products = tuple(operator for operator in fused if operator.core == "tensor")
-        outside_s, weight_s = _seconds(rest, layout, machine)
-        return outside_s + _seconds(products, layout, inside)[0], weight_s
-
     kept = replace(layer, activation_bytes=layer.activation_bytes - layer.attention_bytes, attention_bytes=0)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
-    again = (*core_backward, *core[:1])
-    forward_s, _ = seconds(layer.forward.operators, core, core)
-    backward_s, weight_s = seconds(layer.backward.operators, core_backward, again)
-    return LayerCost(kept, forward_s, backward_s, np.zeros(len(KERNEL_LIMITS)), weight_s)
+    work = sum(2.0 * p.batch * p.m * p.k * p.n for o in core for p in o.parts if p.kind == "matmul") / 2
+    fused = np.zeros((2, len(KERNEL_LIMITS)))
+    if core:
+        device = device_of(machine)
+        speed = attention_speed(device, machine.stack)
+        scores = next(part for part in core[0].parts if part.kind == "matmul")
+        arrays = 2.0 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz
+        arrays *= scores.n / (scores.n + speed.half_sequence)
+        arrays *= 1.0 if scores.k == HEAD else speed.other_heads
+        fused[:, COMPUTE] = work / arrays / speed.forward, BACKWARD_PRODUCTS * work / arrays / speed.backward
+    (forward_s, _), (backward_s, weight_s) = (
+        _seconds(tuple(o for o in operators if o not in own), layout, machine, alone)
+        for operators, own, alone in (
+            (layer.forward.operators, core, fused[0]),
+            (layer.backward.operators, core_backward, fused[1]),
+        )
+    )
+    again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
+    if machine.stack.selective == "products" and core:
+        products = tuple(o for o in layer.forward.operators if o.core == "tensor" and o not in core)
+        again_s = forward_s - fused[0] - _seconds(products[::2], layout, machine)[0]
+        results = [part for o in (*products[::2], core[-1]) for part in o.parts if part.kind == "matmul"]
+        stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
+        again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
+    return LayerCost(kept, forward_s, backward_s, again_s, weight_s, again_bytes)
 
 
-def _seconds(operators: tuple[Operator, ...], layout: Layout, machine: Machine) -> tuple[Floats, float]:
-    """Seconds of operators one after the other by what binds, and of their gradients of weights."""
+def attention_speed(device: Device, stack: Stack) -> AttentionSpeed:
+    """Speed of a stack's attention kernel on a device; PhazeError where the device knows others only."""
+    if not device.attention:
+        return UNKNOWN
+    name = stack.attention or USUAL
+    if name not in device.attention:
+        raise PhazeError(
+            f"flash_attention: the software stack has attention {name}, and device {device.name} knows "
+            f"{', '.join(device.attention)}"
+        )
+    return device.attention[name]
+
+
+def _moves(kernel: Kernel, stack: Stack) -> float:
+    """Bytes that a stack moves for a kernel, over those that it must."""
+    kinds = {part.kind for part in kernel}
+    return 1.0 if "matmul" in kinds else stack.loss if "log_softmax" in kinds else stack.elementwise
+
+
+def _seconds(
+    operators: tuple[Operator, ...], layout: Layout, machine: Machine, alone: Floats | None = None
+) -> tuple[Floats, float]:
+    """Seconds of operators one after the other by what binds, and of their gradients of weights.
+
+    `alone` is a kernel whose time is known. The host needs its time for every kernel; it runs ahead of the
+    device, so that only the longer of both counts.
+    """
+    stack = machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
-    total, weight_s = np.zeros(len(KERNEL_LIMITS)), 0.0
+    total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
     if kernels:
         works = works_of_kernels(kernels, machine.vector_cycles)
         each = time_kernels(works, device_of(machine), layout.bytes_per_element)
+        each[:, HBM] *= [_moves(kernel, stack) for kernel in kernels]
         total += each.sum(axis=0)
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
+    network_s, sent = 0.0, 0
     for part in (part for operator in operators for part in operator.parts):
         if part.axis:
             group = layout.group(part.axis)
-            total[NETWORK] += machine.network.seconds(cast(Kind, part.kind), part.network_bytes, group)
+            network_s += machine.network.seconds(cast(Kind, part.kind), part.network_bytes, group)
+            sent += 1
+    if "tp" in stack.overlap and layout.tp > 1:  # in t pieces beside the products before or after
+        network_s = max(network_s / layout.tp, network_s - total[COMPUTE])
+    total[NETWORK] += network_s
+    launched = len(kernels) + sent + (alone is not None)
+    total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
     return total, weight_s

@@ -13,6 +13,7 @@ from phaze.cost.network.network import Flat, Network
 from phaze.layout import Layout
 from phaze.pipeline.pipeline import Transfers
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.spec.system import Stack
 
 if TYPE_CHECKING:
     from phaze.spec.system import Device
@@ -33,6 +34,8 @@ class Machine:
     """What layers of a model run on; None where plans bring the times of their layers."""
     vector_cycles: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of vector operations by role and kind."""
+    stack: Stack = field(default_factory=Stack)
+    """Software that trains on the devices."""
 
     @classmethod
     def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
@@ -109,6 +112,8 @@ class Stage(StageWork):
     layout: Layout
     time_per_sample_s: float = 0.0
     """The planner's."""
+    gradient_bytes: float = 0.0
+    """Gradients that replicas exchange; 0: as much as the weights."""
     update_bytes: float = 0.0
     """What the optimizer moves from and to the HBM of a device."""
     tied_bytes: float = 0.0

@@ -26,7 +26,7 @@ from phaze.base.arrays import Floats
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.layout import Group, Layout
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
+from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
@@ -50,6 +50,7 @@ KERNELS = {
     "hbm": "HBM",
     "network": "tensor-parallel collectives",
     "kernel_start": "kernel starts",
+    "host": "host",
 }
 """The same where every kernel is known: what binds it, in words, in the order of `cost.kernels`."""
 
@@ -301,27 +302,37 @@ def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> Stage
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
     cost = StageCost(
         forward_s=held[0],
-        backward_s=held[2] + (reduce_s if zero >= 2 else 0.0),
-        weight_s=min(stage.weight_s, held[2]) + (reduce_s if zero >= 2 else 0.0) if splits else 0.0,
+        backward_s=held[2],
+        weight_s=min(stage.weight_s, held[2]) if splits else 0.0,
         recompute_s=held[1],
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
         sync_s=_sync_s(plan, machine, q),
         update_s=stage.update_bytes / machine.hbm_bytes_per_s,
-        gather_s=gather_s if zero in (1, 2) else 0.0,
+        gather_s=_gather_s(plan, stage, held[0], gather_s) if zero in (1, 2) else 0.0,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,
         fixed_bytes=stage.fixed_bytes,
     )
-    return with_gathers(cost, gather_s) if zero == 3 else cost
+    return with_exchanges(cost, gather_s if zero == 3 else 0.0, reduce_s) if zero >= 2 else cost
+
+
+def _gather_s(plan: Plan, stage: Stage, forward_s: float, gather_s: float) -> float:
+    """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what the first forward
+    pass does not hide, and the first piece.
+    """
+    if not plan.execution.overlap_sync:
+        return gather_s
+    return max(gather_s - forward_s, gather_s / (stage.pieces or stage.layers))
 
 
 def _exchange_s(
     stage: Stage, machine: Machine, kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
 ) -> float:
     """Time in which replicas exchange the gradients or the weights of a stage."""
-    return machine.network.seconds(kind, stage.weight_bytes, stage.layout.group("dp-cp"))
+    size = stage.weight_bytes if kind == "all_gather" else stage.gradient_bytes or stage.weight_bytes
+    return machine.network.seconds(kind, size, stage.layout.group("dp-cp"))
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int) -> float:

@@ -10,6 +10,8 @@ from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Name, Part, Positive, PositiveInt, Size
 
+Overlap = tuple[Literal["tp", "dp", "pp"], ...]
+
 
 class System(Noun):
     """A cluster of equal accelerators on a flat network."""
@@ -36,6 +38,31 @@ class Scenario(System):
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
 
 
+class ProductTile(Noun):
+    """A tile of a result that a processor works on at once, and how near its arrays come to full speed."""
+
+    rows: PositiveInt
+    columns: PositiveInt
+    """Of the result, or the other way round."""
+    efficiency: Part = 1.0
+    """Share of the arrays' speed: a smaller tile reuses less of what it reads."""
+
+
+class AttentionSpeed(Noun):
+    """Speed of attention kernels that keep scores on the chip, as shares of what the arrays could do.
+
+    With a causal mask; only the half of the scores that the mask leaves counts as work.
+    """
+
+    forward: Part
+    backward: Part
+    half_sequence: Size = 300.0
+    """Tokens of a sequence at which half of the speed is reached (FlashAttention-2 on an H100: 191, 260, 298,
+    319, 333 and 335 TFLOP/s from 512 tokens to 16,384; Shah et al., NeurIPS 2024, Figure 5)."""
+    other_heads: Part = 0.9
+    """Share of the speed with heads that have not 128 numbers (64: 0.90, 256: 0.89; Figures 5 and 6)."""
+
+
 class Device(Architecture):
     """A chip by the template of an architecture, with clock and memory, and what software reaches of them."""
 
@@ -53,6 +80,33 @@ class Device(Architecture):
     """Share of the HBM bandwidth that kernels reach."""
     kernel_s: Size = 0.0
     """Time of a kernel beside its work, in which the device is started and drained."""
+    product_tiles: tuple[ProductTile, ...] = ()
+    """Tiles in which processors share out a matrix product, of which the fastest is taken; without them the
+    arrays of all cores work as the mapper of architectures lets them."""
+    aligned_bytes: PositiveInt = 1
+    """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
+    attention: dict[str, AttentionSpeed] = Field(default_factory=dict)
+    """Speeds of attention kernels by generation, of which a software stack names one."""
+
+
+class Stack(Noun):
+    """A software stack that trains models: what it makes of the devices that it runs on."""
+
+    launch_s: Size = 0.0
+    """Time in which the host starts a kernel; a pass takes at least that of all its kernels."""
+    elementwise: Positive = 1.0
+    """Bytes that elementwise kernels move, over those of kernels that fuse what follows each other."""
+    loss: Positive = 1.0
+    """The same of the loss over the vocabulary, over one kernel each way in half precision."""
+    attention: Name | None = None
+    """Generation of its attention kernel, a key of `attention` of a device; none keeps scores in memory."""
+    selective: Literal["attention", "products"] = "attention"
+    """What selective recomputation does again: the attention core, or all but every second product."""
+    gradient_bytes: Literal[2, 4] = 2
+    """Bytes in which gradients are added up and exchanged, in mixed precision."""
+    overlap: Overlap = ()
+    """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
+    (tp), of activations between pipeline stages (pp)."""
 
 
 class Level(Noun):
@@ -66,6 +120,8 @@ class Level(Noun):
     """Share of the bandwidth that collectives reach."""
     latency_s: Size = 0.0
     """Time of a step of a collective beside its bytes."""
+    start_s: Size = 0.0
+    """Time of a collective beside its steps."""
 
 
 class Cluster(Noun):
@@ -75,6 +131,8 @@ class Cluster(Noun):
     """Name of a file in config/devices, or path of one from the folder of this file, in that folder."""
     levels: tuple[Level, ...] = Field(min_length=1)
     """Levels of the network; the last one holds all devices."""
+    stack: Location | None = None
+    """Name of a file in config/stacks, or path of one: what runs are trained with unless they say another."""
     torus: Torus | None = None
     """The links where devices form a torus or a mesh: then what is simulated with contention uses them."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER, is_path, is_there, named_file, read_mapping, within
 from phaze.spec.network import Matrix, read_bandwidths
-from phaze.spec.system import Cluster, Device, System
+from phaze.spec.system import Cluster, Device, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
@@ -116,6 +116,11 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
         )
     cluster = Cluster.parse(fields, str(path))
     return cluster, _read_device(_device_path(cluster.device, folder, path.parent))
+
+
+def load_stack(name: str, folder: Path = FOLDER) -> Stack:
+    """Software stack of config/stacks by name, or of a YAML file by path."""
+    return Stack.from_file(Path(name) if is_path(name) else named_file("stack", name, folder / "stacks"))
 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:

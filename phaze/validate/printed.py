@@ -17,9 +17,9 @@ from phaze.validate.table import fitted_sustained_hbm, predict_rows, with_sustai
 
 GPUS = "a100-selene"
 """System of the measured runs of Table IV."""
-SEEN = "constant of the device's file, fitted on ten runs, these six among them"
-UNSEEN = "constant fitted on the other four of the ten runs, so that it has not seen these six"
-"""What the one fitted constant, the share of HBM's bandwidth that kernels reach, has seen of Table IV."""
+SEEN = "constants of the device's file, fitted on ten runs among others, these six among them"
+UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the clock has seen all ten"
+"""What the fitted constants, shares of the HBM's bandwidth and of the clock, have seen of Table IV."""
 Row = dict[str, object]
 
 

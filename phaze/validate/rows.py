@@ -13,7 +13,7 @@ from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout, Precision, Recompute, Zero
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.given import Run
+from phaze.plan.given import Gradients, Run
 from phaze.spec.plain import short
 
 WORDS = {
@@ -21,7 +21,12 @@ WORDS = {
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
     "optimizer": get_args(Optimizer),
     "precision": get_args(Precision),
+    "gradients": get_args(Gradients),
+    "outcome": ("ok", "oom"),
 }
+OVERLAPS = ("tp", "dp", "pp")
+ABOUT = ("system", "stack", "outcome", "overlap_dp", "measured_s", "measured_gib")
+"""Columns that say nothing of the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 WIDTHS = {"tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "chunks": "vp"}
 LAYOUT = {
@@ -46,7 +51,15 @@ class RunRow:
     runs: tuple[Run, ...]
     """One; several where the microbatch or the number of chunks is left open."""
     problem: str = ""
+    system: str = ""
+    """Name or path of the system; empty: the one of the command."""
+    stack: str = ""
+    """Name or path of the software stack; empty: that of the system."""
     measured_s: float | None = None
+    measured_gib: float | None = None
+    """Of the fullest device."""
+    outcome: str = "ok"
+    """Or `oom`: the run was out of memory."""
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
@@ -83,15 +96,21 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
     """Columns that say nothing of a run: a user's own, or misspelt ones."""
-    return [name for name in table.columns if name not in OWN and name != "measured_s"]
+    return [name for name in table.columns if name not in OWN and name not in ABOUT]
 
 
 def read_row(texts: Mapping[str, str]) -> RunRow:
     """Row from the texts of its columns; an empty text is as good as none."""
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
-        measured = _measured(given.get("measured_s"))
-        return RunRow(meanings(given), measured_s=measured)
+        return RunRow(
+            meanings(given),
+            system=given.get("system", ""),
+            stack=given.get("stack", ""),
+            measured_s=_measured("measured_s", given),
+            measured_gib=_measured("measured_gib", given),
+            outcome=_word("outcome", given.get("outcome", "ok")),
+        )
     except PhazeError as error:
         return RunRow((), str(error))
 
@@ -113,16 +132,16 @@ def _chunks(run: Run) -> list[int]:
     return [v for v in range(2, run.layers // pp + 1) if run.layers % (pp * v) == 0] or [2]
 
 
-def _measured(text: str | None) -> float | None:
-    if text is None:
+def _measured(name: str, given: Mapping[str, str]) -> float | None:
+    if name not in given:
         return None
     try:
-        seconds = float(text)
+        value = float(given[name])
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise PhazeError(f"measured_s must be a number > 0, got {short(text)}")
-    return seconds
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise PhazeError(f"{name} must be a number > 0, got {short(given[name])}")
+    return value
 
 
 def _run(given: Mapping[str, str]) -> Run:
@@ -131,6 +150,8 @@ def _run(given: Mapping[str, str]) -> Run:
             raise PhazeError(f"{name} must be given")
     values: dict[str, object] = {name: _reader(name)(name, given[name]) for name in OWN if name in given}
     layout = {LAYOUT[name]: values.pop(name) for name in list(values) if name in LAYOUT}
+    if "overlap" not in given and "overlap_dp" in given:
+        values["overlap"] = ("dp",) if _flag("overlap_dp", given["overlap_dp"]) else ()
     if "schedule" not in given and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
     spread = Layout(**layout)  # type: ignore[arg-type]
@@ -142,6 +163,8 @@ def _run(given: Mapping[str, str]) -> Run:
 def _reader(name: str) -> Callable[[str, str], object]:
     if name in WORDS:
         return _word
+    if name == "overlap":
+        return _overlap
     if isinstance(OWN[name].default, bool):
         return _flag
     return _zero if name == "zero" else _whole
@@ -151,6 +174,17 @@ def _word(name: str, text: str) -> str:
     if text.lower() not in WORDS[name]:
         raise PhazeError(f"{name} must be one of {', '.join(WORDS[name])}, got {short(text)}")
     return text.lower()
+
+
+def _overlap(name: str, text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip().lower() for part in text.split("+"))
+    if parts == ("none",):
+        return ()
+    if unknown := [part for part in parts if part not in OVERLAPS]:
+        raise PhazeError(
+            f"{name} must be none, or of {', '.join(OVERLAPS)} joined by +, got {short(unknown[0])}"
+        )
+    return parts
 
 
 def _flag(name: str, text: str) -> bool:

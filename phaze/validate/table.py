@@ -5,7 +5,7 @@ One constant is fitted to measured times: what kernels reach of HBM's bandwidth.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
 from phaze.plan.given import Run, plan_of_run
-from phaze.plan.lowered import device_of
+from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import KERNELS, price
+from phaze.spec.systems import load_stack
 from phaze.validate.rows import RunRow, read_rows
 
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
@@ -124,7 +125,7 @@ def rank_correlation(one: Floats, other: Floats) -> float:
     return float(a @ b) / spread if spread else float("nan")
 
 
-def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy | None]:
+def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Accuracy | None]:
     """Table of runs with predictions, and how they compare with `measured_s` where that is given.
 
     A row that cannot be right has a status that says why, and the others go on. Raises PhazeError where the
@@ -140,9 +141,9 @@ def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy 
     return out, _accuracy(rows, out)
 
 
-def predict_rows(rows: Sequence[RunRow], machine: Machine) -> pd.DataFrame:
+def predict_rows(rows: Sequence[RunRow], machine: Machine | None) -> pd.DataFrame:
     """Columns that predictions add to rows."""
-    found = [_predict(row, machine) for row in rows]
+    found = [_predict(row, machine) if row.runs else _invalid(row.problem) for row in rows]
     return pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
 
 
@@ -152,12 +153,28 @@ def write_table(table: pd.DataFrame, out: Path) -> None:
         table.to_csv(temporary, index=False)
 
 
-def _predict(row: RunRow, machine: Machine) -> dict[str, object]:
+def _invalid(problem: str) -> dict[str, object]:
+    return {"status": f"invalid: {problem}"}
+
+
+def machine_of(row: RunRow, machine: Machine | None) -> Machine:
+    """The system of a row with its software stack; `machine` is for rows that name none."""
+    if row.system:
+        return load_machine(row.system, stack=row.stack or None)
+    if machine is None:
+        raise PhazeError("system must be given, in the row or with --system")
+    return replace(machine, stack=load_stack(row.stack)) if row.stack else machine
+
+
+def _predict(row: RunRow, default: Machine | None) -> dict[str, object]:
     """Added columns of a row; of what it leaves open the fastest that fits."""
-    found, problem = _all(row.runs, machine), row.problem
+    try:
+        machine = machine_of(row, default)
+    except PhazeError as error:
+        return _invalid(str(error))
+    found = _all(row.runs, machine)
     if not found:
-        problem = problem or _problem(row.runs[0], machine)
-        return {"status": f"invalid: {problem}"}
+        return _invalid(_problem(row.runs[0], machine))
     limit = device_of(machine).hbm_gib
     run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)

@@ -48,7 +48,12 @@ def network_of(system: System | Cluster | Matrix) -> Network:
     if isinstance(system, Cluster):
         return Levels(
             tuple(
-                Tier(level.devices, level.bandwidth_bytes_per_s * level.sustained, level.latency_s)
+                Tier(
+                    level.devices,
+                    level.bandwidth_bytes_per_s * level.sustained,
+                    level.latency_s,
+                    level.start_s,
+                )
                 for level in system.levels
             )
         )

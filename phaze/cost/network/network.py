@@ -95,6 +95,8 @@ class Tier(NamedTuple):
     """What a device sends to others of its group, and at the same time receives."""
     latency_s: float = 0.0
     """Time of a step beside its bytes."""
+    start_s: float = 0.0
+    """Time of a collective beside its steps."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +138,14 @@ class Levels:
         if kind == "send":
             return self._message_s(size_bytes, group)
         meeting = self.meeting(group)
-        seconds, inside, all_ranks = 0.0 * size_bytes, 1, prod(meeting)
+        seconds, inside, all_ranks, start_s = 0.0 * size_bytes, 1, prod(meeting), 0.0
         for tier, ranks in zip(self.tiers, meeting, strict=True):
             part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
             others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
             seconds += others * (part / tier.bandwidth_bytes_per_s + tier.latency_s)
             inside *= ranks
-        return EXCHANGES[kind] * seconds
+            start_s = max(start_s, tier.start_s * (ranks > 1))
+        return EXCHANGES[kind] * seconds + start_s
 
     def _message_s(self, size_bytes: Size, group: Members) -> Size:
         if _ranks(group) == 1:

@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
+from phaze.cost.kernels import FILL, KERNEL_LIMITS, time_kernels
 from phaze.cost.mapper.hbm import hbm_words
 from phaze.cost.mapper.tensor import Cores, map_shapes
 from phaze.cost.mapper.works import Works
+from phaze.spec.system import ProductTile
 from phaze.spec.systems import load_device
 
 SHAPES = np.array([[1, 2048, 4096, 3072], [8, 2048, 96, 2048], [1, 128, 8, 128]], np.int64)
 DEVICE = load_device("a100-80gb").model_copy(
-    update={"sustained_clock": 0.9, "sustained_hbm": 0.5, "kernel_s": 2e-6}
+    update={"sustained_clock": 0.9, "sustained_hbm": 0.5, "kernel_s": 2e-6, "product_tiles": ()}
 )
 
 
@@ -44,7 +45,7 @@ def test_a_product_takes_what_the_mapper_or_hbm_says_and_the_start_of_a_kernel()
     glb = np.array([int(DEVICE.glb_mib * 2**19)])
     hbm_s = 2 * hbm_words(SHAPES, glb)[:, 0] / (0.5 * DEVICE.hbm_bandwidth_bytes_per_s)
     assert found.sum(axis=1) == pytest.approx(np.maximum(chip_s, hbm_s) + 2e-6)
-    assert (found[:, -1] == 2e-6).all()
+    assert (found[:, KERNEL_LIMITS.index("kernel_start")] == 2e-6).all()
 
 
 def test_an_elementwise_kernel_takes_its_bytes_or_its_cycles() -> None:
@@ -76,3 +77,45 @@ def test_what_a_convolution_unrolls_on_the_chip_is_not_read_from_hbm() -> None:
     hbm = KERNEL_LIMITS.index("hbm")
     assert plain[0, hbm] - unrolled[0, hbm] == pytest.approx(2 * saved / 0.5e9)
     assert unrolled[0, hbm] >= 2 * (56 * 56 * (64 + 64) + 9 * 64 * 64) / 0.5e9
+
+
+TILED = DEVICE.model_copy(
+    update={"product_tiles": (ProductTile(rows=256, columns=128),), "aligned_bytes": 16}
+)
+
+QUICK = TILED.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e16})
+
+
+def test_a_product_takes_whole_waves_of_tiles() -> None:
+    """108 processors with 1,024 multipliers each: 108 tiles take as long as one, and 109 twice as long."""
+    one = 256 * 128 * (4096 + FILL) / 1024 / (0.9 * TILED.clock_hz)
+    for shape, waves in (((1, 256, 4096, 128), 1), ((108, 256, 4096, 128), 1), ((109, 128, 4096, 256), 2)):
+        found = time_kernels(works(np.array([shape], np.int64), [0.0]), QUICK, 2)
+        assert found[0, KERNEL_LIMITS.index("compute")] == pytest.approx(waves * one)
+        assert found.sum() == pytest.approx(waves * one + TILED.kernel_s)
+
+
+def test_the_fastest_tile_is_taken() -> None:
+    small = ProductTile(rows=64, columns=64, efficiency=0.5)
+    both = TILED.model_copy(update={"product_tiles": (*TILED.product_tiles, small)})
+    narrow = np.array([[1, 64, 4096, 64]], np.int64)
+    coarse, fine = (time_kernels(works(narrow, [0.0]), device, 2).sum() for device in (TILED, both))
+    assert coarse - 2e-6 == pytest.approx(8 * 0.5 * (fine - 2e-6))
+
+
+def test_rows_that_are_not_aligned_are_multiplied_on_the_lanes() -> None:
+    """Heads of 108 numbers, 216 bytes, in BLOOM's sweep of 2022."""
+    odd, even = (
+        time_kernels(works(np.array([[64, 2048, k, 2048]], np.int64), [0.0]), TILED, 2)[0] for k in (108, 112)
+    )
+    lanes = 64 * 2048 * 108 * 2048 / (TILED.num_vc * TILED.lanes) / (0.9 * TILED.clock_hz)
+    assert odd[KERNEL_LIMITS.index("vector")] == pytest.approx(lanes)
+    assert odd.sum() > 5 * even.sum()
+
+
+def test_a_product_of_few_terms_waits_for_hbm() -> None:
+    shape = np.array([[1, 8192, 8, 8192]], np.int64)
+    moved = 2 * (2 * 8192 * 8 + 8192 * 8192)
+    found = time_kernels(works(shape, [0.0]), TILED, 2)
+    hbm_s = moved / (0.5 * TILED.hbm_bandwidth_bytes_per_s)
+    assert found[0, KERNEL_LIMITS.index("hbm")] == pytest.approx(hbm_s)

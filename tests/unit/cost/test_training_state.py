@@ -12,17 +12,26 @@ from phaze.layout import Layout, Zero
 from phaze.pipeline.flushing import Setting, sync_s
 from tests.oracles.state_traffic import state_traffic
 
+ADAM = parameter_bytes("adam", "mixed")
+
 
 @pytest.mark.parametrize(("zero", "gib"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
 def test_memory_of_7_5_billion_parameters_is_that_of_the_paper(zero: Zero, gib: float) -> None:
     """Rajbhandari et al., SC 2020, Figure 1: mixed precision, Adam, 64 replicas; GB are 10^9."""
-    assert state_bytes(7.5e9, "adam", "mixed", zero, 64) / 1e9 == pytest.approx(gib, abs=0.05)
+    assert state_bytes(7.5e9, ADAM, zero, 64) / 1e9 == pytest.approx(gib, abs=0.05)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd-momentum", "adam"])
 def test_one_replica_shares_nothing(optimizer: Optimizer) -> None:
-    whole = parameter_bytes(optimizer, "mixed").static
-    assert [state_bytes(3.0, optimizer, "mixed", zero, 1) for zero in (0, 1, 2, 3)] == [3.0 * whole] * 4
+    size = parameter_bytes(optimizer, "mixed")
+    assert [state_bytes(3.0, size, zero, 1) for zero in (0, 1, 2, 3)] == [3.0 * size.static] * 4
+
+
+def test_gradients_in_single_precision_take_two_bytes_more() -> None:
+    """18 bytes without, 6 + 12/d with a distributed optimizer (Megatron-LM, dist_optimizer.md)."""
+    size = parameter_bytes("adam", "mixed", 4)
+    assert (state_bytes(1.0, size, 0, 8), state_bytes(1.0, size, 1, 8)) == (18, 6 + 12 / 8)
+    assert parameter_bytes("adam", "half", 4) == parameter_bytes("adam", "half")
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
@@ -60,6 +69,6 @@ def test_the_update_also_moves_gradients_states_and_working_weights(optimizer: O
 
 def test_impossible_sharing_is_refused() -> None:
     with pytest.raises(PhazeError, match="zero must be 0, 1, 2 or 3, got 4"):
-        state_bytes(1.0, "adam", "mixed", 4, 2)  # type: ignore[arg-type]
+        state_bytes(1.0, ADAM, 4, 2)  # type: ignore[arg-type]
     with pytest.raises(PhazeError, match="data must be >= 1, got 0"):
-        state_bytes(1.0, "adam", "mixed", 1, 0)
+        state_bytes(1.0, ADAM, 1, 0)

@@ -14,7 +14,7 @@ from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.longest_path import longest_path, simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
+from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.steady import ideal_time_s
 from phaze.pipeline.timeline import Timeline
 from tests.oracles.pipeline_events import simulate_events
@@ -204,10 +204,19 @@ def test_gradients_are_synchronised_piece_by_piece(operators: int, sync_s: float
 
 def test_the_weights_of_zero_3_are_gathered_during_the_operator_before() -> None:
     stage = StageCost(8.0, 16.0, operators=4)
-    quick, slow = with_gathers(stage, 4.0), with_gathers(stage, 12.0)
+    quick, slow = with_exchanges(stage, 4.0, 0.0), with_exchanges(stage, 12.0, 0.0)
     assert (quick.forward_s, quick.backward_s) == (8 + 1, 16 + 1)
     assert (slow.forward_s, slow.backward_s) == (12 + 2, 16 + 3)
-    assert with_gathers(replace(stage, operators=1), 4.0).forward_s == 12
+    assert with_exchanges(replace(stage, operators=1), 4.0, 0.0).forward_s == 12
+
+
+def test_gradients_of_zero_2_are_scattered_during_the_backward_pass_that_goes_on() -> None:
+    """With weights' gradients apart only those, and the gathered weights of the rest, are waited for."""
+    stage = StageCost(8.0, 16.0, operators=4)
+    assert with_exchanges(stage, 0.0, 4.0).backward_s == 16 + 1
+    assert with_exchanges(stage, 4.0, 20.0).backward_s == 24 + 4
+    apart = with_exchanges(replace(stage, weight_s=8.0), 4.0, 12.0)
+    assert (apart.weight_s, apart.backward_s) == (12 + 2, 8 + 1 + 12 + 2)
 
 
 def test_two_buffered_weights_let_the_pipeline_run_on_over_a_batch() -> None:

@@ -63,7 +63,8 @@ def runs(draw: st.DrawFn) -> Run:
         recompute=draw(st.sampled_from(["none", "full", "selective"])),
         sequence_parallel=draw(st.booleans()),
         zero=draw(st.sampled_from([0, 1, 2, 3])),
-        overlap_dp=draw(st.booleans()),
+        overlap=draw(st.sampled_from([None, (), ("dp",), ("tp", "dp", "pp")])),
+        gradients=draw(st.sampled_from([None, "bf16", "fp32"])),
     )
     try:
         run.check()

@@ -23,10 +23,10 @@ def test_what_a_row_does_not_say_has_a_default(tmp_path: Path) -> None:
     run = rows_of(tmp_path, ",tp,pp,microbatch", ",2,2,1")[0].runs[0]
     layout = run.layout
     assert (layout.dp, layout.recompute, run.schedule, layout.vp, layout.zero) == (4, "none", "1f1b", 1, 0)
-    assert (run.optimizer, layout.precision, run.overlap_dp, layout.sequence_parallel) == (
+    assert (run.optimizer, layout.precision, run.overlap, layout.sequence_parallel) == (
         "adam",
         "mixed",
-        False,
+        None,
         False,
     )
     assert (run.model.kv_heads, run.model.feed_forward) == (16, 4096)

@@ -1,0 +1,69 @@
+"""Compare predicted with measured training runs."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.commands import options
+from phaze.commands.output import refuse_outputs, telling
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = {
+    "rows": "{:.0f}", "answered": "{:.0f}", "mean_error": "{:.1%}", "median_error": "{:.1%}",
+    "bias": "{:+.1%}", "p90_error": "{:.1%}", "worst_error": "{:.1%}", "within_10": "{:.0%}",
+    "within_15": "{:.0%}", "memory_error": "{:.1%}", "verdicts": "{:.0%}", "rank_correlation": "{:.3f}",
+    "groups": "{:.0f}", "group_correlation": "{:.2f}", "regret": "{:.1%}", "worst_regret": "{:.1%}",
+}  # fmt: skip
+"""Columns of the table for readers."""
+
+
+def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="CSV of measured runs, as for simulate --runs; the published ones of config/measured."
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help="System of runs that name none: a file in config/systems, or path of one."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="CSV for all runs, predicted beside measured.")
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Compare predicted with measured training runs, source by source: time, memory, and the layout that one
+    would choose.
+    """
+    refuse_outputs(out, reads=(*(files or ()), system))
+    from phaze.plan.lowered import load_machine
+    from phaze.validate.scoreboard import measured_files, scoreboard
+    from phaze.validate.table import write_table
+
+    with telling("validate"):
+        machine = None if system is None else load_machine(system)
+        scores, runs = scoreboard(files or measured_files(), machine)
+    if out is not None:
+        write_table(runs, out)
+    typer.echo(scores.to_json(orient="records", indent=2) if as_json else _shown(scores))
+
+
+def _shown(scores: pd.DataFrame) -> str:
+    columns = {
+        name.replace("_", " "): ["–" if isnan(value) else form.format(value) for value in scores[name]]
+        for name, form in SHOWN.items()
+    }
+    table = scores[["source"]].assign(**columns)
+    refused = [
+        f"{source!s}: refused {reason!s}"
+        for source, reason in zip(scores["source"], scores["refused"], strict=True)
+        if reason
+    ]
+    return "\n".join([table.to_string(index=False), *refused])

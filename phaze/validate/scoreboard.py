@@ -1,0 +1,148 @@
+"""Scoreboard of measured runs, by source: errors of times and memory, and of the choices they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats
+from phaze.plan.plan import Machine
+from phaze.spec.files import FOLDER
+from phaze.validate.rows import RunRow, read_rows
+from phaze.validate.table import OK, predict_rows, rank_correlation
+
+MEASURED = FOLDER / "measured"
+"""Published runs, a CSV a source."""
+SAME = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
+"""Columns in which runs of one group agree: layouts of one model and batch on as many devices."""
+LEAST_IN_GROUP = 3
+"""Layouts without which a group says nothing of rankings."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of a source: shares of the measured value, nan where nothing says it."""
+
+    source: str
+    rows: int
+    answered: int
+    """Rows with a predicted and a measured time."""
+    mean_error: float
+    median_error: float
+    bias: float
+    """Mean with signs; positive: predicted too long."""
+    p90_error: float
+    worst_error: float
+    within_10: float
+    within_15: float
+    memory_error: float
+    """Mean absolute error of the memory of the fullest device."""
+    memory_bias: float
+    verdicts: float
+    """Share of runs of which it is predicted rightly whether they fit the memory."""
+    rank_correlation: float
+    """Spearman's, over all rows."""
+    groups: int
+    """Models and sizes with three measured layouts or more."""
+    group_correlation: float
+    """Mean of Spearman's within groups."""
+    regret: float
+    """Mean over groups of the time that is lost by running the layout that is predicted fastest."""
+    worst_regret: float
+    refused: str
+    """Why rows have no prediction, with how many each."""
+
+
+def scoreboard(paths: Sequence[Path], machine: Machine | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Score of every file of runs, and of all runs together where there are several; and the runs themselves.
+
+    Runs have columns source, predicted_s, measured_s, predicted_gib, measured_gib, outcome, status and group.
+    """
+    runs = pd.concat([predicted_runs(path, machine) for path in paths], ignore_index=True)
+    scores = [score(str(source), mine) for source, mine in runs.groupby("source", sort=False)]
+    if len(paths) > 1:
+        scores.append(score("all", runs))
+    return pd.DataFrame(scores, columns=[field.name for field in fields(Score)]), runs
+
+
+def measured_files() -> list[Path]:
+    """Files of published runs, in the order of their names."""
+    return sorted(MEASURED.glob("*.csv"))
+
+
+def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
+    """Runs of a file with what is predicted and what was measured, a row each."""
+    table, rows = read_rows(path)
+    out = predict_rows(rows, machine)
+    return pd.DataFrame(
+        {
+            "source": path.stem,
+            "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
+            "group": [f"{path.stem} " + " ".join(texts) for texts in table[list(SAME)].to_numpy()],
+            "predicted_s": out["time_s"].astype(float),
+            "measured_s": _column(rows, "measured_s"),
+            "predicted_gib": out["memory_gib"].astype(float),
+            "measured_gib": _column(rows, "measured_gib"),
+            "outcome": [row.outcome for row in rows],
+            "status": out["status"],
+        }
+    )
+
+
+def _column(rows: Iterable[RunRow], name: str) -> Floats:
+    return np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in rows], float)
+
+
+def score(source: str, runs: pd.DataFrame) -> Score:
+    """Errors of the runs of a source."""
+    timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
+    errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)
+    sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
+    known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
+    right = (known["status"] == OK) == (known["outcome"] == "ok")
+    groups = [mine for _, mine in timed.groupby("group") if len(mine) >= LEAST_IN_GROUP]
+    within = [_ranks(mine) for mine in groups]
+    lost = [_regret(mine) for mine in groups]
+    reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
+    absolute = np.abs(errors)
+    return Score(
+        source=source,
+        rows=len(runs),
+        answered=len(timed),
+        mean_error=_of(np.mean, absolute),
+        median_error=_of(np.median, absolute),
+        bias=_of(np.mean, errors),
+        p90_error=_of(lambda values: np.quantile(values, 0.9), absolute),
+        worst_error=_of(np.max, absolute),
+        within_10=_of(np.mean, (absolute <= 0.1).astype(float)),
+        within_15=_of(np.mean, (absolute <= 0.15).astype(float)),
+        memory_error=_of(np.mean, np.abs(sizes)),
+        memory_bias=_of(np.mean, sizes),
+        verdicts=_of(np.mean, np.array(right, float)),
+        rank_correlation=_ranks(timed) if len(timed) else np.nan,
+        groups=len(groups),
+        group_correlation=_of(np.mean, np.array([ranks for ranks in within if np.isfinite(ranks)])),
+        regret=_of(np.mean, np.array(lost)),
+        worst_regret=_of(np.max, np.array(lost)),
+        refused="; ".join(
+            f"{count} × {str(reason).removeprefix('invalid: ')}" for reason, count in reasons.items()
+        ),
+    )
+
+
+def _of(statistic: Callable[[Floats], object], values: Floats) -> float:
+    return float(statistic(values)) if len(values) else float("nan")  # type: ignore[arg-type]
+
+
+def _ranks(runs: pd.DataFrame) -> float:
+    return rank_correlation(runs["predicted_s"].to_numpy(float), runs["measured_s"].to_numpy(float))
+
+
+def _regret(runs: pd.DataFrame) -> float:
+    """Time that is lost by running the layout that is predicted fastest, over the fastest measured one."""
+    chosen = runs["measured_s"].to_numpy(float)[np.argmin(runs["predicted_s"].to_numpy(float))]
+    return float(chosen / runs["measured_s"].min() - 1)

@@ -1,0 +1,95 @@
+"""Scores of measured runs, and what rows say beside the run itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.validate.rows import read_row
+from phaze.validate.scoreboard import score
+from phaze.validate.table import predict_rows
+
+RUN = {
+    "hidden": "1024", "heads": "16", "layers": "4", "seq": "512", "vocab": "51200", "gpus": "8",
+    "global_batch": "32", "microbatch": "4", "recompute": "full",
+}  # fmt: skip
+RUNS = pd.DataFrame(
+    {
+        "group": ["a", "a", "a", "b", "b"],
+        "predicted_s": [1.0, 2.0, 4.0, 3.0, np.nan],
+        "measured_s": [1.25, 1.0, 4.0, 2.0, 9.0],
+        "predicted_gib": [10.0, 20.0, 90.0, 70.0, np.nan],
+        "measured_gib": [20.0, 20.0, np.nan, np.nan, np.nan],
+        "outcome": ["ok", "ok", "oom", "ok", "ok"],
+        "status": ["ok", "ok", "does not fit: 90", "ok", "invalid: dp must be given"],
+    }
+)
+
+
+def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
+    """Of group a the first is predicted fastest, and takes a quarter longer than the second."""
+    found = score("some", RUNS)
+    assert (found.rows, found.answered, found.groups) == (5, 4, 1)
+    assert found.mean_error == pytest.approx((0.2 + 1.0 + 0.0 + 0.5) / 4)
+    assert found.bias == pytest.approx((-0.2 + 1.0 + 0.0 + 0.5) / 4)
+    assert (found.median_error, found.worst_error, found.within_10) == pytest.approx((0.35, 1.0, 0.25))
+    assert found.memory_error == pytest.approx(0.25)
+    assert found.verdicts == 1.0
+    assert found.regret == found.worst_regret == pytest.approx(0.25)
+    assert found.group_correlation == pytest.approx(0.5)
+    assert found.refused == "1 × dp must be given"
+
+
+def test_rows_may_name_their_own_system_and_stack() -> None:
+    rows = [read_row({**RUN, **own}) for own in ({"system": "a100-selene"}, {"system": "h100"}, {})]
+    found = predict_rows(rows, None)
+    assert found["time_s"][1] < found["time_s"][0]
+    assert found["status"][2] == "invalid: system must be given, in the row or with --system"
+    stacks = [read_row({**RUN, "system": "a100-selene", "stack": name}) for name in ("llm-foundry", "nope")]
+    slow = predict_rows(stacks, None)
+    assert slow["time_s"][0] != found["time_s"][0]
+    assert "there is no stack 'nope'" in slow["status"][1]
+
+
+@pytest.mark.parametrize(
+    ("own", "problem"),
+    [
+        ({"overlap": "tp+ep"}, "overlap must be none, or of tp, dp, pp joined by +, got 'ep'"),
+        ({"gradients": "fp8"}, "gradients must be one of bf16, fp32, got 'fp8'"),
+        ({"outcome": "maybe"}, "outcome must be one of ok, oom, got 'maybe'"),
+        ({"measured_gib": "-1"}, "measured_gib must be a number > 0, got '-1'"),
+    ],
+)
+def test_what_a_row_cannot_mean_is_said(own: dict[str, str], problem: str) -> None:
+    assert read_row({**RUN, **own}).problem == problem
+
+
+def test_an_older_name_of_overlap_still_says_it() -> None:
+    runs = [read_row({**RUN, **own}).runs[0] for own in ({"overlap_dp": "true"}, {"overlap": "dp"}, {})]
+    assert [run.overlap for run in runs] == [("dp",), ("dp",), None]
+
+
+def test_a_gated_network_has_a_third_matrix() -> None:
+    plain, gated = (read_row({**RUN, "ffn": "4096", "gated": flag}).runs[0] for flag in ("false", "true"))
+    assert gated.model_flops - plain.model_flops == 6 * 32 * 512 * 4 * 1024 * 4096
+    assert gated.model.gated
+    assert not gated.model.tied_embeddings
+
+
+def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    rows = [{**RUN, "system": "a100-selene", "microbatch": b, "measured_s": "0.5"} for b in ("1", "2", "4")]
+    pd.DataFrame(rows).to_csv(table, index=False)
+    out = tmp_path / "out.csv"
+    shown = CliRunner().invoke(app, ["validate", str(table), "-o", str(out)])
+    assert shown.exit_code == 0
+    assert "mine" in shown.stdout
+    assert len(pd.read_csv(out)) == 3
+    (found,) = json.loads(CliRunner().invoke(app, ["validate", str(table), "--json"]).stdout)
+    assert (found["rows"], found["groups"], found["memory_error"]) == (3, 1, None)
