@@ -42,8 +42,9 @@ class ProductTile(Noun):
     """A tile of a result that a processor works on at once, and how near its arrays come to full speed."""
 
     rows: PositiveInt
+    """Rows of the result, or its columns."""
     columns: PositiveInt
-    """Of the result, or the other way round."""
+    """The other way round."""
     efficiency: Part = 1.0
     """Share of the arrays' speed: a smaller tile reuses less of what it reads."""
 
@@ -55,7 +56,9 @@ class AttentionSpeed(Noun):
     """
 
     forward: Part
+    """Forward pass."""
     backward: Part
+    """Backward pass, which makes the scores again."""
     half_sequence: Size = 300.0
     """Tokens of a sequence at which half of the speed is reached (FlashAttention-2 on an H100: 191, 260, 298,
     319, 333 and 335 TFLOP/s from 512 tokens to 16,384; Shah et al., NeurIPS 2024, Figure 5)."""

@@ -30,9 +30,9 @@ def product(m: int, k: int, n: int) -> Works:
 
 @pytest.mark.parametrize("name", sorted(MEASURED))
 def test_a_large_product_is_as_fast_as_the_best_that_was_measured(name: str) -> None:
-    """Nothing is fitted here: arrays that fill and drain, 108 or 132 of them, and the start of a kernel."""
+    """At the clock of a short measurement; long training runs at what power allows."""
     shape, measured, within = MEASURED[name]
-    device = load_device(name)
+    device = load_device(name).model_copy(update={"sustained_clock": 1.0})
     ours = 2 * float(np.prod(shape)) / time_kernels(product(*shape), device, 2).sum()
     assert ours == pytest.approx(measured, rel=within)
     assert ours < 2 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz

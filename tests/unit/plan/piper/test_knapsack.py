@@ -41,7 +41,7 @@ def test_an_integer_program_agrees_on_larger_ones() -> None:
         differ += exact != knapsack.by_the_rule()
         none += exact is None
     assert differ > 3
-    assert 0 < none < 30
+    assert 0 < none < 50
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
