@@ -56,7 +56,7 @@ def main(
 
 
 def scopes(training: Training) -> Iterator[tuple[str, Training]]:
-    """Yield what is searched besides architectures: all of it, and what the paper's Figures 9 and 8 say."""
+    """Spaces searched besides architectures, by name: all, and those of the paper's Figures 9 and 8."""
     yield "whole", training
     least = training.model_copy(update={"microbatches": (min(training.microbatches),)})
     yield "least-microbatch", least

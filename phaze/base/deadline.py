@@ -53,7 +53,7 @@ class Deadline:
 
 
 def slices(steps: int, deadline: Deadline, first: int = FIRST_STEPS) -> Iterator[tuple[int, int]]:
-    """Yield where slices begin and end that are `steps` together, until the deadline."""
+    """Begin and end of slices that are `steps` together, until the deadline."""
     begin, size = 0, first
     while begin < steps and not deadline.passed:
         end, started_s = min(begin + size, steps), time.monotonic()

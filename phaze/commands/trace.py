@@ -35,7 +35,7 @@ def trace(
         typer.Option("-o", "--out", help="File for the graph, which `partition` takes, or the comparison."),
     ] = None,
 ) -> None:
-    """Calls of a module; PhazeError unless its code may run and PyTorch is installed.
+    """Run a PyTorch module without data, forward and backward, and write the graph of its operators.
 
     Every operator that PyTorch runs is one of the graph, with times estimated for the device of a system. A
     comparison shows parameters and FLOPs of a sample as PyTorch counts them, of the graph, and of the spec.

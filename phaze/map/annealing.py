@@ -39,13 +39,13 @@ class AnnealingTask(NamedTuple):
 
 
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
-    """AnnealingTask to make the simulated step short."""
+    """Task to make the simulated step short."""
     problem = MappingProblem(stages, network, "exact")
     return _task(problem, stage_arrays(stages, memory_bytes_per_s), simulated=True)
 
 
 def stage_task(problem: MappingProblem) -> AnnealingTask:
-    """AnnealingTask to make the longest stage time of an instantiation short."""
+    """Task to make the longest stage time of an instantiation short."""
     work = stage_arrays(problem.stages)
     counted = work._replace(edges=problem.edges, sizes=problem.edge_bytes, update=np.zeros_like(work.update))
     task = _task(problem, counted, simulated=False)
@@ -100,7 +100,7 @@ class Change(NamedTuple):
 
 
 def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
-    """AnnealingState at a mapping, with nothing computed yet."""
+    """State at a mapping, with nothing computed yet."""
     stages, replicas = len(task.work.forward), task.replicas
     return AnnealingState(
         start.copy(),

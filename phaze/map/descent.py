@@ -47,7 +47,7 @@ class DescentState(NamedTuple):
 
 
 def new_state(plan: SlotOrder, exchange: DeviceSymmetry, stages: int) -> DescentState:
-    """DescentState before any slot is assigned."""
+    """State before any slot is assigned."""
     n, devices = len(plan.order), len(exchange.before)
     degree = max(1, int(np.diff(plan.first_link).max()))
     return DescentState(

@@ -80,7 +80,7 @@ class Mapped:
 
     @property
     def best(self) -> FoundMapping:
-        """FoundMapping with the shortest step, the first of several."""
+        """Mapping with the shortest step, the first of several."""
         return min(self.ways, key=lambda one: one.step_s)
 
 

@@ -82,7 +82,7 @@ def _ring_share(members: int) -> float:
 
 
 def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
-    """Yield what workers of following stages pass on."""
+    """Messages of a microbatch from workers to those of the next stage."""
     first = [lanes.workers.index((q, 0)) for q in range(len(plan.stages))]
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         a, b = stage.layout.dp // lanes.count, later.layout.dp // lanes.count

@@ -49,7 +49,7 @@ class LinkCosts(NamedTuple):
 
 
 def make_costs(problem: MappingProblem) -> LinkCosts:
-    """LinkCosts of a problem."""
+    """Costs of all links in a problem."""
     seconds, waits = problem.network.seconds_per_byte, problem.network.waits_s
     message, message_wait = problem.network.both_ways
     no_latency = not waits.any()

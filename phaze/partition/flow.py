@@ -123,7 +123,7 @@ class PartitionProblem:
 
 
 def problem_of(graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int) -> PartitionProblem:
-    """PartitionProblem, or raise PhazeError if a graph cannot be cut that way."""
+    """Problem of cutting a graph, or PhazeError if it cannot be cut that way."""
     weights = weigh(graph, terms)
     if stages > len(weights):
         raise PhazeError(f"partition: {stages} stages need as many operators, the graph has {len(weights)}")

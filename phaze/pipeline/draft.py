@@ -20,7 +20,7 @@ from phaze.pipeline.pipeline import Pipeline
 Pair = tuple[int, int]
 """A stage and the stage to which it sends."""
 Job = tuple[JobKind, int, int]
-"""JobKind, resource (workers, then ports) and stage."""
+"""Kind, resource (workers, then ports) and stage."""
 
 
 class TimedJob(NamedTuple):

@@ -18,7 +18,7 @@ from phaze.pipeline.schedules import Passes
 Kinds = NDArray[np.int8]
 
 Key = tuple[JobKind, int, int]
-"""JobKind, stage, and microbatch or batch of a job."""
+"""Kind, stage, and microbatch or batch of a job."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,13 @@
 """What the layers of a model cost on one slice: kernels, and tensor-parallel collectives between them.
 
-Nothing hides these collectives, but for one: with sequence parallelism the backward pass gathers a kept input
-again, beside the product that makes the gradient of that input (Korthikanti et al. 2023, Section 4.2.2).
+These collectives are hidden where the software stack does so (`Stack.overlap`), and one always: with sequence
+parallelism the backward pass gathers a kept input again, beside the product that makes the gradient of that
+input (Korthikanti et al. 2023, Section 4.2.2).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -43,7 +43,6 @@ KEPT = ("embedding", "head")
 """Layers that are never recomputed."""
 
 
-@cache
 def load_machine(system: str, folder: Path = FOLDER, stack: str | None = None) -> Machine:
     """System of config/systems, or of a YAML file by path, that says its device and its levels.
 

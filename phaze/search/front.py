@@ -138,7 +138,7 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
 
 
 def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Bounds]]:
-    """Yield what fits of every HBM size, recomputation and layout of a screen."""
+    """Points that fit, by HBM size, recomputation and layout of a screen."""
     time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
     inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
     for key in product(*(pd.unique(values) for values in columns)):

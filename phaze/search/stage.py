@@ -175,7 +175,7 @@ def could_matter(
 
 
 def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Bools:
-    """Who has `best` others surely before it, by (time, area, name)."""
+    """True for those that have `best` others surely before them, by (time, area, name)."""
     if best > len(lower):
         return np.zeros(len(lower), dtype=np.bool_)
     last = np.lexsort((name, area, feasible))[best - 1]

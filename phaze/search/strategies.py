@@ -82,7 +82,7 @@ def _walks(
 def _runs(
     chips: pd.DataFrame, evaluate: Evaluate, chance: StrategySettings, suggest: Suggest
 ) -> Iterator[pd.DataFrame]:
-    """Yield what random and Bayesian search evaluate, for every seed."""
+    """Trials of random and of Bayesian search, for every seed."""
     for seed in range(chance.seeds):
         drawn = np.random.default_rng(seed).permutation(len(chips))[: chance.evaluations]
         yield _trials("random", seed, _evaluated(chips.iloc[drawn], evaluate))

@@ -214,7 +214,7 @@ class Maps(Noun):
         return self
 
     def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:
-        """Yield what a case cuts, or one of its readings; K of every graph must be known (`spec.config`)."""
+        """Graphs and shapes that a case or a reading cuts; K of every graph must be known (`spec.config`)."""
         of = self.cases[case]
         graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
         one_cuts = reading is not None and of.show == "topologies"
@@ -248,7 +248,7 @@ class Maps(Noun):
         }
 
     def mapped(self, case: str, reading: MapReading | None = None) -> Iterator[Job]:
-        """Yield what a case maps, or one of its readings."""
+        """Stages and topologies of the jobs of a case, or of one of its readings."""
         topologies: Iterable[Name] = self.cases[case].topologies
         if reading is not None and reading.topologies:
             topologies = reading.topologies.values()
@@ -258,7 +258,7 @@ class Maps(Noun):
                     yield Job(point, topology)
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
-        """Who maps in the jobs of some cases, by stages and topology; ours includes the authors'."""
+        """Search of the jobs of some cases, by stages and topology; ours includes the authors'."""
         found: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):

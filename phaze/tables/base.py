@@ -62,7 +62,7 @@ class Column:
         return np.array([places[value] for value in distinct], dtype=np.int64)[codes]
 
     def demands(self, values: pd.Series) -> Iterator[tuple[str, Bools]]:
-        """Yield what is asked of every value, and which of the values meet it."""
+        """Demands on every value, each with the values that meet it."""
         array = values.array if self.dtype == "str" else values.to_numpy()
         if self.dtype in ("str", "float64"):
             yield "must not be missing", ~pd.isna(array)

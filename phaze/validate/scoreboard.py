@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
-from phaze.validate.rows import RunRow, read_rows
-from phaze.validate.table import OK, predict_rows, rank_correlation
+from phaze.validate.rows import read_rows
+from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
 
 MEASURED = FOLDER / "measured"
 """Published runs, a CSV a source."""
@@ -84,46 +84,42 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
             "group": [f"{path.stem} " + " ".join(texts) for texts in table[list(SAME)].to_numpy()],
             "predicted_s": out["time_s"].astype(float),
-            "measured_s": _column(rows, "measured_s"),
+            "measured_s": measured_of(rows, "measured_s"),
             "predicted_gib": out["memory_gib"].astype(float),
-            "measured_gib": _column(rows, "measured_gib"),
+            "measured_gib": measured_of(rows, "measured_gib"),
             "outcome": [row.outcome for row in rows],
             "status": out["status"],
         }
     )
 
 
-def _column(rows: Iterable[RunRow], name: str) -> Floats:
-    return np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in rows], float)
-
-
 def score(source: str, runs: pd.DataFrame) -> Score:
     """Errors of the runs of a source."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
-    errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)
+    absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)
+    times = _accuracy(timed) if len(timed) else None
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
     right = (known["status"] == OK) == (known["outcome"] == "ok")
     groups = [mine for _, mine in timed.groupby("group") if len(mine) >= LEAST_IN_GROUP]
-    within = [_ranks(mine) for mine in groups]
+    within = [_accuracy(mine).rank_correlation for mine in groups]
     lost = [_regret(mine) for mine in groups]
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
-    absolute = np.abs(errors)
     return Score(
         source=source,
         rows=len(runs),
         answered=len(timed),
-        mean_error=_of(np.mean, absolute),
+        mean_error=times.mean_error if times else np.nan,
         median_error=_of(np.median, absolute),
-        bias=_of(np.mean, errors),
+        bias=times.bias if times else np.nan,
         p90_error=_of(lambda values: np.quantile(values, 0.9), absolute),
-        worst_error=_of(np.max, absolute),
+        worst_error=times.worst_error if times else np.nan,
         within_10=_of(np.mean, (absolute <= 0.1).astype(float)),
-        within_15=_of(np.mean, (absolute <= 0.15).astype(float)),
+        within_15=times.within_15 if times else np.nan,
         memory_error=_of(np.mean, np.abs(sizes)),
         memory_bias=_of(np.mean, sizes),
         verdicts=_of(np.mean, np.array(right, float)),
-        rank_correlation=_ranks(timed) if len(timed) else np.nan,
+        rank_correlation=times.rank_correlation if times else np.nan,
         groups=len(groups),
         group_correlation=_of(np.mean, np.array([ranks for ranks in within if np.isfinite(ranks)])),
         regret=_of(np.mean, np.array(lost)),
@@ -138,8 +134,8 @@ def _of(statistic: Callable[[Floats], object], values: Floats) -> float:
     return float(statistic(values)) if len(values) else float("nan")  # type: ignore[arg-type]
 
 
-def _ranks(runs: pd.DataFrame) -> float:
-    return rank_correlation(runs["predicted_s"].to_numpy(float), runs["measured_s"].to_numpy(float))
+def _accuracy(runs: pd.DataFrame) -> Accuracy:
+    return accuracy_of(runs["predicted_s"].to_numpy(float), runs["measured_s"].to_numpy(float))
 
 
 def _regret(runs: pd.DataFrame) -> float:

@@ -3,9 +3,10 @@
 One constant is fitted to measured times: what kernels reach of HBM's bandwidth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -142,8 +143,9 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
 
 
 def predict_rows(rows: Sequence[RunRow], machine: Machine | None) -> pd.DataFrame:
-    """Columns that predictions add to rows."""
-    found = [_predict(row, machine) if row.runs else _invalid(row.problem) for row in rows]
+    """Columns that predictions add to rows; `machine` is for rows that name no system."""
+    machines = cache(partial(_machine_of, machine))
+    found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
     return pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
 
 
@@ -157,19 +159,19 @@ def _invalid(problem: str) -> dict[str, object]:
     return {"status": f"invalid: {problem}"}
 
 
-def machine_of(row: RunRow, machine: Machine | None) -> Machine:
-    """The system of a row with its software stack; `machine` is for rows that name none."""
-    if row.system:
-        return load_machine(row.system, stack=row.stack or None)
-    if machine is None:
+def _machine_of(default: Machine | None, system: str, stack: str) -> Machine:
+    """The system that a row names with its software stack, or the default."""
+    if system:
+        return load_machine(system, stack=stack or None)
+    if default is None:
         raise PhazeError("system must be given, in the row or with --system")
-    return replace(machine, stack=load_stack(row.stack)) if row.stack else machine
+    return replace(default, stack=load_stack(stack)) if stack else default
 
 
-def _predict(row: RunRow, default: Machine | None) -> dict[str, object]:
+def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str, object]:
     """Added columns of a row; of what it leaves open the fastest that fits."""
     try:
-        machine = machine_of(row, default)
+        machine = machine_of(row.system, row.stack)
     except PhazeError as error:
         return _invalid(str(error))
     found = _all(row.runs, machine)
@@ -204,9 +206,14 @@ def _status(found: Prediction, hbm_gib: float) -> str:
     return OK
 
 
+def measured_of(rows: Iterable[RunRow], name: str) -> Floats:
+    """A measured column of rows (R,), NaN where a row does not say it."""
+    return np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in rows], float)
+
+
 def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
     """Accuracy over the rows that are predicted and measured, None if there is none."""
-    measured = np.array([np.nan if row.measured_s is None else row.measured_s for row in rows], float)
+    measured = measured_of(rows, "measured_s")
     predicted = out["time_s"].to_numpy(float)
     both = np.isfinite(measured) & np.isfinite(predicted)
     return accuracy_of(predicted[both], measured[both]) if both.any() else None

@@ -205,7 +205,7 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
 
 
 def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield what the fullest device of every stage needs as the last, the last but one, ..."""
+    """Bytes of the fullest device of every stage if it is the last, the last but one, ..."""
     for s in range(1, len(cut.graph) + 1):
         yield cut.options.peak_bytes(needed(setting, s, microbatches))
 

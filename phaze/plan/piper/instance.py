@@ -143,7 +143,7 @@ def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Co
 
 
 def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
-    """Yield what is wrong with the layers by themselves."""
+    """Mistakes of the layers by themselves."""
     yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
     for node in nodes:
         where = f"nodes: id {node.id}: TMPCs:"
@@ -161,7 +161,7 @@ def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
 
 
 def _bad_graph(instance: PiperInstance) -> Iterator[str]:
-    """Yield what is wrong with the edges; a cycle only if they join layers."""
+    """Mistakes of the edges; a cycle only if they join layers."""
     found = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
     yield from found or _cycle(instance.edges)
 

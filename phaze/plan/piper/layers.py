@@ -208,7 +208,7 @@ class PiperPlan:
 
     @property
     def binding_level(self) -> int:
-        """NetworkLevel of the slowest device, the innermost where several are."""
+        """Network level of the slowest device, the innermost where several are."""
         slowest = self.time_per_sample_s
         parts = (part for stage in self.stages for _, part in stage.walk())
         return min(part.level for part in parts if part.time_s == slowest)

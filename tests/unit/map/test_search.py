@@ -40,7 +40,7 @@ class AssignmentProgram:
     """
 
     def __init__(self, problem: MappingProblem) -> None:
-        """DescentState where everything may lie, and what every stage takes there."""
+        """State where everything may lie, and what every stage takes there."""
         (stages, replicas), self.problem = problem.shape, problem
         self.model = model = pyo.ConcreteModel()
         self.devices = range(problem.network.devices)
