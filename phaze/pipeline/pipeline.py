@@ -170,15 +170,15 @@ class Pipeline:
         return {}
 
 
-def with_exchanges(stage: StageCost, gather_s: float, reduce_s: float) -> StageCost:
+def with_exchanges(stage: StageCost, gather_s: float, reduce_s: float, *, overlap: bool = True) -> StageCost:
     """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
     soon as they are there, as ZeRO 2 and 3 do.
 
-    The weights of the next operator are gathered, and the gradients of the one before are on their way,
-    during the present one: two machines in a row with n equal operators take c/n + (n - 1) max(f, c)/n + f/n,
-    with c seconds of communication.
+    With overlap the weights of the next operator are gathered, and the gradients of the one before are on
+    their way, during the present one: two machines in a row with n equal operators take
+    c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication. Without it they take f + c.
     """
-    n = stage.operators
+    n = stage.operators if overlap else 1
 
     def longer(seconds: float, exchange_s: float) -> float:
         return (exchange_s + (n - 1) * max(seconds, exchange_s) + seconds) / n if seconds else 0.0

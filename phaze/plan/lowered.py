@@ -1,12 +1,14 @@
 """What the layers of a model cost on one slice: kernels, and tensor-parallel collectives between them.
 
-These collectives are hidden where the software stack does so (`Stack.overlap`), and one always: with sequence
+Those of slices are hidden where the software stack does so (`Stack.overlap`), and one always: with sequence
 parallelism the backward pass gathers a kept input again, beside the product that makes the gradient of that
 input (Korthikanti et al. 2023, Section 4.2.2).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -19,13 +21,13 @@ from phaze.cost.kernels import KERNEL_LIMITS, Kernel, kernels_of, time_kernels, 
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
-from phaze.layout import Layout, Recompute
+from phaze.layout import Axis, Layout, Recompute
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
 from phaze.spec.system import AttentionSpeed, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack
-from phaze.workload.operators import Operator
+from phaze.workload.operators import Operator, Part
 from phaze.workload.workload import Layer, Workload
 
 TECHNOLOGY = "22nm"
@@ -182,15 +184,25 @@ def _seconds(
         each[:, HBM] *= [_moves(kernel, stack) for kernel in kernels]
         total += each.sum(axis=0)
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
-    network_s, sent = 0.0, 0
-    for part in (part for operator in operators for part in operator.parts):
-        if part.axis:
-            group = layout.group(part.axis)
-            network_s += machine.network.seconds(cast(Kind, part.kind), part.network_bytes, group)
-            sent += 1
-    if "tp" in stack.overlap and layout.tp > 1:  # in t pieces beside the products before or after
-        network_s = max(network_s / layout.tp, network_s - total[COMPUTE])
-    total[NETWORK] += network_s
-    launched = len(kernels) + sent + (alone is not None)
+    sent = [part for operator in operators for part in operator.parts if part.axis]
+    total[NETWORK] += _exposed_s(sent, layout, machine, float(total[COMPUTE]))
+    launched = len(kernels) + len(sent) + (alone is not None)
     total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
+
+
+def _exposed_s(sent: Sequence[Part], layout: Layout, machine: Machine, compute_s: float) -> float:
+    """Seconds of the collectives of a pass that its products do not hide.
+
+    With overlap those of tensor parallel slices go in t pieces beside the products before or after. Keys and
+    values of context parallel ranks are waited for.
+    """
+    by_axis: dict[Axis, float] = defaultdict(float)
+    for part in sent:
+        axis = cast(Axis, part.axis)
+        by_axis[axis] += machine.network.seconds(
+            cast(Kind, part.kind), part.network_bytes, layout.group(axis)
+        )
+    if "tp" in machine.stack.overlap and layout.tp > 1:
+        by_axis["tp"] = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
+    return sum(by_axis.values())

@@ -315,7 +315,9 @@ def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> Stage
         work_bytes=stage.work_bytes,
         fixed_bytes=stage.fixed_bytes,
     )
-    return with_exchanges(cost, gather_s if zero == 3 else 0.0, reduce_s) if zero >= 2 else cost
+    if zero < 2:
+        return cost
+    return with_exchanges(cost, gather_s if zero == 3 else 0.0, reduce_s, overlap=plan.execution.overlap_sync)
 
 
 def _gather_s(plan: Plan, stage: Stage, forward_s: float, gather_s: float) -> float:

@@ -219,6 +219,11 @@ def test_gradients_of_zero_2_are_scattered_during_the_backward_pass_that_goes_on
     assert (apart.weight_s, apart.backward_s) == (12 + 2, 8 + 1 + 12 + 2)
 
 
+def test_without_overlap_every_exchange_is_waited_for() -> None:
+    stage = with_exchanges(StageCost(8.0, 16.0, operators=4), 4.0, 20.0, overlap=False)
+    assert (stage.forward_s, stage.backward_s) == (8 + 4, 16 + 4 + 20)
+
+
 def test_two_buffered_weights_let_the_pipeline_run_on_over_a_batch() -> None:
     """Three batches without a flush take one set-up; each waits for nothing."""
     stages = (StageCost(1.0, 1.0),) * 3

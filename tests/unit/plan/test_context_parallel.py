@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
+from phaze.cost.network.network import Levels
 from phaze.layout import Layout
 from phaze.plan.given import Run, plan_of_run
 from phaze.plan.price import price
@@ -100,6 +101,21 @@ def test_the_time_of_what_is_gathered_is_the_networks() -> None:
     assert slow.timeline.time_s - fast.timeline.time_s == pytest.approx(
         run.layers * 2 * each + slow.pipeline.stages[0].sync_s, rel=1e-6
     )
+
+
+def test_overlap_of_slices_hides_nothing_of_what_parts_gather() -> None:
+    """Slower links between parts cost as much with it as without; those of slices are inside a node."""
+    run = changed(LONG, tp=8, pp=1, dp=1, gpus=16, global_batch=1)
+    chip = replace(machine(), stack=Stack())  # no host for whose kernels collectives would wait
+    assert isinstance(chip.network, Levels)
+    inner, outer = chip.network.tiers
+    slower = replace(chip, network=Levels((inner, outer._replace(latency_s=outer.latency_s + 1e-3))))
+    more = [
+        sum(stage.forward_s for stage in plan_of_run(changed(run, overlap=overlap), slower).stages)
+        - sum(stage.forward_s for stage in plan_of_run(changed(run, overlap=overlap), chip).stages)
+        for overlap in ((), ("tp",))
+    ]
+    assert more == pytest.approx([run.layers * 2 * 1e-3] * 2)
 
 
 @given(run=runs())
