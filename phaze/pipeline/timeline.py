@@ -131,7 +131,7 @@ class Timeline:
     @cached_property
     def critical_path(self) -> tuple[Step, ...]:
         """Gapless chain of events that ends last, backwards in time; it sums to `time_s`."""
-        return tuple(self._walk(int(np.argmax(self.end_s))))
+        return tuple(self._walk())
 
     @cached_property
     def bound_by(self) -> Bound:
@@ -219,24 +219,37 @@ class Timeline:
         travel[sender < 0] = 0.0
         return travel
 
-    def _walk(self, job: int) -> Iterator[Step]:
-        """Steps from the end of a job back to the beginning."""
+    @cached_property
+    def critical_jobs(self) -> tuple[tuple[int, bool], ...]:
+        """Jobs of the critical path, backwards in time; True where what a job waited for was sent to it, and
+        is not the job before it on its resource.
+        """
+        return tuple(self._chain(int(np.argmax(self.end_s))))
+
+    def _chain(self, job: int) -> Iterator[tuple[int, bool]]:
         resource_of, first = self.jobs.resource, self.jobs.first
-        until = float(self.end_s[job])
         while True:
-            start = float(self.start_s[job])
-            yield Step(USES[JobKind(self.jobs.kind[job])], int(self.jobs.stage[job]), until - start)
             on_resource = job > first[resource_of[job]]
             sender = int(self.binding[job])
             by_resource = on_resource and (sender < 0 or float(self.arrival_s[job]) <= self.end_s[job - 1])
+            yield job, sender >= 0 and not by_resource
             if not by_resource and sender < 0:
                 return
-            before = job - 1 if by_resource else sender
+            job = job - 1 if by_resource else sender
+
+    def _walk(self) -> Iterator[Step]:
+        """Steps from the end of the critical path back to the beginning."""
+        until = self.time_s
+        chain = self.critical_jobs
+        for (job, _), before in zip(chain, [*(job for job, _ in chain[1:]), -1], strict=True):
+            start, kind = float(self.start_s[job]), self.jobs.kind[job]
+            yield Step(USES[JobKind(kind)], int(self.jobs.stage[job]), until - start)
+            if before < 0:
+                return
             until = min(float(self.end_s[before]), start)
             if start > until:
-                use: Use = "bubble" if self.jobs.kind[job] == JobKind.FETCH else "transfer"
+                use: Use = "bubble" if kind == JobKind.FETCH else "transfer"
                 yield Step(use, int(self.jobs.stage[before]), start - until)
-            job = before
 
 
 def held_bytes(

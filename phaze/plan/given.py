@@ -16,16 +16,17 @@ Section 4.1); so long neither stage does anything else. Of the simulated pipelin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import inf
 from typing import Literal
 
 import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
-from phaze.layout import Layout
+from phaze.layout import Layout, Recompute
 from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
 from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
@@ -175,71 +176,99 @@ def lowered_plan(
 
     Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp.
     """
-    workloads = {
-        one: library_workload(training.model, training.sequence, one) for one in dict.fromkeys(layouts)
-    }
-    costs = {
-        one: layer_costs(workload, machine, flash=training.flash_attention)
-        for one, workload in workloads.items()
-    }
-    stages = tuple(
-        _stage(training, machine, cut, workloads[layout], costs[layout])
-        for cut, layout in zip(cuts, layouts, strict=True)
-    )
-    overlap = machine.stack.overlap
-    transfers: Transfers = "overlapped" if "pp" in overlap else "occupying"
-    megatron = Execution(transfers, scattered=True, early_recompute=False, overlap_sync="dp" in overlap)
-    count = training.global_batch // layouts[0].microbatch
-    return Plan(stages, training.schedule, count, megatron)
+    lowering = Lowering(training, machine)
+    stages = [lowering.stage(cut, layout) for cut, layout in zip(cuts, layouts, strict=True)]
+    return lowering.plan(stages, training.schedule)
 
 
-def _stage(
-    training: ModelTraining, machine: Machine, cut: range, workload: Workload, costs: dict[str, LayerCost]
-) -> Stage:
-    layout, names = workload.layout, workload.order[cut.start : cut.stop]
-    held = [(count, costs[name]) for name, count in Counter(names).items()]
-    parameters = sum(count * cost.layer.parameters for count, cost in held)
-    size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
-    forward, again, backward = (
-        np.sum([count * passes for count, passes in ways], axis=0)
-        for ways in (
-            [(count, cost.forward_s) for count, cost in held],
-            [(count, cost.again_s(layout.recompute)) for count, cost in held],
-            [(count, cost.backward_s) for count, cost in held],
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """Stages of a model in training on a machine, in any layout and with any layers of it."""
+
+    training: ModelTraining
+    machine: Machine
+    _known: dict[str, tuple[Workload, dict[str, LayerCost]]] = field(default_factory=dict)
+
+    def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
+        """One slice of the model, and the costs of its layers by name; they depend on `layout.key` alone."""
+        if layout.key not in self._known:
+            workload = library_workload(self.training.model, self.training.sequence, layout)
+            costs = layer_costs(workload, self.machine, flash=self.training.flash_attention)
+            self._known[layout.key] = workload, costs
+        return self._known[layout.key]
+
+    def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
+        """Plan of these stages, executed as Megatron-LM does."""
+        overlap = self.machine.stack.overlap
+        transfers: Transfers = "overlapped" if "pp" in overlap else "occupying"
+        megatron = Execution(transfers, scattered=True, early_recompute=False, overlap_sync="dp" in overlap)
+        count = self.training.global_batch // stages[0].layout.microbatch
+        return Plan(tuple(stages), schedule, count, megatron)
+
+    def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
+        """Stage of these layers; of its blocks `recomputed` do what the layout says, all unless given."""
+        training, machine = self.training, self.machine
+        workload, costs = self.layers(layout)
+        names = workload.order[cut.start : cut.stop]
+        held = [(count, costs[name]) for name, count in Counter(names).items()]
+        ways = list(_ways(held, layout.recompute, recomputed))
+        parameters = sum(count * cost.layer.parameters for count, cost in held)
+        size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
+        forward, again, backward = (
+            np.sum([count * passes for count, passes in parts], axis=0)
+            for parts in (
+                [(count, cost.forward_s) for count, cost in held],
+                [(count, cost.again_s(way)) for count, cost, way in ways],
+                [(count, cost.backward_s) for count, cost in held],
+            )
         )
-    )
-    weight_s = sum(count * cost.weight_s for count, cost in held)
-    if layout.microbatches(training.global_batch) > 1:  # gradients are added up: two are read, one is written
-        added_s = 3 * size.gradients * parameters / machine.hbm_bytes_per_s
-        backward[HBM] += added_s
-        weight_s += added_s
-    kept = [(count, *cost.kept_bytes(layout.recompute)) for count, cost in held]
-    arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
-    at_end = cut.start == 0 or cut.stop == len(workload.order)
-    replicas = layout.group("dp-cp").ranks
-    return Stage(
-        forward_s=float(forward.sum()),
-        recompute_s=float(again.sum()),
-        backward_s=float(backward.sum()),
-        arriving_bytes=arriving,
-        longest_arriving_bytes=arriving,
-        departing_bytes=departing,
-        longest_departing_bytes=departing,
-        weight_bytes=size.weights * parameters,
-        fixed_bytes=state_bytes(parameters, size, layout.zero, replicas),
-        stash_bytes=sum(count * stashed for count, stashed, _ in kept),
-        work_bytes=max(work for _, _, work in kept),
-        **dict.fromkeys(NOT_APART, 0.0),
-        first_layer=cut.start,
-        last_layer=cut.stop - 1,
-        layout=layout,
-        gradient_bytes=size.gradients * parameters,
-        update_bytes=_update_bytes(training, layout, parameters, replicas),
-        tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
-        weight_s=weight_s,
-        pieces=max(sum(name not in KEPT for name in names), 1),
-        spent_s=tuple((forward + again + backward).tolist()),
-    )
+        weight_s = sum(count * cost.weight_s for count, cost in held)
+        if (
+            layout.microbatches(training.global_batch) > 1
+        ):  # gradients are added up: two are read, one written
+            added_s = 3 * size.gradients * parameters / machine.hbm_bytes_per_s
+            backward[HBM] += added_s
+            weight_s += added_s
+        kept = [(count, *cost.kept_bytes(way)) for count, cost, way in ways]
+        arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
+        at_end = cut.start == 0 or cut.stop == len(workload.order)
+        replicas = layout.group("dp-cp").ranks
+        return Stage(
+            forward_s=float(forward.sum()),
+            recompute_s=float(again.sum()),
+            backward_s=float(backward.sum()),
+            arriving_bytes=arriving,
+            longest_arriving_bytes=arriving,
+            departing_bytes=departing,
+            longest_departing_bytes=departing,
+            weight_bytes=size.weights * parameters,
+            fixed_bytes=state_bytes(parameters, size, layout.zero, replicas),
+            stash_bytes=sum(count * stashed for count, stashed, _ in kept),
+            work_bytes=max(work for _, _, work in kept),
+            **dict.fromkeys(NOT_APART, 0.0),
+            first_layer=cut.start,
+            last_layer=cut.stop - 1,
+            layout=layout,
+            gradient_bytes=size.gradients * parameters,
+            update_bytes=_update_bytes(training, layout, parameters, replicas),
+            tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
+            weight_s=weight_s,
+            pieces=max(sum(name not in KEPT for name in names), 1),
+            spent_s=tuple((forward + again + backward).tolist()),
+        )
+
+
+def _ways(
+    held: Sequence[tuple[int, LayerCost]], recompute: Recompute, recomputed: int | None
+) -> Iterator[tuple[int, LayerCost, Recompute]]:
+    """Layers with what they run forward again: of those that may, the first ones as far as told."""
+    left = inf if recomputed is None else recomputed
+    for count, cost in held:
+        again = 0 if cost.layer.name in KEPT else int(min(count, left))
+        left -= again
+        for number, way in ((again, recompute), (count - again, "none")):
+            if number:
+                yield number, cost, way
 
 
 def _update_bytes(training: ModelTraining, layout: Layout, parameters: int, replicas: int) -> float:
