@@ -1,0 +1,99 @@
+"""Many layouts at once, as arrays by field, for rules, bounds and memory of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self, cast
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Ints
+from phaze.layout import Layout, Recompute, Zero
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutGrid:
+    """Layouts as arrays, all of shape (N,); fields mean what they mean in `Layout`, in mixed precision."""
+
+    tp: Ints
+    cp: Ints
+    pp: Ints
+    vp: Ints
+    dp: Ints
+    microbatch: Ints
+    zero: Ints
+    sequence_parallel: Bools
+    schedule: Ints
+    """Place in `schedules`."""
+    recompute: Ints
+    """Place in `recomputes`."""
+    schedules: tuple[str, ...]
+    recomputes: tuple[Recompute, ...]
+
+    def __len__(self) -> int:
+        """Number of layouts, N."""
+        return len(self.tp)
+
+    @property
+    def stages(self) -> Ints:
+        """Virtual stages of the pipeline, pp · vp, (N,)."""
+        return self.pp * self.vp
+
+    @property
+    def sharers(self) -> Ints:
+        """Ranks that hold the same weights, dp · cp, (N,)."""
+        return self.dp * self.cp
+
+    def microbatches(self, global_batch: int) -> Ints:
+        """Microbatches of a replica in a batch, (N,)."""
+        return global_batch // (self.microbatch * self.dp)
+
+    def under(self, *schedules: str) -> Bools:
+        """Layouts whose schedule is one of these, (N,)."""
+        return np.isin(self.schedule, [i for i, name in enumerate(self.schedules) if name in schedules])
+
+    def take(self, which: Bools | Ints) -> Self:
+        """Layouts at places, or where a mask is true."""
+        return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
+
+    def schedule_of(self, place: int) -> str:
+        """Schedule of one layout."""
+        return self.schedules[int(self.schedule[place])]
+
+    def layout(self, place: int) -> Layout:
+        """One layout; its schedule is apart (`schedule_of`)."""
+        return Layout(
+            tp=int(self.tp[place]),
+            cp=int(self.cp[place]),
+            pp=int(self.pp[place]),
+            vp=int(self.vp[place]),
+            dp=int(self.dp[place]),
+            microbatch=int(self.microbatch[place]),
+            sequence_parallel=bool(self.sequence_parallel[place]),
+            zero=cast(Zero, int(self.zero[place])),
+            recompute=self.recomputes[self.recompute[place]],
+        )
+
+    @classmethod
+    def of(
+        cls,
+        layouts: Sequence[tuple[Layout, str]],
+        schedules: tuple[str, ...],
+        recomputes: tuple[Recompute, ...],
+    ) -> Self:
+        """Grid of layouts, each with its schedule."""
+        each = [layout for layout, _ in layouts]
+        whole = ("tp", "cp", "pp", "vp", "dp", "microbatch", "zero")
+        return cls(
+            **{name: np.array([getattr(layout, name) for layout in each], np.int64) for name in whole},
+            sequence_parallel=np.array([layout.sequence_parallel for layout in each], np.bool_),
+            schedule=np.array([schedules.index(name) for _, name in layouts], np.int64),
+            recompute=np.array([recomputes.index(layout.recompute) for layout in each], np.int64),
+            schedules=schedules,
+            recomputes=recomputes,
+        )
+
+
+COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in ("schedules", "recomputes"))
+"""Fields of a grid that are arrays."""

@@ -1,0 +1,91 @@
+"""Layouts that Megatron-Core runs, as its main branch of August 2026 checks them.
+
+Sources are `megatron/training/arguments.py`, `TransformerConfig`, `pipeline_parallel/schedules.py` and
+`pipeline_parallel_layer_layout.py`. Every tp >= 2 is legal with and without sequence parallelism, which only
+experts need. The vocabulary is padded to a multiple of 128 · tp, so that it forbids nothing.
+"""
+
+import numpy as np
+
+from phaze.base.arrays import Bools
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import (
+    BATCH,
+    FEED_FORWARD,
+    HEADS,
+    PIPELINE,
+    SEQUENCE_PARALLEL,
+    STAGES,
+    VIRTUAL_STAGES,
+    WHOLE_GROUPS,
+    Rule,
+    Runtime,
+    TrainingTask,
+    leaves_rest,
+)
+
+
+def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig`: query groups are dealt out, or each is held by several ranks."""
+    groups = task.model.kv_heads
+    return leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
+
+
+def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`validate_args`: every rank has a chunk from the front and one from the back of a causal sequence."""
+    return (grid.cp > 1) & leaves_rest(task.sequence, 2 * grid.cp)
+
+
+def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Reduce-scatters along the sequence need equal slices."""
+    return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
+
+
+def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Megatron-FSDP combines with tp, cp and ep (its documentation); asked for with pp in issue 1455."""
+    return (grid.zero >= 2) & (grid.pp > 1)
+
+
+MEGATRON = Runtime(
+    name="megatron",
+    version="Megatron-Core, main of August 2026",
+    schedules=("1f1b", "interleaved"),
+    zeros=(0, 1, 2, 3),
+    recomputes=("none", "selective", "full"),
+    sequence_parallel=(False, True),
+    rules=(
+        VIRTUAL_STAGES,
+        PIPELINE,
+        HEADS,
+        Rule(
+            "key-value heads",
+            "key-value heads {kv_heads} must be a multiple or a divisor of tp, got {tp}",
+            _key_value_heads,
+        ),
+        FEED_FORWARD,
+        SEQUENCE_PARALLEL,
+        Rule(
+            "context parallel",
+            "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}",
+            _context_parallel,
+        ),
+        Rule(
+            "sequence slices",
+            "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and "
+            "tp {tp}",
+            _sequence_slices,
+        ),
+        BATCH,
+        STAGES,
+        # With groups of pp microbatches, the default of --microbatch-group-size-per-virtual-pipeline-stage: a
+        # last group of fewer than pp is refused (forward_backward_pipelining_with_interleaving).
+        WHOLE_GROUPS,
+        Rule(
+            "sharded pipeline",
+            "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got {pp}",
+            _sharded_pipeline,
+        ),
+    ),
+)
+"""Megatron-Core: zero 1 is its distributed optimizer, 2 and 3 are Megatron-FSDP (`optim_grads`,
+`optim_grads_params`), its recomputation `full` or `selective` of `core_attn`."""

@@ -1,0 +1,112 @@
+"""Layouts that torchtitan runs, as its main branch of August 2026 and torch 2.13 check them.
+
+Sources are torchtitan's `parallel_dims.py`, `pipeline_parallel.py` and the configurations of its decoders,
+and `torch.distributed.pipelining.schedules`. Every tp >= 2 is legal with and without sequence parallelism
+(`enable_sequence_parallel`). The feed-forward network is cut evenly here, which torchtitan does not ask for.
+"""
+
+import numpy as np
+
+from phaze.base.arrays import Bools
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import (
+    BATCH,
+    FEED_FORWARD,
+    HEADS,
+    PIPELINE,
+    SEQUENCE_PARALLEL,
+    STAGES,
+    VIRTUAL_STAGES,
+    WHOLE_GROUPS,
+    Rule,
+    Runtime,
+    TrainingTask,
+    leaves_rest,
+)
+
+
+def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Configurations of decoders: key-value heads are dealt out, none is held twice."""
+    return leaves_rest(task.model.kv_heads, grid.tp)
+
+
+def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`ParallelDims.seq_len_divisor`, whether or not the sequence is cut."""
+    return leaves_rest(task.sequence, 2 * grid.tp * grid.cp)
+
+
+def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`PipelineScheduleSingle` refuses a pipeline that a batch does not fill."""
+    single = grid.under("1f1b", "gpipe") & (grid.pp > 1)
+    short: Bools = grid.microbatches(task.global_batch) < grid.pp
+    return single & short
+
+
+def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`ScheduleInterleaved1F1B` deals the microbatches to m // pp rounds of equal size."""
+    count = grid.microbatches(task.global_batch)
+    return grid.under("interleaved") & leaves_rest(count, np.maximum(1, count // grid.pp))
+
+
+def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`ParallelDims.fsdp_enabled`: weights are always sharded over cp."""
+    return (grid.zero == 0) & (grid.cp > 1)
+
+
+def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Configurations of decoders refuse a matrix that two stages would share."""
+    broken: Bools = (grid.pp > 1) & task.model.tied_embeddings
+    return broken
+
+
+TORCHTITAN = Runtime(
+    name="torchtitan",
+    version="torchtitan, main of August 2026, with torch 2.13",
+    schedules=("1f1b", "interleaved", "gpipe", "zb-h1"),
+    zeros=(0, 2, 3),
+    recomputes=("none", "selective", "full"),
+    sequence_parallel=(False, True),
+    rules=(
+        VIRTUAL_STAGES,
+        PIPELINE,
+        HEADS,
+        Rule(
+            "key-value heads",
+            "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
+            _key_value_heads,
+        ),
+        FEED_FORWARD,
+        SEQUENCE_PARALLEL,
+        Rule(
+            "sequence slices",
+            "the sequence {sequence} must be a multiple of 2 * tp * cp, got tp {tp} and cp {cp}",
+            _sequence_slices,
+        ),
+        BATCH,
+        STAGES,
+        Rule(
+            "few microbatches",
+            "microbatches of a replica must be at least pp {pp} under {schedule}, got {microbatches}",
+            _few_microbatches,
+        ),
+        Rule(
+            "rounds",
+            "microbatches of a replica must fall into equal rounds of at least pp {pp} under interleaved, "
+            "got {microbatches}",
+            _rounds,
+        ),
+        # Not torchtitan's: rounds of another size than pp have another order of passes than is simulated.
+        WHOLE_GROUPS,
+        Rule(
+            "replicas", "zero 0 replicates the weights, but cp shards them, cp must be 1, got {cp}", _replicas
+        ),
+        Rule(
+            "tied pipeline",
+            "weight tying is not supported with a pipeline, pp must be 1 with tied embeddings, got {pp}",
+            _tied_pipeline,
+        ),
+    ),
+)
+"""torchtitan: zero 0 is `replicate`, 2 FSDP2 that keeps the gathered weights until the backward pass
+(`fsdp_reshard_after_forward: never`, its default in a pipeline), 3 one that does not (`always`); zb-h1 is a
+schedule by CSV."""

@@ -1,0 +1,186 @@
+"""A runtime refuses what its own checks refuse, with the values, and runs the neighbour of it."""
+
+from typing import NamedTuple
+
+import pytest
+
+from phaze.layout import Layout
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.model import Model
+from tests.unit.runtimes.examples import SMALL
+
+UNEVEN = SMALL.model_copy(update={"feed_forward": 282})
+TIED = SMALL.model_copy(update={"tied_embeddings": True})
+BOTH = (MEGATRON, TORCHTITAN)
+
+
+class Refused(NamedTuple):
+    """A layout with its schedule that breaks one rule, and a legal one beside it."""
+
+    runtimes: tuple[Runtime, ...]
+    rule: str
+    wrong: tuple[Layout, str]
+    right: tuple[Layout, str]
+    reason: str
+    model: Model = SMALL
+    global_batch: int = 24
+
+
+CASES = [
+    Refused(
+        BOTH, "virtual stages", (Layout(pp=2), "interleaved"), (Layout(pp=2, vp=2), "interleaved"),
+        "vp must be >= 2 under interleaved and 1 otherwise, got 1 under interleaved",
+    ),
+    Refused(
+        BOTH, "virtual stages", (Layout(pp=2, vp=2), "1f1b"), (Layout(pp=2), "1f1b"),
+        "vp must be >= 2 under interleaved and 1 otherwise, got 2 under 1f1b",
+    ),
+    Refused(
+        (TORCHTITAN,), "pipeline", (Layout(), "zb-h1"), (Layout(pp=2), "zb-h1"),
+        "zb-h1 needs a pipeline, pp must be >= 2, got 1",
+    ),
+    Refused(
+        BOTH, "heads", (Layout(tp=8), "1f1b"), (Layout(tp=4), "1f1b"),
+        "heads 12 must be a multiple of tp, got 8",
+    ),
+    Refused(
+        (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=12), "1f1b"),
+        "key-value heads 4 must be a multiple or a divisor of tp, got 6",
+    ),
+    Refused(
+        (TORCHTITAN,), "key-value heads", (Layout(tp=12), "1f1b"), (Layout(tp=4), "1f1b"),
+        "key-value heads 4 must be a multiple of tp, got 12",
+    ),
+    Refused(
+        BOTH, "feed-forward", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
+        "the feed-forward width 282 must be a multiple of tp, got 4", model=UNEVEN,
+    ),
+    Refused(
+        BOTH, "sequence parallel", (Layout(sequence_parallel=True), "1f1b"),
+        (Layout(tp=2, sequence_parallel=True), "1f1b"),
+        "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got 1",
+    ),
+    Refused(
+        (MEGATRON,), "context parallel", (Layout(cp=16), "1f1b"), (Layout(cp=15), "1f1b"),
+        "the sequence 240 must be a multiple of 2 * cp, got cp 16",
+    ),
+    Refused(
+        (MEGATRON,), "sequence slices", (Layout(tp=4, cp=24, sequence_parallel=True), "1f1b"),
+        (Layout(tp=4, cp=24), "1f1b"),
+        "the sequence 240 must be a multiple of cp * tp with sequence_parallel, got cp 24 and tp 4",
+    ),
+    Refused(
+        (TORCHTITAN,), "sequence slices", (Layout(tp=4, cp=4, zero=3), "1f1b"),
+        (Layout(tp=4, cp=5, zero=3), "1f1b"),
+        "the sequence 240 must be a multiple of 2 * tp * cp, got tp 4 and cp 4",
+    ),
+    Refused(
+        BOTH, "batch", (Layout(dp=5, microbatch=2), "1f1b"), (Layout(dp=4, microbatch=2), "1f1b"),
+        "microbatch * dp must divide the global batch 24, got 10",
+    ),
+    Refused(
+        BOTH, "stages", (Layout(pp=3, vp=3), "interleaved"), (Layout(pp=2, vp=4), "interleaved"),
+        "pp * vp must be at most 8, the 6 layers, embedding and head, as no stage may be empty, got 9",
+    ),
+    Refused(
+        BOTH, "whole groups", (Layout(pp=4, vp=2, dp=4), "interleaved"),
+        (Layout(pp=4, vp=2, dp=2), "interleaved"),
+        "microbatches of a replica must be a multiple of pp 4 under interleaved, got 6",
+    ),
+    Refused(
+        (MEGATRON,), "sharded pipeline", (Layout(pp=2, dp=2, zero=2), "1f1b"),
+        (Layout(pp=2, dp=2, zero=1), "1f1b"),
+        "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got 2",
+    ),
+    Refused(
+        (TORCHTITAN,), "few microbatches", (Layout(pp=4, dp=8), "gpipe"), (Layout(pp=4, dp=8), "zb-h1"),
+        "microbatches of a replica must be at least pp 4 under gpipe, got 3",
+    ),
+    Refused(
+        (TORCHTITAN,), "rounds", (Layout(pp=3, vp=2), "interleaved"), (Layout(pp=4, vp=2), "interleaved"),
+        "microbatches of a replica must fall into equal rounds of at least pp 3 under interleaved, got 20",
+        global_batch=20,
+    ),
+    Refused(
+        (TORCHTITAN,), "replicas", (Layout(cp=2), "1f1b"), (Layout(cp=2, zero=2), "1f1b"),
+        "zero 0 replicates the weights, but cp shards them, cp must be 1, got 2",
+    ),
+    Refused(
+        (TORCHTITAN,), "tied pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
+        "weight tying is not supported with a pipeline, pp must be 1 with tied embeddings, got 2", model=TIED,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.runtimes[0].name}-{case.rule}")
+def test_a_rule_names_what_it_refuses_and_lets_its_neighbour_pass(case: Refused) -> None:
+    for runtime in case.runtimes:
+        wrong, right = (
+            TrainingTask(case.model, 240, case.global_batch, layout.devices)
+            for layout, _ in (case.wrong, case.right)
+        )
+        assert runtime.why_not(wrong, *case.wrong) == f"{runtime.name}: {case.reason}"
+        assert runtime.why_not(right, *case.right) is None
+        grid = LayoutGrid.of([case.wrong, case.right], runtime.schedules, runtime.recomputes)
+        assert runtime.illegal(wrong, grid)[case.rule].tolist() == [True, False]
+
+
+def test_every_rule_has_a_case() -> None:
+    for runtime in BOTH:
+        assert {rule.name for rule in runtime.rules} == {
+            case.rule for case in CASES if runtime in case.runtimes
+        } | ({"pipeline"} if runtime is MEGATRON else set())
+
+
+@pytest.mark.parametrize(
+    ("layout", "schedule", "reason"),
+    [
+        (Layout(dp=2), "gpipe", "schedule must be one of 1f1b, interleaved, got gpipe"),
+        (Layout(dp=2, ep=2), "1f1b", "ep must be one of 1, got 2"),
+        (Layout(dp=3), "1f1b", "tp * cp * pp * dp must be the 2 devices, got 3"),
+    ],
+)
+def test_what_megatron_has_no_word_for_is_refused(layout: Layout, schedule: str, reason: str) -> None:
+    assert MEGATRON.why_not(TrainingTask(SMALL, 240, 24, 2), layout, schedule) == f"megatron: {reason}"
+
+
+def test_torchtitan_has_no_sharded_optimizer_alone() -> None:
+    task = TrainingTask(SMALL, 240, 24, 2)
+    assert TORCHTITAN.why_not(task, Layout(dp=2, zero=1), "1f1b") == (
+        "torchtitan: zero must be one of 0, 2, 3, got 1"
+    )
+
+
+LLAMA_405B = Model(
+    name="llama-3.1-405b", layers=126, hidden=16384, heads=128, key_value_heads=8, feed_forward=53248,
+    vocabulary=128256, positions="rotary", position_count=131072, tied_embeddings=False,
+)  # fmt: skip
+GPT_145B = Model(
+    name="gpt-145b", layers=80, hidden=12288, heads=96, feed_forward=49152, vocabulary=51200,
+    position_count=2048, fused_qkv=True,
+)  # fmt: skip
+GPT_1T = GPT_145B.model_copy(
+    update={"name": "gpt-1t", "layers": 128, "hidden": 25600, "heads": 160, "feed_forward": 102400}
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "sequence", "global_batch", "layout", "schedule"),
+    [
+        # Llama 3 (Dubey et al. 2024, Table 4), here with a layer, or the embedding or head, a virtual stage.
+        (LLAMA_405B, 8192, 2048, Layout(8, 1, 1, 1, 16, 8, 128, 1, True, 1), "interleaved"),
+        (LLAMA_405B, 131072, 128, Layout(8, 16, 1, 1, 16, 8, 8, 1, True, 1), "interleaved"),
+        # Narayanan et al. (SC 2021, Table 1).
+        (GPT_145B, 2048, 2304, Layout(tp=8, pp=8, vp=2, dp=24, microbatch=2), "interleaved"),
+        (GPT_1T, 2048, 3072, Layout(tp=8, pp=64, dp=6, microbatch=1), "1f1b"),
+    ],
+    ids=["llama-3-405b", "llama-3-405b-long", "gpt-145b", "gpt-1t"],
+)
+def test_published_layouts_are_legal(
+    model: Model, sequence: int, global_batch: int, layout: Layout, schedule: str
+) -> None:
+    task = TrainingTask(model, sequence, global_batch, layout.devices)
+    assert MEGATRON.why_not(task, layout, schedule) is None

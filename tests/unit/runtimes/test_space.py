@@ -1,0 +1,113 @@
+"""The space holds every layout once, and what is fixed of it alone."""
+
+from itertools import product
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.layout import Layout
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.space import space
+from phaze.runtimes.torchtitan import TORCHTITAN
+from tests.unit.runtimes.examples import SMALL
+
+
+def listed(grid: LayoutGrid) -> list[tuple[Layout, str]]:
+    return [(grid.layout(place), grid.schedule_of(place)) for place in range(len(grid))]
+
+
+def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]:
+    """Every combination of numbers up to the devices, sorted out one by one."""
+    numbers = range(1, task.devices + 1)
+    widths = [w for w in product(numbers, repeat=4) if w[0] * w[1] * w[2] * w[3] == task.devices]
+    batches = [b for b in range(1, 65) if task.global_batch % b == 0]
+    stages = range(1, task.model.layers + 3)
+    found = set()
+    for (tp, cp, pp, dp), microbatch, vp, schedule, zero, cut, recompute in product(
+        widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), runtime.recomputes
+    ):
+        interleaves = schedule == "interleaved"
+        nameless = (zero and dp * cp == 1) or (cut and tp == 1) or (schedule != "1f1b" and pp == 1)
+        if nameless or interleaves != (vp > 1) or (interleaves and pp * vp > task.model.layers + 2):
+            continue
+        found.add((Layout(tp, cp, 1, 1, pp, vp, dp, microbatch, cut, zero, recompute), schedule))
+    return found
+
+
+@pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)
+@pytest.mark.parametrize(("devices", "global_batch"), [(8, 12), (16, 8)])
+def test_the_space_is_what_counting_one_by_one_finds(
+    runtime: Runtime, devices: int, global_batch: int
+) -> None:
+    task = TrainingTask(SMALL, 240, global_batch, devices)
+    grid = space(runtime, task)
+    found = listed(grid)
+    assert len(found) == len(set(found)) == len(grid)
+    assert set(found) == brute_force(runtime, task)
+
+
+def test_rules_of_all_at_once_are_those_of_one() -> None:
+    task = TrainingTask(SMALL, 240, 24, 12)
+    for runtime in (MEGATRON, TORCHTITAN):
+        grid = space(runtime, task)
+        broken = runtime.illegal(task, grid)
+        refused = [any(places[i] for places in broken.values()) for i in range(len(grid))]
+        assert 0 < sum(refused) < len(grid)
+        assert refused == [runtime.why_not(task, *one) is not None for one in listed(grid)]
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"tp": 2, "pp": 4},
+        {"schedule": "interleaved", "vp": 2},
+        {"zero": 1, "recompute": "full", "dp": 4},
+        {"sequence_parallel": 1, "microbatch": 3},
+    ],
+    ids="-".join,
+)
+def test_what_is_fixed_is_the_part_of_the_space_that_has_it(fixed: dict[str, int | str]) -> None:
+    task = TrainingTask(SMALL, 240, 24, 16)
+
+    def has(layout: Layout, schedule: str) -> bool:
+        return all(
+            (schedule if name == "schedule" else getattr(layout, name)) == value
+            for name, value in fixed.items()
+        )
+
+    assert listed(space(MEGATRON, task, fixed)) == [one for one in listed(space(MEGATRON, task)) if has(*one)]
+
+
+def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
+    task = TrainingTask(SMALL, 240, 256, 2)
+    assert space(MEGATRON, task).microbatch.max() == 64
+    assert set(space(MEGATRON, task, {"microbatch": 128}).microbatch) == {128}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ({"tensor": 2}, "tensor: is no field of a layout; there are tp, cp, pp"),
+        ({"schedule": "gpipe"}, "schedule: must be one of 1f1b, interleaved with megatron, got gpipe"),
+        ({"tp": 0}, "tp: must be a whole number >= 1, got 0"),
+        ({"vp": "two"}, "vp: must be a whole number >= 1, got two"),
+        ({"zero": 4}, "zero: must be one of 0, 1, 2, 3 with megatron, got 4"),
+        ({"tp": 3}, "megatron: no layout of 16 devices has tp=3"),
+        ({"pp": 1, "vp": 2}, "megatron: no layout of 16 devices has pp=1, vp=2"),
+    ],
+)
+def test_what_cannot_be_fixed_is_named(fixed: dict[str, int | str], message: str) -> None:
+    with pytest.raises(PhazeError, match=message.replace("(", "[(]")):
+        space(MEGATRON, TrainingTask(SMALL, 240, 24, 16), fixed)
+
+
+def test_a_grid_gives_back_its_layouts() -> None:
+    layouts = [
+        (Layout(tp=2, pp=2, vp=2, sequence_parallel=True, recompute="full"), "interleaved"),
+        (Layout(), "1f1b"),
+    ]
+    grid = LayoutGrid.of(layouts, MEGATRON.schedules, MEGATRON.recomputes)
+    assert listed(grid) == layouts
+    assert listed(grid.take(grid.tp == 1)) == layouts[1:]
