@@ -50,13 +50,13 @@ def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """`ParallelDims.fsdp_enabled`: weights are always sharded over cp."""
-    return (grid.zero == 0) & (grid.cp > 1)
+    return (grid.cp > 1) & (grid.zero < 1)
 
 
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Configurations of decoders refuse a matrix that two stages would share."""
-    broken: Bools = (grid.pp > 1) & task.model.tied_embeddings
-    return broken
+    most = 1 if task.model.tied_embeddings else task.devices
+    return grid.pp > most
 
 
 TORCHTITAN = Runtime(
