@@ -227,7 +227,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         tiled_systems=load_tiled_systems(study.tiled, folder),
         tiled_flops=tiled_flops(study.tiled, folder),
         tiled_models={
-            name: load_tiled_model(name, folder)
+            name: load_transformer(name, "tiled: batches", folder)
             for case in study.tiled.cases.values()
             for name in case.batches
         },
@@ -281,11 +281,15 @@ def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
     return load_model(_model_path(model, folder))
 
 
-def load_tiled_model(name: str, folder: Path = FOLDER) -> Model:
-    """Transformer by the name of its spec; PhazeError where it is another kind of model."""
+def load_transformer(name: str, where: str, folder: Path = FOLDER) -> Model:
+    """Transformer by the name of its spec in config/models, or by the path of a spec or a `config.json`.
+
+    Raises PhazeError for a name that there is not, with the nearest, and for another kind of model; `where`
+    says who asked.
+    """
     model = load_model_named(name, folder)
     if not isinstance(model, Model):
-        raise PhazeError(f"tiled: batches: {name} must be a transformer, got {type(model).__name__}")
+        raise PhazeError(f"{where}: {name} must be a transformer, got {type(model).__name__}")
     return model
 
 

@@ -1,6 +1,7 @@
 """Where files of the configuration lie, and what they hold as keys and values."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
@@ -25,11 +26,15 @@ def is_there(path: Path) -> bool:
 
 
 def named_file(noun: str, name: str, folder: Path) -> Path:
-    """File of a name in a folder; PhazeError with the names that there are."""
+    """File of a name in a folder; PhazeError with the names that there are, and the nearest of them."""
     path = folder / f"{name}.yaml"
     if not (PLAIN.fullmatch(name) and path.is_file()):
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
-        raise PhazeError(f"{shown(path)}: there is no {noun} {short(name)}; there are {known}")
+        known = sorted(p.stem for p in folder.glob("*.yaml"))
+        near = get_close_matches(name.lower(), known)
+        raise PhazeError(
+            f"{shown(path)}: there is no {noun} {short(name)}; there are {', '.join(known) or 'none'}"
+            + (f"; nearest is {', then '.join(near)}" if near else "")
+        )
     return within(folder, path)
 
 

@@ -8,6 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from phaze.base.errors import PhazeError
+from phaze.spec.config import load_transformer
 from phaze.spec.model import Model, load_model, parse_model
 from tests.oracles.parameters import training_head_parameters
 
@@ -21,6 +22,9 @@ PUBLISHED = {
     "bert-large": 335_141_888,
     "llama2-7b": 6_738_415_616,
     "llama2-70b": 68_976_648_192,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
 }
 
 MEGATRON = {
@@ -222,3 +226,19 @@ def test_a_sequence_needs_positions() -> None:
     load_model(SPECS / "llama2-7b.yaml").check_sequence(1_000_000, "study")
     with pytest.raises(PhazeError, match="sequence: 0"):
         load_model(SPECS / "llama2-7b.yaml").check_sequence(0, "study")
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(PhazeError, match=r"no model 'Llama-3.1-8'; there are .*; nearest is llama-3\.1-8b"):
+        load_transformer("Llama-3.1-8", "plan")
+    with pytest.raises(PhazeError, match=r"no model 'zzz'; there are .*t-76b$"):
+        load_transformer("zzz", "plan")
+
+
+def test_only_a_transformer_is_one(tmp_path: Path) -> None:
+    path = spec(tmp_path, (SPECS / "llama-3.1-8b.yaml").read_text(), "own.yaml")
+    assert load_transformer(str(path), "plan") == load_transformer("llama-3.1-8b", "plan").model_copy(
+        update={"name": "own"}
+    )
+    with pytest.raises(PhazeError, match="plan: swin-l must be a transformer, got Swin"):
+        load_transformer("swin-l", "plan")

@@ -6,7 +6,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
-from phaze.spec.config import load_tiled_model
+from phaze.spec.config import load_transformer
 from phaze.spec.systems import load_tiled_systems
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledPoint, TiledStudy
@@ -28,7 +28,7 @@ CASE = TiledCase(
 
 
 def test_a_point_has_a_run_for_every_combination_and_shows_its_jobs_and_links() -> None:
-    found = simulate_point("toy", POINT, load_tiled_model("gpt2"), CHIP)
+    found = simulate_point("toy", POINT, load_transformer("gpt2", "case"), CHIP)
     runs, jobs, links = (found[table.name] for table in (TiledRuns, TiledJobs, TiledLinks))
     assert len(runs) == 4
     assert set(runs["data"]) == {2}
@@ -42,7 +42,7 @@ def test_a_point_has_a_run_for_every_combination_and_shows_its_jobs_and_links() 
 
 def test_only_a_picture_needs_jobs_and_links() -> None:
     point = POINT.model_copy(update={"show": "table", "microbatches": (2,), "layouts": ("line",)})
-    found = simulate_point("toy", point, load_tiled_model("gpt2"), CHIP)
+    found = simulate_point("toy", point, load_transformer("gpt2", "case"), CHIP)
     assert len(found["tiled_runs"]) == 1
     assert found["tiled_jobs"].empty
     assert found["tiled_links"].empty
@@ -66,7 +66,7 @@ def test_stages_lie_in_the_chips_own_blocks_or_where_the_user_says() -> None:
 def test_what_cannot_be_mapped_is_refused(update: dict[str, object], message: str) -> None:
     point: TiledPoint = POINT.model_copy(update={"layouts": ("s-shaped",), **update})
     with pytest.raises(PhazeError, match=message):
-        simulate_point("toy", point, load_tiled_model("gpt2"), CHIP)
+        simulate_point("toy", point, load_transformer("gpt2", "case"), CHIP)
 
 
 def test_own_tiles_are_for_the_layout_own_alone() -> None:
@@ -76,7 +76,7 @@ def test_own_tiles_are_for_the_layout_own_alone() -> None:
 
 def test_a_model_of_images_is_no_transformer() -> None:
     with pytest.raises(PhazeError, match="resnet-50 must be a transformer, got ResNet"):
-        load_tiled_model("resnet-50")
+        load_transformer("resnet-50", "case")
 
 
 def test_figure_6_is_a_row_for_every_ring() -> None:
