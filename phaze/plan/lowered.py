@@ -26,7 +26,7 @@ from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
 from phaze.spec.system import AttentionSpeed, Device, Stack
-from phaze.spec.systems import load_cluster, load_stack
+from phaze.spec.systems import load_cluster, load_stack, sized
 from phaze.workload.operators import Operator, Part
 from phaze.workload.workload import Layer, Workload
 
@@ -45,12 +45,16 @@ KEPT = ("embedding", "head")
 """Layers that are never recomputed."""
 
 
-def load_machine(system: str, folder: Path = FOLDER, stack: str | None = None) -> Machine:
+def load_machine(
+    system: str, folder: Path = FOLDER, stack: str | None = None, devices: int | None = None
+) -> Machine:
     """System of config/systems, or of a YAML file by path, that says its device and its levels.
 
-    `stack` names a file of config/stacks, or is the path of one; the system's own unless given.
+    `stack` names a file of config/stacks, or is the path of one; the system's own unless given. `devices` is
+    their number where it is not the system's (`sized`).
     """
     cluster, device = load_cluster(system, folder)
+    cluster = cluster if devices is None else sized(cluster, devices, system)
     cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
     machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles)
     name = stack or cluster.stack

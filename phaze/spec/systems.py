@@ -118,6 +118,30 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     return cluster, _read_device(_device_path(cluster.device, folder, path.parent))
 
 
+def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
+    """Cluster with so many devices: the levels that they need, or the outermost one grown.
+
+    A level that grows keeps bandwidth, latency and share for every device, as larger clusters are built. A
+    part of a torus has levels alone, since nothing says which box it is. Raises PhazeError, naming `where`,
+    for a number that does not fill the groups inside, and where nothing can grow: a torus, and a system of one
+    level, which says nothing of links to other groups.
+    """
+    if devices == cluster.devices:
+        return cluster
+    inner = [level for level in cluster.levels[:-1] if level.devices < devices]
+    outer = next((level for level in cluster.levels if level.devices >= devices), cluster.levels[-1])
+    if devices > cluster.devices and (cluster.torus is not None or len(cluster.levels) == 1):
+        kind = "a torus" if cluster.torus is not None else "one level, with no network to others"
+        raise PhazeError(
+            f"{where}: devices must be at most {cluster.devices}, as it is {kind}, got {devices}"
+        )
+    if devices < 1 or (inner and devices % inner[-1].devices):
+        least = f"a multiple of {inner[-1].devices}, whole groups of a level" if inner else ">= 1"
+        raise PhazeError(f"{where}: devices must be {least}, got {devices}")
+    levels = (*inner, outer.model_copy(update={"devices": devices}))
+    return cluster.model_copy(update={"levels": levels, "torus": None})
+
+
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
     """Software stack of config/stacks by name, or of a YAML file by path."""
     return Stack.from_file(Path(name) if is_path(name) else named_file("stack", name, folder / "stacks"))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of
+from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of, sized
 
 PEAK_FLOPS = {"a100-80gb": 312e12, "h100-80gb": 989e12, "tpu-v4": 275e12}
 
@@ -70,3 +70,43 @@ def test_a_mistake_in_a_cluster_is_one_clear_message(
     path.write_text(yaml.safe_dump(fields))
     with pytest.raises(PhazeError, match=message):
         load_cluster(str(path))
+
+
+def test_a_system_grows_on_its_outermost_level_and_shrinks_to_the_levels_that_are_needed() -> None:
+    cluster, _ = load_cluster("h100")
+    for devices, widths in {
+        16384: [8, 16384], 6144: [8, 6144], 64: [8, 64], 16: [8, 16], 8: [8], 4: [4], 3: [3], 1: [1],
+    }.items():  # fmt: skip
+        other = sized(cluster, devices, "h100")
+        assert [level.devices for level in other.levels] == widths
+        assert [level.bandwidth_bytes_per_s for level in other.levels] == [450e9, 50e9][: len(widths)]
+    assert sized(sized(cluster, 16384, "h100"), 6144, "h100") == cluster
+
+
+def test_a_part_of_a_torus_has_levels_alone() -> None:
+    pod, _ = load_cluster("tpu-v4")
+    part = sized(pod, 512, "tpu-v4")
+    assert (part.devices, part.torus) == (512, None)
+    assert sized(pod, 4096, "tpu-v4").torus is not None
+
+
+@pytest.mark.parametrize(
+    ("system", "devices", "message"),
+    [
+        ("h100", 12, "h100: devices must be a multiple of 8, whole groups of a level, got 12"),
+        ("h100", 16380, "h100: devices must be a multiple of 8, whole groups of a level, got 16380"),
+        ("h100", 0, "h100: devices must be >= 1, got 0"),
+        ("tpu-v4", 8192, "tpu-v4: devices must be at most 4096, as it is a torus, got 8192"),
+    ],
+)
+def test_devices_that_a_system_cannot_have_are_refused(system: str, devices: int, message: str) -> None:
+    with pytest.raises(PhazeError, match=f"^{message}$"):
+        sized(load_cluster(system)[0], devices, system)
+
+
+def test_one_level_cannot_grow() -> None:
+    node = sized(load_cluster("h100")[0], 8, "h100")
+    with pytest.raises(
+        PhazeError, match="node: devices must be at most 8, as it is one level, with no network"
+    ):
+        sized(node, 16, "node")
