@@ -123,8 +123,8 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
 
     A level that grows keeps bandwidth, latency and share for every device, as larger clusters are built. A
     part of a torus has levels alone, since nothing says which box it is. Raises PhazeError, naming `where`,
-    for a number that does not fill the groups inside, and where nothing can grow: a torus, and a system of one
-    level, which says nothing of links to other groups.
+    for a number that does not fill the groups inside, and where nothing can grow: a torus, and a system of
+    one level, which says nothing of links to other groups.
     """
     if devices == cluster.devices:
         return cluster
