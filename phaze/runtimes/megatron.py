@@ -60,6 +60,7 @@ MEGATRON = Runtime(
         Rule(
             "key-value heads",
             "key-value heads {kv_heads} must be a multiple or a divisor of tp, got {tp}",
+            ("tp",),
             _key_value_heads,
         ),
         FEED_FORWARD,
@@ -67,12 +68,14 @@ MEGATRON = Runtime(
         Rule(
             "context parallel",
             "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}",
+            ("cp",),
             _context_parallel,
         ),
         Rule(
             "sequence slices",
             "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and "
             "tp {tp}",
+            ("sequence_parallel", "tp", "cp"),
             _sequence_slices,
         ),
         BATCH,
@@ -83,6 +86,7 @@ MEGATRON = Runtime(
         Rule(
             "sharded pipeline",
             "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got {pp}",
+            ("zero", "pp"),
             _sharded_pipeline,
         ),
     ),

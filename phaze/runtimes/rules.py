@@ -37,6 +37,8 @@ class Rule:
     name: str
     reason: str
     """What is allowed and what was given, with fields of `values_of` in braces."""
+    columns: tuple[str, ...]
+    """Columns of the grid that it looks at."""
     broken: Callable[[TrainingTask, LayoutGrid], Bools]
     """Layouts that do not meet it, (N,)."""
 
@@ -147,27 +149,41 @@ def _whole_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
 VIRTUAL_STAGES = Rule(
     "virtual stages",
     "vp must be >= 2 under interleaved and 1 otherwise, got {vp} under {schedule}",
+    ("schedule", "vp"),
     _virtual_stages,
 )
-PIPELINE = Rule("pipeline", "{schedule} needs a pipeline, pp must be >= 2, got {pp}", _pipeline)
-HEADS = Rule("heads", "heads {heads} must be a multiple of tp, got {tp}", _heads)
-FEED_FORWARD = Rule(
-    "feed-forward", "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}", _feed_forward
+PIPELINE = Rule(
+    "pipeline", "{schedule} needs a pipeline, pp must be >= 2, got {pp}", ("schedule", "pp"), _pipeline
 )
-BATCH = Rule("batch", "microbatch * dp must divide the global batch {global_batch}, got {samples}", _batch)
+HEADS = Rule("heads", "heads {heads} must be a multiple of tp, got {tp}", ("tp",), _heads)
+FEED_FORWARD = Rule(
+    "feed-forward",
+    "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}",
+    ("tp",),
+    _feed_forward,
+)
+BATCH = Rule(
+    "batch",
+    "microbatch * dp must divide the global batch {global_batch}, got {samples}",
+    ("microbatch", "dp"),
+    _batch,
+)
 STAGES = Rule(
     "stages",
     "pp * vp must be at most {most_stages}, the {layers} layers, embedding and head, as no stage may be "
     "empty, got {stages}",
+    ("pp", "vp"),
     _stages,
 )
 SEQUENCE_PARALLEL = Rule(
     "sequence parallel",
     "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got {tp}",
+    ("sequence_parallel", "tp"),
     _sequence_parallel,
 )
 WHOLE_GROUPS = Rule(
     "whole groups",
     "microbatches of a replica must be a multiple of pp {pp} under interleaved, got {microbatches}",
+    ("schedule", "pp", "dp", "microbatch"),
     _whole_groups,
 )

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
-from phaze.runtimes.rules import ENDS, PIPELINED, Runtime, TrainingTask
+from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 LARGEST_MICROBATCH = 64
 """Samples of the largest microbatch in the space unless one is given, a limit of the search alone."""
+ROW, BECOMES = "row", "becomes"
+"""Columns of rows that are still to be chosen from: their row of widths, and how many layouts they are."""
 
 Columns = dict[str, Ints]
 Fixed = Mapping[str, int | str]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Legal layouts as a grid, and how many others there are."""
+
+    grid: LayoutGrid
+    layouts: int
+    """Layouts in all, legal or not."""
+    illegal: dict[str, int]
+    """Layouts that are not, each counted once, by the name of the first rule that it breaks; rules for widths
+    come before those for what is chosen within widths."""
+
+
+def legal_space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> Space:
+    """Layouts of `space` that a runtime can run; the others are counted, without being made one by one."""
+    return _enumerated(runtime, task, fixed or {}, runtime.rules)
 
 
 def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> LayoutGrid:
@@ -27,21 +47,41 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
     one slice, ZeRO of one rank. `fixed` gives values of columns, of schedule and recompute their words.
     Raises PhazeError for a column or a value that there is not, and where nothing is left.
     """
-    given = {name: _place(runtime, name, value) for name, value in (fixed or {}).items()}
-    columns = _widths(task.devices, given)
-    columns = _times(columns, "microbatch", _microbatches(task.global_batch, given), given)
-    columns = _with_schedules(columns, runtime, task.model.layers + ENDS, given)
-    columns = _times(columns, "zero", runtime.zeros, given, alone=columns["dp"] * columns["cp"] == 1)
-    cuts = [int(choice) for choice in runtime.sequence_parallel]
-    columns = _times(columns, "sequence_parallel", cuts, given, alone=columns["tp"] == 1)
-    columns = _times(columns, "recompute", range(len(runtime.recomputes)), given)
-    if not len(columns["tp"]):
-        said = ", ".join(f"{name}={value}" for name, value in (fixed or {}).items()) or "no value given"
+    return _enumerated(runtime, task, fixed or {}, ()).grid
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """Values of columns, from which every row of widths takes those of a range."""
+
+    columns: Columns
+    first: Ints
+    count: Ints
+
+
+def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequence[Rule]) -> Space:
+    """Layouts that break none of these rules.
+
+    A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
+    """
+    given = {name: _place(runtime, name, value) for name, value in fixed.items()}
+    widths = _widths(task.devices, given)
+    choices = _choices(widths, runtime, task, given)
+    becomes = np.prod([choice.count for choice in choices], axis=0)
+    columns = {**widths, ROW: np.arange(len(becomes)), BECOMES: becomes}
+    illegal = {rule.name: 0 for rule in rules}
+    for choice in (None, *choices):
+        known = columns.keys()
+        columns = columns if choice is None else _chosen(columns, choice)
+        for rule in rules:
+            if columns.keys() >= set(rule.columns) and (choice is None or not known >= set(rule.columns)):
+                broken = rule.broken(task, _grid(columns, runtime))
+                illegal[rule.name] = int(columns[BECOMES][broken].sum())
+                columns = _where(columns, ~broken)
+    if not becomes.sum():
+        said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
-    cut = columns.pop("sequence_parallel").astype(np.bool_)
-    return LayoutGrid(
-        **columns, sequence_parallel=cut, schedules=runtime.schedules, recomputes=runtime.recomputes
-    )
+    return Space(_grid(columns, runtime), int(becomes.sum()), illegal)
 
 
 def _place(runtime: Runtime, name: str, value: int | str) -> int:
@@ -67,61 +107,83 @@ def _place(runtime: Runtime, name: str, value: int | str) -> int:
 def _widths(devices: int, given: Mapping[str, int]) -> Columns:
     """All tp, cp, pp and dp whose product is the number of devices."""
     divisors = _divisors(devices)
-    columns: Columns = {"left": np.array([devices])}
-    for name in ("tp", "cp", "pp"):
-        columns = _times(columns, name, divisors, given)
-        columns = _where(columns, columns["left"] % columns[name] == 0)
-        columns["left"] = columns["left"] // columns[name]
-    columns["dp"] = columns.pop("left")
+    tp, cp, pp = (
+        each.ravel()
+        for each in np.meshgrid(
+            *(divisors if name not in given else np.array([given[name]]) for name in ("tp", "cp", "pp")),
+            indexing="ij",
+        )
+    )
+    columns = _where({"tp": tp, "cp": cp, "pp": pp}, devices % (tp * cp * pp) == 0)
+    columns["dp"] = devices // (columns["tp"] * columns["cp"] * columns["pp"])
     return _where(columns, columns["dp"] == given["dp"]) if "dp" in given else columns
 
 
-def _microbatches(global_batch: int, given: Mapping[str, int]) -> Ints:
-    divisors = _divisors(global_batch)
-    return divisors if "microbatch" in given else divisors[divisors <= LARGEST_MICROBATCH]
+def _choices(
+    widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]
+) -> list[_Choice]:
+    """Choices within widths, those first that rules look at."""
+    every = np.ones(len(widths["tp"]), np.bool_)
+    batches = _divisors(task.global_batch)
+    batches = batches if "microbatch" in given else batches[batches <= LARGEST_MICROBATCH]
+    cuts = np.array(runtime.sequence_parallel, np.int64)
+    return [
+        _free("microbatch", batches, every, given),
+        _schedules(widths["pp"], runtime, task.model.layers + ENDS, given),
+        _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
+        _free("sequence_parallel", cuts, widths["tp"] > 1, given),
+        _free("recompute", np.arange(len(runtime.recomputes)), every, given),
+    ]
 
 
-def _with_schedules(columns: Columns, runtime: Runtime, entries: int, given: Mapping[str, int]) -> Columns:
-    """Every schedule that a pipeline can have, under interleaved with every number of virtual stages."""
+def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Choice:
+    """Any of the values where a row is free, else the first of them."""
+    kept = values == given.get(name, values)
+    zeros = np.zeros(len(free), np.int64)
+    return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
+
+
+def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
+    """Schedules that a pipeline can have, under interleaved with every number of virtual stages."""
     ways = np.array(
         [
-            (pp, place, vp)
-            for pp in np.unique(columns["pp"])
+            (depth, place, vp)
+            for depth in np.unique(pp)
             for place, name in enumerate(runtime.schedules)
-            if pp > 1 or name not in PIPELINED
-            for vp in (range(2, entries // pp + 1) if name == "interleaved" else [1])
+            if depth > 1 or name not in PIPELINED
+            for vp in (range(2, entries // depth + 1) if name == "interleaved" else [1])
         ],
         dtype=np.int64,
     ).reshape(-1, 3)
     for name, column in (("schedule", 1), ("vp", 2)):
-        if name in given:
-            ways = ways[ways[:, column] == given[name]]
-    first, last = (np.searchsorted(ways[:, 0], columns["pp"], side) for side in ("left", "right"))
-    rows = np.repeat(np.arange(len(columns["pp"])), last - first)
-    way = np.arange(len(rows)) - np.repeat(np.cumsum(last - first) - last, last - first)
-    found = {name: values[rows] for name, values in columns.items()}
-    return {**found, "schedule": ways[way, 1], "vp": ways[way, 2]}
+        ways = ways[ways[:, column] == given[name]] if name in given else ways
+    first, last = (np.searchsorted(ways[:, 0], pp, side) for side in ("left", "right"))
+    return _Choice({"schedule": ways[:, 1], "vp": ways[:, 2]}, first, last - first)
 
 
-def _times(
-    columns: Columns,
-    name: str,
-    values: Sequence[int] | Ints,
-    given: Mapping[str, int],
-    alone: Bools | None = None,
-) -> Columns:
-    """Every row with every value of one more column; where it is alone, with the first value only."""
-    choices = np.asarray(values, np.int64)
-    rows = np.repeat(np.arange(len(next(iter(columns.values())))), len(choices))
-    column = np.tile(choices, len(rows) // max(len(choices), 1))
-    kept = np.ones(len(rows), np.bool_) if name not in given else column == given[name]
-    if alone is not None:
-        kept &= ~alone[rows] | (column == choices[0])
-    return {**{key: held[rows[kept]] for key, held in columns.items()}, name: column[kept]}
+def _chosen(columns: Columns, choice: _Choice) -> Columns:
+    """Every row with each of the values that it may take."""
+    count = choice.count[columns[ROW]]
+    source = np.repeat(np.arange(len(count)), count)
+    number = np.arange(len(source)) - (np.cumsum(count) - count)[source]
+    way = choice.first[columns[ROW]][source] + number
+    found = {name: values[source] for name, values in columns.items()}
+    found[BECOMES] = found[BECOMES] // count[source]
+    return found | {name: values[way] for name, values in choice.columns.items()}
 
 
 def _where(columns: Columns, kept: Bools) -> Columns:
     return {name: values[kept] for name, values in columns.items()}
+
+
+def _grid(columns: Columns, runtime: Runtime) -> LayoutGrid:
+    """Grid of columns, zeros for those that are not known yet."""
+    unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
+    found = {name: columns.get(name, unknown) for name in COLUMNS}
+    cut = found.pop("sequence_parallel").astype(np.bool_)
+    return LayoutGrid(
+        **found, sequence_parallel=cut, schedules=runtime.schedules, recomputes=runtime.recomputes
+    )
 
 
 def _divisors(number: int) -> Ints:

@@ -73,6 +73,7 @@ TORCHTITAN = Runtime(
         Rule(
             "key-value heads",
             "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
+            ("tp",),
             _key_value_heads,
         ),
         FEED_FORWARD,
@@ -80,6 +81,7 @@ TORCHTITAN = Runtime(
         Rule(
             "sequence slices",
             "the sequence {sequence} must be a multiple of 2 * tp * cp, got tp {tp} and cp {cp}",
+            ("tp", "cp"),
             _sequence_slices,
         ),
         BATCH,
@@ -87,22 +89,28 @@ TORCHTITAN = Runtime(
         Rule(
             "few microbatches",
             "microbatches of a replica must be at least pp {pp} under {schedule}, got {microbatches}",
+            ("schedule", "pp", "dp", "microbatch"),
             _few_microbatches,
         ),
         Rule(
             "rounds",
             "microbatches of a replica must fall into equal rounds of at least pp {pp} under interleaved, "
             "got {microbatches}",
+            ("schedule", "pp", "dp", "microbatch"),
             _rounds,
         ),
         # Not torchtitan's: rounds of another size than pp have another order of passes than is simulated.
         WHOLE_GROUPS,
         Rule(
-            "replicas", "zero 0 replicates the weights, but cp shards them, cp must be 1, got {cp}", _replicas
+            "replicas",
+            "zero 0 replicates the weights, but cp shards them, cp must be 1, got {cp}",
+            ("zero", "cp"),
+            _replicas,
         ),
         Rule(
             "tied pipeline",
             "weight tying is not supported with a pipeline, pp must be 1 with tied embeddings, got {pp}",
+            ("pp",),
             _tied_pipeline,
         ),
     ),

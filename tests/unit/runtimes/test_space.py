@@ -1,15 +1,17 @@
 """The space holds every layout once, and what is fixed of it alone."""
 
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
-from phaze.runtimes.space import space
+from phaze.runtimes.space import legal_space, space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from tests.unit.runtimes.examples import SMALL
 
@@ -56,6 +58,34 @@ def test_rules_of_all_at_once_are_those_of_one() -> None:
         refused = [any(places[i] for places in broken.values()) for i in range(len(grid))]
         assert 0 < sum(refused) < len(grid)
         assert refused == [runtime.why_not(task, *one) is not None for one in listed(grid)]
+
+
+def test_the_legal_layouts_are_those_that_no_rule_refuses_and_the_others_are_counted_once() -> None:
+    for runtime in (MEGATRON, TORCHTITAN):
+        for devices, global_batch, fixed in (
+            (12, 24, {}),
+            (16, 20, {}),
+            (24, 48, {"pp": 2}),
+            (8, 6, {"zero": 3}),
+        ):
+            task = TrainingTask(SMALL, 240, global_batch, devices)
+            grid, found = space(runtime, task, fixed), legal_space(runtime, task, fixed)
+            broken = runtime.illegal(task, grid)
+            assert listed(found.grid) == listed(grid.take(~np.any(list(broken.values()), axis=0)))
+            assert found.layouts == len(grid) == len(found.grid) + sum(found.illegal.values())
+            assert list(found.illegal) == list(broken)
+            assert all(0 <= found.illegal[name] <= places.sum() for name, places in broken.items())
+
+
+def test_a_rule_looks_at_the_columns_that_it_names() -> None:
+    task, numbers = TrainingTask(SMALL, 240, 24, 12), np.random.default_rng(0)
+    for runtime in (MEGATRON, TORCHTITAN):
+        grid = space(runtime, task)
+        for rule in runtime.rules:
+            others = {
+                name: numbers.permutation(getattr(grid, name)) for name in COLUMNS if name not in rule.columns
+            }
+            assert (rule.broken(task, replace(grid, **others)) == rule.broken(task, grid)).all(), rule.name
 
 
 @pytest.mark.parametrize(
