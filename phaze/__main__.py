@@ -9,6 +9,7 @@ import sys
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.commands.calibrate import calibrate
 from phaze.commands.export import export
 from phaze.commands.map import map_stages
 from phaze.commands.partition import partition
@@ -27,7 +28,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
-for verb in (space, extract, estimate, schedule, place, simulate, validate, partition, export, trace, status):
+VERBS = (
+    space, extract, estimate, schedule, place, simulate, validate, calibrate, partition, export, trace,
+    status,
+)  # fmt: skip
+for verb in VERBS:
     app.command()(verb)
 app.command(name="map")(map_stages)
 

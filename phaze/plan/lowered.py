@@ -25,8 +25,8 @@ from phaze.layout import Axis, Layout, Recompute
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
-from phaze.spec.system import AttentionSpeed, Device, Stack
-from phaze.spec.systems import load_cluster, load_stack, sized
+from phaze.spec.system import AttentionSpeed, Cluster, Device, Stack
+from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.workload.operators import Operator, Part
 from phaze.workload.workload import Layer, Workload
 
@@ -55,11 +55,14 @@ def load_machine(
     """
     cluster, device = load_cluster(system, folder)
     cluster = cluster if devices is None else sized(cluster, devices, system)
+    return machine_of(cluster, device, load_stack_of(cluster, folder, stack), folder)
+
+
+def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
+    """Devices of a cluster on its network, with the software that trains on them."""
     cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
-    machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles)
-    name = stack or cluster.stack
-    software = Stack() if name is None else load_stack(name, folder)
-    return replace(machine.with_device(device), stack=software)
+    machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack)
+    return machine.with_device(device)
 
 
 def device_of(machine: Machine) -> Device:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from phaze.spec.architecture import Architecture
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Location, Name, Part, Positive, PositiveInt, Size
+from phaze.spec.values import Count, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
 
 Overlap = tuple[Literal["tp", "dp", "pp"], ...]
 
@@ -95,6 +95,8 @@ class Device(Architecture):
 class Stack(Noun):
     """A software stack that trains models: what it makes of the devices that it runs on."""
 
+    name: Label = "none"
+    """Name of its file unless given."""
     launch_s: Size = 0.0
     """Time in which the host starts a kernel; a pass takes at least that of all its kernels."""
     elementwise: Positive = 1.0
@@ -127,6 +129,25 @@ class Level(Noun):
     """Time of a collective beside its steps."""
 
 
+class Calibration(Noun):
+    """Constants that are fitted to runs on a system, as `phaze calibrate` writes them."""
+
+    runs: Label
+    """File of the runs."""
+    rows: PositiveInt
+    """Runs that they are fitted to."""
+    device: dict[Label, Positive] = Field(default_factory=dict)
+    """Numbers in place of those of the device's file, by key."""
+    stack: dict[Label, Positive] = Field(default_factory=dict)
+    """Numbers in place of those of the stack's file, by key; runs that name another stack keep theirs."""
+    error_before: Result
+    """Mean absolute error of the time of these runs before, as a share."""
+    error: Result
+    """The same with the fitted constants."""
+    error_left_out: Result
+    """The same of each run with constants that are fitted to the others."""
+
+
 class Cluster(Noun):
     """Equal devices on a network with levels, the narrowest groups first."""
 
@@ -136,6 +157,8 @@ class Cluster(Noun):
     """Levels of the network; the last one holds all devices."""
     stack: Location | None = None
     """Name of a file in config/stacks, or path of one: what runs are trained with unless they say another."""
+    calibrated: Calibration | None = None
+    """Constants of device and stack that are fitted to runs on this system."""
     torus: Torus | None = None
     """The links where devices form a torus or a mesh: then what is simulated with contention uses them."""
 

@@ -1,12 +1,13 @@
 """Systems and their devices, read from config/systems and config/devices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER, is_path, is_there, named_file, read_mapping, within
 from phaze.spec.network import Matrix, read_bandwidths
-from phaze.spec.system import Cluster, Device, Stack, System
+from phaze.spec.system import Cluster, Device, Level, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
@@ -115,7 +116,10 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
             "a100-selene"
         )
     cluster = Cluster.parse(fields, str(path))
-    return cluster, _read_device(_device_path(cluster.device, folder, path.parent))
+    device = _read_device(_device_path(cluster.device, folder, path.parent))
+    if cluster.calibrated is None:
+        return cluster, device
+    return cluster, with_numbers(device, cluster.calibrated.device, f"{path}: calibrated.device")
 
 
 def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
@@ -144,7 +148,25 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
     """Software stack of config/stacks by name, or of a YAML file by path."""
-    return Stack.from_file(Path(name) if is_path(name) else named_file("stack", name, folder / "stacks"))
+    path = Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
+    return Stack.parse({"name": path.stem, **read_mapping(path)}, str(path))
+
+
+def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = None) -> Stack:
+    """Software stack of that name, or of the system, with what is fitted to runs of the system with it."""
+    chosen = name or cluster.stack
+    stack = Stack() if chosen is None else load_stack(chosen, folder)
+    if cluster.calibrated is None or chosen != cluster.stack:
+        return stack
+    return with_numbers(stack, cluster.calibrated.stack, "calibrated.stack")
+
+
+Constants = TypeVar("Constants", Device, Stack, Level)
+
+
+def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
+    """Noun with other numbers, by key; PhazeError naming source, key and value for one that cannot be."""
+    return noun.parse({**noun.model_dump(), **numbers}, source) if numbers else noun
 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:

@@ -165,7 +165,8 @@ def _machine_of(default: Machine | None, system: str, stack: str) -> Machine:
         return load_machine(system, stack=stack or None)
     if default is None:
         raise PhazeError("system must be given, in the row or with --system")
-    return replace(default, stack=load_stack(stack)) if stack else default
+    same = stack in ("", default.stack.name)  # with what is fitted to the system, which the file has not
+    return default if same else replace(default, stack=load_stack(stack))
 
 
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str, object]:

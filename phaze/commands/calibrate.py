@@ -1,0 +1,101 @@
+"""Fit a system to a user's own training runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.commands import options
+from phaze.commands.output import refuse_outputs, telling
+
+if TYPE_CHECKING:
+    from phaze.validate.calibration import Calibrated, FittedConstant
+    from phaze.validate.own_runs import OwnRuns
+
+
+def calibrate(
+    runs: Annotated[
+        Path,
+        typer.Argument(help="CSV of your measured runs, as for simulate --runs, with measured_s; 3 or more."),
+    ],
+    system: Annotated[
+        str,
+        typer.Option(help="System that they ran on: a file in config/systems, or path of one, with levels."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="YAML file for the fitted system, for --system of any command."),
+    ],
+    as_json: options.JsonOption = False,
+) -> None:
+    """Fit the few constants of a system and its software stack to your own runs.
+
+    Says which of them these runs tell, and the error before, after, and of every run with constants fitted to
+    the others.
+    """
+    refuse_outputs(out, reads=(runs, system))
+    from phaze.validate import own_runs
+
+    with telling("calibrate"):
+        known, found = own_runs.calibrate(runs, system, out)
+    typer.echo(json.dumps(_plain(known, found), indent=2) if as_json else _shown(known, found, system, out))
+
+
+def _plain(known: OwnRuns, found: Calibrated) -> dict[str, object]:
+    return {
+        "rows": len(known.rows),
+        "fitted_rows": found.rows,
+        "left_out": dict(known.left_out),
+        "error_before": found.error_before,
+        "error": found.error,
+        "error_left_out": found.error_left_out,
+        "constants": [_constant(one) for one in found.constants],
+        "alike": [dict(zip(("one", "other", "correlation"), pair, strict=True)) for pair in found.alike],
+    }
+
+
+def _constant(one: FittedConstant) -> dict[str, object]:
+    known = one.uncertainty if one.identifiable else None
+    return {
+        "name": one.constant.name,
+        **{key: value for key, value in asdict(one).items() if key != "constant"},
+        "uncertainty": known,
+        "identifiable": one.identifiable,
+    }
+
+
+def _shown(known: OwnRuns, found: Calibrated, system: str, out: Path) -> str:
+    from phaze.validate.own_runs import in_words
+
+    lines = [_line(one) for one in found.constants]
+    lines += [
+        f"{one} and {other} move these runs alike ({cosine:+.2f}): only both together are known"
+        for one, other, cosine in found.alike
+    ]
+    part = "" if found.rows == len(known.rows) else f", fitted to {found.rows} of them"
+    lines.append(
+        f"{len(known.rows)} runs{part}: mean absolute error {found.error_before:.1%} before, "
+        f"{found.error:.1%} after, {found.error_left_out:.1%} of each with constants fitted to the others"
+    )
+    lines += in_words(known.left_out)
+    if found.error_left_out >= found.error_before:
+        lines.append(f"these runs do not show that {out} predicts other runs better than {system}")
+    if known.named:
+        lines.append("rows name their system, which stands above --system: leave that column out")
+    return "\n".join([*lines, str(out)])
+
+
+def _line(one: FittedConstant) -> str:
+    name = f"{one.constant.name:<24}{one.before:<10.4g}"
+    if not one.identifiable:
+        return f"{name}stays: not identifiable, it moves no run by more than 0.5 %"
+    known = f"± {one.uncertainty:.0%}" if one.uncertainty < 1 else "hardly known"
+    after, end = (
+        f"{name}→ {one.after:<10.4g}{known:<14}",
+        "at the end of its range: is the stack the right one?",
+    )
+    return after + (end if one.at_end else f"moves runs by up to {one.effect:.0%} over its range")

@@ -1,0 +1,228 @@
+"""Constants of a system fitted to a user's own runs, with what these runs can tell and what they cannot.
+
+Residuals are logarithms of predicted over measured times, over NOISE. Every constant is drawn to the value
+that it had, with a quarter of the logarithm of its range as one standard deviation: runs move what they say
+something of, and nothing else. A run far from all others pulls less (soft L1). All of it is deterministic.
+
+The error of a run that is left out is that with constants fitted to the others; equal runs, which only
+repeat a measurement, are left out together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.plan.plan import Machine
+from phaze.validate.constants import Constant, Site
+from phaze.validate.rows import RunRow
+from phaze.validate.table import log_errors, predict_rows
+
+NOISE = 0.05
+"""Error of a run that no constant explains: repeats of one run differ by so much between days (BLOOM)."""
+LEAST_EFFECT = 0.005
+"""Share by which a constant must move some run over its range to count as identifiable."""
+ALIKE = 0.95
+"""Correlation of the effects of two constants from which on runs tell only both together."""
+MOST_ROWS = 60
+"""Runs that are fitted to, spread evenly over all; more take longer, and say no more of so few constants."""
+FOLDS = 20
+"""Fits with runs left out: one a run, or of more runs with as many groups of them."""
+STEP = 0.01
+"""Change of a logarithm by which effects are measured: over the edges of tiles and of what binds."""
+SAME = 1e-3
+"""Change of a logarithm up to which a constant stays as it was; one that is 0 does so up to a factor of e
+above the least of its range."""
+
+
+@dataclass(frozen=True)
+class FittedConstant:
+    """A constant before and after a fit, and what the runs say of it."""
+
+    constant: Constant
+    before: float
+    after: float
+    effect: float
+    """Largest share by which it moves a run over its range."""
+    uncertainty: float
+    """One standard deviation after the fit, as a share of the value; nan where it is not identifiable."""
+
+    @property
+    def identifiable(self) -> bool:
+        """Some run is longer or shorter by LEAST_EFFECT for it."""
+        return self.effect >= LEAST_EFFECT
+
+    @property
+    def at_end(self) -> bool:
+        """The fit moved it as far as its range allows: something else is wrong."""
+        ends = (self.constant.low, self.constant.high)
+        return self.after != self.before and any(abs(self.after / end - 1) <= SAME for end in ends)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A site fitted to runs, with mean absolute errors of their times as shares."""
+
+    site: Site
+    constants: tuple[FittedConstant, ...]
+    alike: tuple[tuple[str, str, float], ...]
+    """Pairs of constants of which only the common effect is known, with their correlation."""
+    rows: int
+    """Runs that the constants are fitted to."""
+    error_before: float
+    error: float
+    error_left_out: float
+
+
+def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
+    """The constants of a site fitted to rows, all of which can be predicted and say `measured_s`."""
+    every = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
+    chosen = tuple(_settled([rows[k] for k in every], site))
+    effects = {one: _effect(site, chosen, one) for one in site.constants}
+    fit = Fit(site, chosen, tuple(one for one, effect in effects.items() if effect >= LEAST_EFFECT))
+    found = fit.solve(fit.start, np.ones(len(chosen), bool))
+    jacobian, after = fit.jacobian(found), fit.at(found)
+    errors = log_errors(rows, after.machine)
+    left_out = errors.copy()
+    left_out[every] = fit.left_out(found, jacobian)
+    spreads = dict(zip(fit.constants, _spreads(jacobian, fit.widths, errors[every]), strict=True))
+    return Calibrated(
+        after,
+        tuple(
+            FittedConstant(one, site.value(one), after.value(one), effect, spreads.get(one, float("nan")))
+            for one, effect in effects.items()
+        ),
+        tuple(_alike(fit.constants, jacobian)),
+        len(chosen),
+        *(_mean_error(one) for one in (log_errors(rows, site.machine), errors, left_out)),
+    )
+
+
+def _mean_error(log_errors: Floats) -> float:
+    return float(np.abs(np.expm1(log_errors)).mean())
+
+
+def _settled(rows: Sequence[RunRow], site: Site) -> Iterator[RunRow]:
+    """Rows with the microbatch and chunks that are chosen before the fit, where they leave that open."""
+    used = predict_rows(rows, site.machine)[["microbatch_used", "chunks_used"]]
+    for row, (microbatch, chunks) in zip(rows, used.to_numpy(int), strict=True):
+        runs = (run for run in row.runs if (run.layout.microbatch, run.layout.vp) == (microbatch, chunks))
+        yield replace(row, runs=tuple(runs))
+
+
+def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
+    """Largest share by which a constant moves a run over its range, the others as they are."""
+    ends = [site.with_values({constant: value}).machine for value in (constant.low, constant.high)]
+    low, high = (log_errors(rows, machine) for machine in ends)
+    return float(np.expm1(np.abs(high - low).max()))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Least squares of some constants of a site over runs; x (C,) are their logarithms."""
+
+    site: Site
+    rows: tuple[RunRow, ...]
+    constants: tuple[Constant, ...]
+
+    @cached_property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Logarithms of the ranges of the constants, (C,) each."""
+        ranges = np.log([(one.low, one.high) for one in self.constants]).reshape(-1, 2)
+        return ranges[:, 0], ranges[:, 1]
+
+    @cached_property
+    def start(self) -> Floats:
+        """Logarithms of the constants before, inside their ranges."""
+        return np.log([min(max(self.site.value(one), one.low), one.high) for one in self.constants])
+
+    @cached_property
+    def widths(self) -> Floats:
+        """Standard deviations of the logarithms before any run is known."""
+        low, high = self.bounds
+        return (high - low) / 4
+
+    def at(self, x: Floats) -> Site:
+        """Site with these constants, to four digits; what hardly moved stays as it was."""
+        moved = np.abs(x - self.start) > np.where(
+            [self.site.value(one) > 0 for one in self.constants], SAME, 1
+        )
+        values = zip(self.constants, np.exp(x), moved, strict=True)
+        return self.site.with_values({one: float(f"{value:.4g}") for one, value, new in values if new})
+
+    def errors(self, x: Floats, kept: Bools) -> Floats:
+        """Logarithms of predicted over measured times of the rows that are kept."""
+        return log_errors([row for row, keep in zip(self.rows, kept, strict=True) if keep], self._exact(x))
+
+    def jacobian(self, x: Floats) -> Floats:
+        """Change of the logarithm of every run's time by that of every constant, (R, C)."""
+        every = np.ones(len(self.rows), bool)
+        here, (_, high) = self.errors(x, every), self.bounds
+        found = np.zeros((len(self.rows), len(x)))
+        for k in range(len(x)):
+            step = STEP if x[k] + STEP <= high[k] else -STEP
+            moved = x + step * (np.arange(len(x)) == k)
+            found[:, k] = (self.errors(moved, every) - here) / step
+        return found
+
+    def solve(self, x: Floats, kept: Bools, jacobian: Floats | None = None) -> Floats:
+        """Constants with the least residuals over the rows that are kept, from `x` on.
+
+        With a Jacobian (R, C) that one is taken all along: near the solution it hardly changes.
+        """
+        if not len(x):
+            return x
+        found = least_squares(
+            lambda at: np.concatenate([self.errors(at, kept) / NOISE, (at - self.start) / self.widths]),
+            x,
+            jac=lambda at: np.vstack(
+                [
+                    (self.jacobian(at) if jacobian is None else jacobian)[kept] / NOISE,
+                    np.diag(1 / self.widths),
+                ]
+            ),
+            bounds=self.bounds,
+            loss="soft_l1",
+            xtol=SAME,
+            ftol=SAME,
+            max_nfev=12,
+        )
+        return np.asarray(found.x, np.float64)
+
+    def left_out(self, found: Floats, jacobian: Floats) -> Floats:
+        """Logarithms of predicted over measured times of rows, each with constants fitted without it."""
+        folds, errors = self._folds(), np.zeros(len(self.rows))
+        for fold in range(int(folds.max()) + 1):
+            mine = folds == fold
+            errors[mine] = self.errors(self.solve(found, ~mine, jacobian), mine)
+        return errors
+
+    def _folds(self) -> Ints:
+        """Group of every row: equal runs in one."""
+        distinct = list(dict.fromkeys(row.runs for row in self.rows))
+        return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
+
+    def _exact(self, x: Floats) -> Machine:
+        return self.site.with_values(dict(zip(self.constants, np.exp(x).tolist(), strict=True))).machine
+
+
+def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
+    """Standard deviations of the logarithms of constants after a fit (C,), by their effects near it."""
+    noise = max(NOISE, float(np.sqrt(np.square(errors).mean())))
+    curvature = jacobian.T @ jacobian / noise**2 + np.diag(widths**-2)
+    return np.sqrt(np.diag(np.linalg.inv(curvature)))
+
+
+def _alike(constants: Sequence[Constant], jacobian: Floats) -> Iterator[tuple[str, str, float]]:
+    """Pairs of constants that move runs alike, with the cosine of their effects."""
+    lengths = np.linalg.norm(jacobian, axis=0)
+    for a, b in combinations(range(len(constants)), 2):
+        cosine = float(jacobian[:, a] @ jacobian[:, b] / max(lengths[a] * lengths[b], np.finfo(float).tiny))
+        if abs(cosine) >= ALIKE:
+            yield constants[a].name, constants[b].name, cosine

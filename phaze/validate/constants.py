@@ -1,0 +1,97 @@
+"""Constants of a system that runs can tell, each with the range that physics and published systems leave it.
+
+Few, so that a handful of runs says something of them: what devices keep of their clock and reach of their HBM
+on long jobs, the time in which a host starts a kernel, and of every level of the network the share of the
+bandwidth that collectives reach and the time in which one starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from phaze.plan.lowered import machine_of
+from phaze.plan.plan import Machine
+from phaze.spec.files import FOLDER
+from phaze.spec.system import Cluster, Device, Level, Stack
+from phaze.spec.systems import load_cluster, load_stack_of, with_numbers
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of a device, a stack or a level, with the least and the largest that it may be."""
+
+    part: str
+    """`device`, `stack`, or `levels.0` for the innermost level."""
+    key: str
+    low: float
+    high: float
+
+    @property
+    def name(self) -> str:
+        """Part and key, such as stack.launch_s."""
+        return f"{self.part}.{self.key}"
+
+
+OF_DEVICE = (
+    Constant("device", "sustained_clock", 0.4, 1.0),  # base clocks under a cap of power; boost
+    Constant("device", "sustained_hbm", 0.3, 1.0),
+)
+OF_STACK = (Constant("stack", "launch_s", 1e-6, 2e-4),)  # graphs of kernels; busy hosts in Python
+OF_LEVEL = (
+    Constant("levels.{}", "sustained", 0.05, 1.0),
+    Constant("levels.{}", "start_s", 1e-7, 5e-3),  # a message inside a node; a collective of thousands
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster with its device and the software that trains on it: where runs were measured."""
+
+    cluster: Cluster
+    device: Device
+    stack: Stack
+
+    @classmethod
+    def load(cls, system: str, stack: str | None = None, folder: Path = FOLDER) -> Site:
+        """Site of a system by name or path, with that software stack or its own."""
+        cluster, device = load_cluster(system, folder)
+        software = load_stack_of(cluster, folder, stack)
+        chosen = cluster if stack is None else cluster.model_copy(update={"stack": stack})
+        return cls(chosen, device, software)
+
+    @cached_property
+    def constants(self) -> tuple[Constant, ...]:
+        """Constants that runs on the site may tell, those of the network by level."""
+        levels = range(len(self.cluster.levels))
+        own = (replace(one, part=one.part.format(level)) for level in levels for one in OF_LEVEL)
+        return (*OF_DEVICE, *OF_STACK, *own)
+
+    def value(self, constant: Constant) -> float:
+        """Value of a constant here."""
+        parts: dict[str, Device | Stack | Level] = {"device": self.device, "stack": self.stack}
+        parts |= {f"levels.{n}": level for n, level in enumerate(self.cluster.levels)}
+        return float(getattr(parts[constant.part], constant.key))
+
+    def with_values(self, values: Mapping[Constant, float]) -> Site:
+        """The same site with other values of some constants."""
+
+        def of(part: str) -> dict[str, float]:
+            return {one.key: value for one, value in values.items() if one.part == part}
+
+        levels = tuple(
+            with_numbers(level, of(f"levels.{n}"), f"levels.{n}")
+            for n, level in enumerate(self.cluster.levels)
+        )
+        return Site(
+            self.cluster.model_copy(update={"levels": levels}),
+            with_numbers(self.device, of("device"), "device"),
+            with_numbers(self.stack, of("stack"), "stack"),
+        )
+
+    @cached_property
+    def machine(self) -> Machine:
+        """Machine on which runs are priced."""
+        return machine_of(self.cluster, self.device, self.stack)

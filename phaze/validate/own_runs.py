@@ -1,0 +1,136 @@
+"""A user's own runs on a system, and the file of the system with what is fitted to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from phaze.base.errors import PhazeError
+from phaze.base.files import refuse_unwritable, write_text
+from phaze.spec.files import is_path
+from phaze.spec.system import Calibration, Cluster
+from phaze.validate.calibration import Calibrated, calibrated
+from phaze.validate.constants import Site
+from phaze.validate.rows import RunRow, read_rows
+from phaze.validate.table import predict_rows
+
+LEAST_RUNS = 3
+"""Fewer say nothing of several constants."""
+UNMEASURED = "measured_s is not given"
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class OwnRuns:
+    """Runs of one software stack on a system that are measured and can be predicted."""
+
+    site: Site
+    rows: tuple[RunRow, ...]
+    left_out: Mapping[str, int]
+    """Rows that are not among them by reason."""
+    named: bool
+    """Rows name their system, which then stands above that of a command."""
+
+
+def own_runs(path: Path, system: str) -> OwnRuns:
+    """Runs of a table on a system; PhazeError for fewer than three, or for those of several stacks.
+
+    A row that names another system, says no `measured_s`, or cannot be predicted is left out.
+    """
+    _, rows = read_rows(path)
+    reasons = [_unfit(row, system) for row in rows]
+    fit = [row for row, reason in zip(rows, reasons, strict=True) if not reason]
+    site = Site.load(system, _stack_of(path, fit, system))
+    asked = [replace(row, system="", stack="") for row in fit]
+    status = [str(one) for one in predict_rows(asked, site.machine)["status"]]
+    reasons += [one.removeprefix("invalid: ") for one in status if one.startswith("invalid")]
+    known = [row for row, one in zip(asked, status, strict=True) if not one.startswith("invalid")]
+    left_out = Counter(reason for reason in reasons if reason)
+    if len(known) < LEAST_RUNS:
+        why = "".join(f"; {line}" for line in in_words(left_out))
+        raise PhazeError(
+            f"{path}: has {len(known)} runs on {system} that are measured and can be predicted, needed are "
+            f"{LEAST_RUNS} or more{why}"
+        )
+    return OwnRuns(site, tuple(known), left_out, any(row.system for row in fit))
+
+
+def in_words(left_out: Mapping[str, int]) -> Iterator[str]:
+    """How many rows are left out, and why, most first."""
+    for reason, count in sorted(left_out.items(), key=lambda pair: (-pair[1], pair[0])):
+        yield f"left out: {count} × {reason}"
+
+
+def _unfit(row: RunRow, system: str) -> str:
+    """Why a row says nothing of a system, empty where it may."""
+    if not row.runs:
+        return row.problem
+    if row.system not in ("", system):
+        return f"system is {row.system}"
+    return "" if row.measured_s is not None else UNMEASURED
+
+
+def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
+    """The stack of all rows, None for that of the system."""
+    own = Site.load(system).cluster.stack
+    counts = Counter(row.stack or own or "" for row in rows)
+    if len(counts) > 1:
+        shown = ", ".join(f"{count} of {name or 'none'}" for name, count in counts.most_common())
+        raise PhazeError(f"{path}: column stack: must be one for all runs on {system}, got {shown}")
+    return next(iter(counts), "") or None
+
+
+def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
+    """Fit the constants of a system to the runs of a table, and write the system with them to a YAML file."""
+    _refuse_as_system(out)
+    runs = own_runs(path, system)
+    _refuse_elsewhere(runs.site.cluster, system, out)
+    found = calibrated(runs.site, runs.rows)
+    write_text(out, system_text(found, path, system))
+    return runs, found
+
+
+def system_text(found: Calibrated, path: Path, system: str) -> str:
+    """File of a system with the constants that are fitted to the runs of a table."""
+    old = found.site.cluster.calibrated
+    fitted = Calibration(
+        runs=path.name[-LONGEST_NAME:],
+        rows=found.rows,
+        device={**(old.device if old else {}), **_moved(found, "device")},
+        stack={**(old.stack if old else {}), **_moved(found, "stack")},
+        error_before=round(found.error_before, 5),
+        error=round(found.error, 5),
+        error_left_out=round(found.error_left_out, 5),
+    )
+    cluster = found.site.cluster.model_copy(update={"calibrated": fitted})
+    about = f"# {Path(system).stem} with constants fitted to runs (python -m phaze calibrate).\n"
+    plain = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    return about + yaml.safe_dump(plain, sort_keys=False)
+
+
+def _moved(found: Calibrated, part: str) -> dict[str, float]:
+    return {
+        one.constant.key: one.after
+        for one in found.constants
+        if one.constant.part == part and not np.isclose(one.after, one.before)
+    }
+
+
+def _refuse_as_system(out: Path) -> None:
+    """Raise PhazeError for a file that no command would take for a system, or that cannot be written."""
+    if not is_path(out.name):
+        raise PhazeError(f"{out}: must end in .yaml or .yml, by which --system knows a file")
+    refuse_unwritable(out)
+
+
+def _refuse_elsewhere(cluster: Cluster, system: str, out: Path) -> None:
+    """Raise PhazeError where the system names its device by a path, which holds in its own folder only."""
+    if is_path(cluster.device) and out.resolve().parent != Path(system).resolve().parent:
+        raise PhazeError(
+            f"{out}: must be in the folder of {system}, whose device is a path from there: {cluster.device}"
+        )

@@ -1,0 +1,144 @@
+"""Constants of a system fitted to a user's own runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+from phaze.plan.lowered import load_machine
+from phaze.spec.system import Cluster
+from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
+from phaze.validate.constants import Site
+from phaze.validate.rows import read_rows
+from phaze.validate.table import predict_rows
+
+SYSTEM = "a100-vtrain"
+TRUE = {"device.sustained_clock": 0.8, "stack.launch_s": 3e-5}
+"""Of the cluster on which the runs were measured; its other constants are those of the system."""
+RUNS = """hidden,heads,layers,seq,vocab,gpus,global_batch,tp,microbatch,note
+1024,16,2,512,51200,4,16,1,1,
+4096,32,2,1024,51200,4,16,4,4,
+8192,64,1,1024,51200,4,16,2,2,
+2048,16,2,1024,51200,4,16,2,1,
+"""
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def measured(folder: Path, **columns: str) -> Path:
+    """Write the runs as they take on the true cluster, with more columns."""
+    path = folder / "runs.csv"
+    path.write_text(RUNS)
+    site = Site.load(SYSTEM)
+    true = site.with_values({one: TRUE[one.name] for one in site.constants if one.name in TRUE})
+    table, rows = read_rows(path)
+    times = predict_rows(rows, true.machine)["time_s"]
+    table.assign(measured_s=times, **columns).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(name="fitted", scope="module")
+def fitted_system(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict]:
+    folder = tmp_path_factory.mktemp("calibrate")
+    runs, out = measured(folder), folder / "mine.yaml"
+    return runs, out, json.loads(run("calibrate", runs, "--system", SYSTEM, "-o", out, "--json").stdout)
+
+
+def test_the_constants_of_the_cluster_are_found_again_and_others_stay(
+    fitted: tuple[Path, Path, dict],
+) -> None:
+    _, _, found = fitted
+    constants = {one["name"]: one for one in found["constants"]}
+    for name, value in TRUE.items():
+        assert constants[name]["after"] == pytest.approx(value, rel=0.03)
+        assert abs(value / constants[name]["after"] - 1) < 2 * constants[name]["uncertainty"]
+    assert found["error"] < 0.01 < found["error_left_out"] < found["error_before"]
+    for name in ("levels.1.sustained", "levels.1.start_s"):  # all runs are on one node
+        assert not constants[name]["identifiable"]
+        assert constants[name]["after"] == constants[name]["before"]
+
+
+def test_the_file_says_device_stack_and_runs_and_is_the_same_each_time(
+    fitted: tuple[Path, Path, dict], tmp_path: Path
+) -> None:
+    runs, out, found = fitted
+    written = yaml.safe_load(out.read_text())
+    assert (written["device"], written["stack"]) == ("a100-80gb", "megatron-deepspeed")
+    assert (written["calibrated"]["runs"], written["calibrated"]["rows"]) == ("runs.csv", 4)
+    cluster, device = load_cluster(str(out))
+    assert device.sustained_clock == found["constants"][0]["after"]
+    assert load_stack_of(cluster).launch_s == found["constants"][2]["after"]
+    run("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "again.yaml")
+    assert (tmp_path / "again.yaml").read_text() == out.read_text()
+
+
+def test_every_command_takes_the_file_for_a_system(fitted: tuple[Path, Path, dict], tmp_path: Path) -> None:
+    runs, out, found = fitted
+    run("simulate", "--runs", runs, "--system", out, "-o", tmp_path / "out.csv")
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert (table["time_s"] / table["measured_s"] - 1).abs().mean() == pytest.approx(found["error"], rel=1e-3)
+    (score,) = json.loads(run("validate", runs, "--system", out, "--json").stdout)
+    assert score["mean_error"] == pytest.approx(found["error"], rel=1e-3)
+    assert isinstance(load_network(str(out)), Cluster)
+    flat = load_system_of("a100-80gb", str(out), flat=1e10)
+    assert flat == load_system_of("a100-80gb", SYSTEM, flat=1e10)  # planners have devices without constants
+
+
+def test_a_run_of_another_stack_keeps_the_constants_of_its_stack(fitted: tuple[Path, Path, dict]) -> None:
+    _, out, _ = fitted
+    own, other = load_machine(str(out)), load_machine(str(out), stack="llm-foundry")
+    assert own.stack.launch_s != load_machine(SYSTEM).stack.launch_s
+    assert other.stack == load_machine(SYSTEM, stack="llm-foundry").stack
+    assert other.device == own.device
+
+
+def test_a_number_that_no_device_has_is_named_with_its_file(
+    fitted: tuple[Path, Path, dict], tmp_path: Path
+) -> None:
+    _, out, _ = fitted
+    for part, key, value, message in (
+        (
+            "device",
+            "sustained_clock",
+            1.5,
+            "device: sustained_clock: should be less than or equal to 1, got 1.5",
+        ),
+        ("stack", "wings", 2, "stack: wings: is not a known key, got 2"),
+    ):
+        written = yaml.safe_load(out.read_text())
+        written["calibrated"][part][key] = value
+        (tmp_path / "bad.yaml").write_text(yaml.safe_dump(written))
+        with pytest.raises(PhazeError, match=f"calibrated.{message}"):
+            load_machine(str(tmp_path / "bad.yaml"))
+
+
+def test_what_is_no_table_of_three_runs_is_one_message_and_writes_nothing(tmp_path: Path) -> None:
+    runs, out = measured(tmp_path), tmp_path / "mine.yaml"
+    table = pd.read_csv(runs, dtype=str)
+    two = table.assign(measured_s=[*table["measured_s"][:2], *[""] * 2])
+    wrong = table.assign(tp=[*table["tp"][:1], *["3"] * 3])
+    for changed, message in (
+        (two, r"runs\.csv: has 2 runs on a100-vtrain .* needed are 3 or more; left out: 2 × measured_s"),
+        (wrong, r"has 1 runs on a100-vtrain .*; left out: 3 × tp \* pp \* dp must be gpus 4"),
+        (table.assign(system="h100"), r"has 0 runs .*; left out: 4 × system is h100"),
+        (table.assign(stack=["megatron-lm", *["torchtitan"] * 3]), "column stack: must be one for all runs"),
+        (table.drop(columns="hidden"), r"runs\.csv: columns hidden are missing"),
+    ):
+        changed.to_csv(runs, index=False)
+        with pytest.raises(PhazeError, match=message):
+            run("calibrate", runs, "--system", SYSTEM, "-o", out)
+    with pytest.raises(PhazeError, match=r"must end in \.yaml"):
+        run("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "mine.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.csv"]
