@@ -48,6 +48,10 @@ CONVERSION_BYTES = 34
 """Bytes a parameter that Megatron-LM's update in mixed precision moves beside the optimizer's own: gradients
 to single precision (2 + 4), unscaled and checked (4 + 4), their norm (4), clipped (4 + 4), gradients zeroed
 (2), and 6 that the optimizer reads as single-precision gradients and weights for the next batch."""
+BUFFER_PASSES = 3
+"""How often the buffer with all gradients of a replica is passed over with ZeRO 1, where the rest is shared:
+divided by the replicas before they are added up, read and written, and zeroed for the next batch
+(Megatron-Core, `param_and_grad_buffer`)."""
 
 NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
 """What of kernels is in their seconds only."""
@@ -205,6 +209,16 @@ class Lowering:
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, megatron)
 
+    def _added_s(self, gradient_bytes: float, layout: Layout) -> float:
+        """Seconds in which gradients of a microbatch are added to those before: two are read, one written.
+
+        From ZeRO 2 on a replica adds up its share.
+        """
+        if layout.microbatches(self.training.global_batch) == 1 or self.machine.stack.fused_gradients:
+            return 0.0
+        replicas = layout.group("dp-cp").ranks if layout.zero >= 2 else 1
+        return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
+
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
         """Stage of these layers; of its blocks `recomputed` do what the layout says, all unless given."""
         training, machine = self.training, self.machine
@@ -223,12 +237,9 @@ class Lowering:
             )
         )
         weight_s = sum(count * cost.weight_s for count, cost in held)
-        if (
-            layout.microbatches(training.global_batch) > 1
-        ):  # gradients are added up: two are read, one written
-            added_s = 3 * size.gradients * parameters / machine.hbm_bytes_per_s
-            backward[HBM] += added_s
-            weight_s += added_s
+        added_s = self._added_s(size.gradients * parameters, layout)
+        backward[HBM] += added_s
+        weight_s += added_s
         kept = [(count, *cost.kept_bytes(way)) for count, cost, way in ways]
         arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
         at_end = cut.start == 0 or cut.stop == len(workload.order)
@@ -250,7 +261,7 @@ class Lowering:
             last_layer=cut.stop - 1,
             layout=layout,
             gradient_bytes=size.gradients * parameters,
-            update_bytes=_update_bytes(training, layout, parameters, replicas),
+            update_bytes=_update_bytes(training, layout, parameters, size.gradients * parameters, replicas),
             tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
             weight_s=weight_s,
             pieces=max(sum(name not in KEPT for name in names), 1),
@@ -271,9 +282,11 @@ def _ways(
                 yield number, cost, way
 
 
-def _update_bytes(training: ModelTraining, layout: Layout, parameters: int, replicas: int) -> float:
+def _update_bytes(
+    training: ModelTraining, layout: Layout, parameters: int, gradient_bytes: float, replicas: int
+) -> float:
     """Bytes that the optimizer moves: it loads and stores full-precision weights (PALM, IV.A)."""
     nbytes = update_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas)
     if layout.precision == "mixed":
         nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
-    return nbytes
+    return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)

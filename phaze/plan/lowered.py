@@ -199,10 +199,10 @@ def _seconds(
 
 
 def _exposed_s(sent: Sequence[Part], layout: Layout, machine: Machine, compute_s: float) -> float:
-    """Seconds of the collectives of a pass that its products do not hide.
+    """Seconds by which the collectives of a pass make it longer.
 
-    With overlap those of tensor parallel slices go in t pieces beside the products before or after. Keys and
-    values of context parallel ranks are waited for.
+    With overlap those of tensor parallel slices go in t pieces beside the products before or after, which
+    have so long fewer processors. Keys and values of context parallel ranks are waited for.
     """
     by_axis: dict[Axis, float] = defaultdict(float)
     for part in sent:
@@ -211,5 +211,6 @@ def _exposed_s(sent: Sequence[Part], layout: Layout, machine: Machine, compute_s
             cast(Kind, part.kind), part.network_bytes, layout.group(axis)
         )
     if "tp" in machine.stack.overlap and layout.tp > 1:
-        by_axis["tp"] = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
+        exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
+        by_axis["tp"] = exposed_s + machine.stack.held_processors * (by_axis["tp"] - exposed_s)
     return sum(by_axis.values())

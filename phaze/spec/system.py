@@ -109,9 +109,13 @@ class Stack(Noun):
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2
     """Bytes in which gradients are added up and exchanged, in mixed precision."""
+    fused_gradients: bool = False
+    """Whether the products that make gradients of weights add them up as well, or further kernels do."""
     overlap: Overlap = ()
     """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
     (tp), of activations between pipeline stages (pp)."""
+    held_processors: float = Field(default=0.0, ge=0, le=1)
+    """Share of a device's processors that products lose to collectives of slices that hide behind them."""
 
 
 class Level(Noun):
@@ -123,6 +127,8 @@ class Level(Noun):
     """Bandwidth of a device to others of its group, in each direction."""
     sustained: Part = 1.0
     """Share of the bandwidth that collectives reach."""
+    sustained_messages: Part | None = None
+    """Share of it that a message from one device to another reaches; that of collectives unless given."""
     latency_s: Size = 0.0
     """Time of a step of a collective beside its bytes."""
     start_s: Size = 0.0

@@ -15,7 +15,7 @@ from phaze.cost.network.mesh import torus
 from phaze.cost.network.network import Flat, Levels, Network, Tier, Wired
 from phaze.cost.network.topology import Link, Topology, both_ways
 from phaze.spec.network import Absent, Matrix
-from phaze.spec.system import Cluster, System
+from phaze.spec.system import Cluster, Level, System
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,21 @@ def network_of(system: System | Cluster | Matrix) -> Network:
     if isinstance(system, System):
         return Flat(system.network_bandwidth_bytes_per_s, system.all_reduce_factor)
     if isinstance(system, Cluster):
-        return Levels(
-            tuple(
-                Tier(
-                    level.devices,
-                    level.bandwidth_bytes_per_s * level.sustained,
-                    level.latency_s,
-                    level.start_s,
-                )
-                for level in system.levels
-            )
-        )
+        return Levels(tuple(map(_tier, system.levels)))
     bandwidth = np.array(system.bandwidths_bytes_per_s, np.float64)
     np.fill_diagonal(bandwidth, 0.0)
     return complete_network(bandwidth, np.full_like(bandwidth, system.latency_s), system.absent, "system")
+
+
+def _tier(level: Level) -> Tier:
+    bandwidth, messages = level.bandwidth_bytes_per_s, level.sustained_messages
+    return Tier(
+        level.devices,
+        bandwidth * level.sustained,
+        level.latency_s,
+        level.start_s,
+        0.0 if messages is None else bandwidth * messages,
+    )
 
 
 def fabric(system: Cluster | Matrix, devices: int) -> Fabric:

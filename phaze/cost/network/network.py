@@ -97,6 +97,8 @@ class Tier(NamedTuple):
     """Time of a step beside its bytes."""
     start_s: float = 0.0
     """Time of a collective beside its steps."""
+    message_bytes_per_s: float = 0.0
+    """What a message to one other device reaches; 0: as much as collectives do."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class Levels:
             return 0.0 * size_bytes
         ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
         tier = next((self.tiers[k] for k, ranks in enumerate(ends) if ranks > 1), self.tiers[-1])
-        return size_bytes / tier.bandwidth_bytes_per_s + tier.latency_s
+        return size_bytes / (tier.message_bytes_per_s or tier.bandwidth_bytes_per_s) + tier.latency_s
 
 
 class Wired(ABC):

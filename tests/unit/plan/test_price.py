@@ -79,7 +79,7 @@ def test_a_plan_is_priced_on_levels_as_it_is_on_a_flat_network(plans: dict[str, 
     levels = replace(machine(), hbm_bytes_per_s=1e15)
     assert isinstance(levels.network, Levels)
     tier = levels.network.tiers[0]
-    levels = replace(levels, network=Levels((tier._replace(latency_s=0.0, devices=64),)))
+    levels = replace(levels, network=Levels((tier._replace(latency_s=0.0, start_s=0.0, devices=64),)))
     flat = Machine.flat(tier.bandwidth_bytes_per_s, 1e15)
     assert price(plans[planner], levels).batch_s == pytest.approx(price(plans[planner], flat).batch_s)
 
