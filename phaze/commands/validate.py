@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SHOWN = {
     "rows": "{:.0f}", "answered": "{:.0f}", "mean_error": "{:.1%}", "median_error": "{:.1%}",
     "bias": "{:+.1%}", "p90_error": "{:.1%}", "worst_error": "{:.1%}", "within_10": "{:.0%}",
-    "within_15": "{:.0%}", "memory_error": "{:.1%}", "verdicts": "{:.0%}", "rank_correlation": "{:.3f}",
+    "within_15": "{:.0%}", "covered": "{:.0%}", "memory_error": "{:.1%}", "verdicts": "{:.0%}",
+    "rank_correlation": "{:.3f}",
     "groups": "{:.0f}", "group_correlation": "{:.2f}", "regret": "{:.1%}", "worst_regret": "{:.1%}",
 }  # fmt: skip
 """Columns of the table for readers."""
@@ -37,19 +38,30 @@ def validate(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="CSV for all runs, predicted beside measured.")
     ] = None,
+    errors: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV for measured over predicted times, from which intervals come: config/errors.csv."
+        ),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Compare predicted with measured training runs, source by source: time, memory, and the layout that one
     would choose.
     """
-    refuse_outputs(out, reads=(*(files or ()), system))
+    refuse_outputs(out, errors, reads=(*(files or ()), system))
     from phaze.plan.lowered import load_machine
-    from phaze.validate.scoreboard import measured_files, scoreboard
+    from phaze.validate.intervals import error_table
+    from phaze.validate.scoreboard import measured_files, predict_files, runs_with_intervals, scoreboard
     from phaze.validate.table import write_table
 
     with telling("validate"):
         machine = None if system is None else load_machine(system)
-        scores, runs = scoreboard(files or measured_files(), machine)
+        runs = predict_files(files or measured_files(), machine)
+    if errors is not None:
+        write_table(error_table(runs), errors)
+    runs = runs_with_intervals(runs)
+    scores = scoreboard(runs)
     if out is not None:
         write_table(runs, out)
     typer.echo(scores.to_json(orient="records", indent=2) if as_json else _shown(scores))

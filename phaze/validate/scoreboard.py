@@ -12,6 +12,7 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
+from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
 from phaze.validate.rows import read_rows
 from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
 
@@ -39,6 +40,10 @@ class Score:
     worst_error: float
     within_10: float
     within_15: float
+    covered: float
+    """Share of runs whose time lies in its interval by the errors of other sources."""
+    interval_width: float
+    """Mean width of these intervals over the predicted time."""
     memory_error: float
     """Mean absolute error of the memory of the fullest device."""
     memory_bias: float
@@ -57,16 +62,23 @@ class Score:
     """Why rows have no prediction, with how many each."""
 
 
-def scoreboard(paths: Sequence[Path], machine: Machine | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score of every file of runs, and of all runs together where there are several; and the runs themselves.
-
-    Runs have columns source, predicted_s, measured_s, predicted_gib, measured_gib, outcome, status and group.
-    """
-    runs = pd.concat([predicted_runs(path, machine) for path in paths], ignore_index=True)
+def scoreboard(runs: pd.DataFrame) -> pd.DataFrame:
+    """Score of every source of runs with intervals, and of all runs together where there are several."""
     scores = [score(str(source), mine) for source, mine in runs.groupby("source", sort=False)]
-    if len(paths) > 1:
+    if len(scores) > 1:
         scores.append(score("all", runs))
-    return pd.DataFrame(scores, columns=[field.name for field in fields(Score)]), runs
+    return pd.DataFrame(scores, columns=[field.name for field in fields(Score)])
+
+
+def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.DataFrame:
+    """Runs of files with what is predicted and what was measured, see `predicted_runs`."""
+    return pd.concat([predicted_runs(path, machine) for path in paths], ignore_index=True)
+
+
+def runs_with_intervals(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs of several sources, each with its interval by the errors of the other sources."""
+    each = [with_intervals(mine, "predicted_s", str(but)) for but, mine in runs.groupby("source", sort=False)]
+    return pd.concat(each, ignore_index=True)
 
 
 def measured_files() -> list[Path]:
@@ -75,7 +87,11 @@ def measured_files() -> list[Path]:
 
 
 def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
-    """Runs of a file with what is predicted and what was measured, a row each."""
+    """Runs of a file with what is predicted and what was measured, a row each.
+
+    Columns are source, label, group, what makes runs alike (`intervals.KEYS`), predicted_s, measured_s,
+    predicted_gib, measured_gib, outcome and status.
+    """
     table, rows = read_rows(path)
     out = predict_rows(rows, machine)
     return pd.DataFrame(
@@ -83,6 +99,7 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
             "source": path.stem,
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
             "group": [f"{path.stem} " + " ".join(texts) for texts in table[list(SAME)].to_numpy()],
+            **{key: out[key].fillna("") for key in KEYS},
             "predicted_s": out["time_s"].astype(float),
             "measured_s": measured_of(rows, "measured_s"),
             "predicted_gib": out["memory_gib"].astype(float),
@@ -96,6 +113,7 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
 def score(source: str, runs: pd.DataFrame) -> Score:
     """Errors of the runs of a source."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
+    low, high = INTERVAL
     absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)
     times = _accuracy(timed) if len(timed) else None
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
@@ -116,6 +134,8 @@ def score(source: str, runs: pd.DataFrame) -> Score:
         worst_error=times.worst_error if times else np.nan,
         within_10=_of(np.mean, (absolute <= 0.1).astype(float)),
         within_15=times.within_15 if times else np.nan,
+        covered=_of(np.mean, timed["measured_s"].between(timed[low], timed[high]).to_numpy(float)),
+        interval_width=_of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
         memory_error=_of(np.mean, np.abs(sizes)),
         memory_bias=_of(np.mean, sizes),
         verdicts=_of(np.mean, np.array(right, float)),

@@ -23,6 +23,7 @@ from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import KERNELS, price
 from phaze.spec.systems import load_stack
+from phaze.validate.intervals import INTERVAL, KEYS, kind_of, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
@@ -79,7 +80,7 @@ class Prediction:
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 """What a row left open and was chosen, and the time of the worst choice."""
-ADDED = (*(field.name for field in fields(Prediction)), *CHOSEN, "status")
+ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, "status")
 """Columns that predictions add."""
 OK = "ok"
 SHARES = (0.3, 1.0)
@@ -138,15 +139,19 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
         raise PhazeError(
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
-    out = pd.concat([table, predict_rows(rows, machine)], axis=1)
+    out = pd.concat([table, with_intervals(predict_rows(rows, machine))[list(ADDED)]], axis=1)
     return out, _accuracy(rows, out)
 
 
 def predict_rows(rows: Sequence[RunRow], machine: Machine | None) -> pd.DataFrame:
-    """Columns that predictions add to rows; `machine` is for rows that name no system."""
+    """Columns that predictions add to rows, and by what runs are alike; without intervals.
+
+    `machine` is for rows that name no system.
+    """
     machines = cache(partial(_machine_of, machine))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
-    return pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
+    columns = [*(name for name in ADDED if name not in INTERVAL), *KEYS]
+    return pd.DataFrame(found, columns=columns).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
 
 
 def write_table(table: pd.DataFrame, out: Path) -> None:
@@ -182,7 +187,8 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
-    return {**asdict(best), **chosen, "status": _status(best, limit)}
+    kind = dict(zip(KEYS, kind_of(machine, run.layout), strict=True))
+    return {**asdict(best), **chosen, "status": _status(best, limit), **kind}
 
 
 def _all(runs: tuple[Run, ...], machine: Machine) -> list[tuple[Run, Prediction]]:

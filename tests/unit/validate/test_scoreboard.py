@@ -24,6 +24,8 @@ RUNS = pd.DataFrame(
         "group": ["a", "a", "a", "b", "b"],
         "predicted_s": [1.0, 2.0, 4.0, 3.0, np.nan],
         "measured_s": [1.25, 1.0, 4.0, 2.0, 9.0],
+        "time_low_s": [0.9, 1.8, 3.6, 2.7, np.nan],
+        "time_high_s": [1.3, 2.6, 5.2, 3.9, np.nan],
         "predicted_gib": [10.0, 20.0, 90.0, 70.0, np.nan],
         "measured_gib": [20.0, 20.0, np.nan, np.nan, np.nan],
         "outcome": ["ok", "ok", "oom", "ok", "ok"],
@@ -38,6 +40,7 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     assert (found.rows, found.answered, found.groups) == (5, 4, 1)
     assert found.mean_error == pytest.approx((0.2 + 1.0 + 0.0 + 0.5) / 4)
     assert found.bias == pytest.approx((-0.2 + 1.0 + 0.0 + 0.5) / 4)
+    assert (found.covered, found.interval_width) == pytest.approx((0.5, 0.4))
     assert (found.median_error, found.worst_error, found.within_10) == pytest.approx((0.35, 1.0, 0.25))
     assert found.memory_error == pytest.approx(0.25)
     assert found.verdicts == 1.0

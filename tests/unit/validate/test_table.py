@@ -47,6 +47,14 @@ def test_a_row_is_what_the_library_predicts(runs: Path) -> None:
     assert table["time_s"][0] == predict(SMALL, machine()).time_s
 
 
+def test_a_predicted_time_lies_in_its_interval(runs: Path) -> None:
+    table, _ = predict_table(runs, machine())
+    timed = table[table["time_s"].notna()]
+    assert (timed["time_low_s"] < timed["time_s"]).all()
+    assert (timed["time_s"] < timed["time_high_s"]).all()
+    assert table["time_low_s"].notna().equals(table["time_s"].notna())
+
+
 def test_an_open_microbatch_is_the_fastest_that_fits(runs: Path) -> None:
     table, _ = predict_table(runs, machine())
     assert table["time_s"][4] <= table["time_s"][0] <= table["slowest_s"][4]
