@@ -1,4 +1,4 @@
-"""Layouts that Megatron-Core runs, as its main branch of August 2026 checks them.
+"""Layouts that Megatron-Core runs, as Megatron-LM checks them beside Megatron-Core 0.16.1.
 
 Sources are `megatron/training/arguments.py`, `TransformerConfig`, `pipeline_parallel/schedules.py` and
 `pipeline_parallel_layer_layout.py`. Every tp >= 2 is legal with and without sequence parallelism, which only
@@ -48,7 +48,7 @@ def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
 
 MEGATRON = Runtime(
     name="megatron",
-    version="Megatron-Core, main of August 2026",
+    version="0.16.1",
     schedules=("1f1b", "interleaved"),
     zeros=(0, 1, 2, 3),
     recomputes=("none", "selective", "full"),

@@ -49,6 +49,7 @@ class Runtime:
 
     name: str
     version: str
+    """Version whose rules these are."""
     schedules: tuple[str, ...]
     zeros: tuple[Zero, ...]
     recomputes: tuple[Recompute, ...]

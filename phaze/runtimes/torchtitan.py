@@ -1,7 +1,7 @@
-"""Layouts that torchtitan runs, as its main branch of August 2026 and torch 2.13 check them.
+"""Layouts that torchtitan runs, as version 0.3.0 and `torch.distributed.pipelining` check them.
 
-Sources are torchtitan's `parallel_dims.py`, `pipeline_parallel.py` and the configurations of its decoders,
-and `torch.distributed.pipelining.schedules`. Every tp >= 2 is legal with and without sequence parallelism
+Sources are torchtitan's `trainer.py`, `parallel_dims.py`, `pipeline_parallel.py` and `decoder.py`, and
+`torch.distributed.pipelining.schedules`. Every tp >= 2 is legal with and without sequence parallelism
 (`enable_sequence_parallel`). The feed-forward network is cut evenly here, which torchtitan does not ask for.
 """
 
@@ -26,13 +26,14 @@ from phaze.runtimes.rules import (
 
 
 def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Configurations of decoders: key-value heads are dealt out, none is held twice."""
+    """`Decoder.Config`: key-value heads are dealt out, none is held twice."""
     return leaves_rest(task.model.kv_heads, grid.tp)
 
 
 def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`ParallelDims.seq_len_divisor`, whether or not the sequence is cut."""
-    return leaves_rest(task.sequence, 2 * grid.tp * grid.cp)
+    """`Trainer`: dense activations are cut evenly, and each context-parallel rank has two chunks."""
+    chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
+    return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
 
 
 def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -54,14 +55,14 @@ def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Configurations of decoders refuse a matrix that two stages would share."""
+    """`Decoder.Config` refuses a matrix that two stages would share."""
     most = 1 if task.model.tied_embeddings else task.devices
     return grid.pp > most
 
 
 TORCHTITAN = Runtime(
     name="torchtitan",
-    version="torchtitan, main of August 2026, with torch 2.13",
+    version="0.3.0",
     schedules=("1f1b", "interleaved", "gpipe", "zb-h1"),
     zeros=(0, 2, 3),
     recomputes=("none", "selective", "full"),
@@ -80,8 +81,9 @@ TORCHTITAN = Runtime(
         SEQUENCE_PARALLEL,
         Rule(
             "sequence slices",
-            "the sequence {sequence} must be a multiple of 2 * tp * cp, got tp {tp} and cp {cp}",
-            ("tp", "cp"),
+            "the sequence {sequence} must be a multiple of tp with sequence_parallel, times 2 * cp with "
+            "cp >= 2, got tp {tp} and cp {cp}",
+            ("sequence_parallel", "tp", "cp"),
             _sequence_slices,
         ),
         BATCH,

@@ -73,9 +73,10 @@ CASES = [
         "the sequence 240 must be a multiple of cp * tp with sequence_parallel, got cp 24 and tp 4",
     ),
     Refused(
-        (TORCHTITAN,), "sequence slices", (Layout(tp=4, cp=4, zero=3), "1f1b"),
-        (Layout(tp=4, cp=5, zero=3), "1f1b"),
-        "the sequence 240 must be a multiple of 2 * tp * cp, got tp 4 and cp 4",
+        (TORCHTITAN,), "sequence slices", (Layout(tp=4, cp=4, zero=3, sequence_parallel=True), "1f1b"),
+        (Layout(tp=4, cp=4, zero=3), "1f1b"),
+        "the sequence 240 must be a multiple of tp with sequence_parallel, times 2 * cp with cp >= 2, "
+        "got tp 4 and cp 4",
     ),
     Refused(
         BOTH, "batch", (Layout(dp=5, microbatch=2), "1f1b"), (Layout(dp=4, microbatch=2), "1f1b"),
