@@ -1,0 +1,72 @@
+"""Command lines of training programs, as flags with their values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phaze.base.errors import PhazeError
+from phaze.spec.plain import short
+
+Flags = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Files for a runtime, by name, and what of a recipe they cannot say."""
+
+    runtime: str
+    """The runtime, with the version that the files are written for."""
+    files: Mapping[str, str]
+    beyond: tuple[str, ...] = ()
+    """What the runtime will do instead, as `recomputed: 2 2 instead of 2 1`."""
+
+
+def parse_flags(text: str) -> Flags:
+    """Flags of a command line or of several lines, with their values.
+
+    Comments and words before the first flag are left out; of two equal flags the last one counts. Raises
+    PhazeError for open quotes.
+    """
+    try:
+        words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)
+    except ValueError as error:
+        raise PhazeError(f"flags: cannot be read as words of a shell: {error}") from error
+    found: Flags = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            name = "--" + name[2:].replace("_", "-")
+            found[name] = (value,) if equals else ()
+        elif word.endswith(".py"):
+            name = ""  # what torchrun runs
+        elif name:
+            found[name] = (*found[name], word)
+    return found
+
+
+def print_flags(flags: Sequence[tuple[str, ...]]) -> str:
+    """Flags with their values, one a line, as words of a shell."""
+    return " \\\n".join(shlex.join(flag) for flag in flags) + "\n"
+
+
+def whole_number(flags: Flags, name: str, otherwise: int | None = None) -> int:
+    """Value of a flag, a whole number >= 1; PhazeError naming the flag for another, and for none."""
+    if name not in flags and otherwise is not None:
+        return otherwise
+    value = one_value(flags, name)
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value[:19]) < 10**18:
+        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(value)}")
+    return int(value)
+
+
+def one_value(flags: Flags, name: str) -> str:
+    """The one value of a flag; PhazeError where there is no flag, or another number of values."""
+    if name not in flags:
+        raise PhazeError(f"{name}: must be given")
+    if len(flags[name]) != 1:
+        raise PhazeError(f"{name}: must have one value, got {len(flags[name])}")
+    return flags[name][0]

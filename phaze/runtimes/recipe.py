@@ -1,0 +1,81 @@
+"""A training run as a runtime is told it: a model, a layout with its schedule, and who holds which blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import groupby
+
+from phaze.base.errors import PhazeError
+from phaze.layout import Layout
+from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.spec.model import Model
+
+Value = int | str | bool | float | tuple[int, ...] | None
+NAMELESS = ("name", "hyper_operators", "key_value_heads", "head_size", "embedding_width")
+"""Fields of a model that no runtime is told as such; the last three are said as what follows from them."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: its layout, and the blocks of every virtual stage in data-flow order.
+
+    The embedding is on the first stage, the head with the loss on the last one.
+    """
+
+    model: Model
+    sequence: int
+    """Tokens of a sample."""
+    global_batch: int
+    layout: Layout
+    schedule: str
+    blocks: tuple[int, ...]
+    """Blocks of every virtual stage, (pp · vp,)."""
+    recomputed: tuple[int, ...]
+    """Of these the ones that run forward again in full, (pp · vp,); all zero unless the layout says full."""
+
+    @property
+    def task(self) -> TrainingTask:
+        """What the runtime's rules are asked about."""
+        return TrainingTask(self.model, self.sequence, self.global_batch, self.layout.devices)
+
+    def check(self, runtime: Runtime) -> None:
+        """Raise PhazeError for what a runtime cannot run, and for stages that do not hold the model."""
+        self.model.check_sequence(self.sequence, "recipe")
+        refused = runtime.why_not(self.task, self.layout, self.schedule)
+        if refused is not None:
+            raise PhazeError(refused)
+        stages, layers = self.layout.stages, self.model.layers
+        if len(self.blocks) != stages or sum(self.blocks) != layers or min(self.blocks) < 0:
+            raise PhazeError(f"blocks: must be {stages} numbers with sum {layers}, got {_shown(self.blocks)}")
+        if stages > 1 and 0 in self.blocks[1:-1]:
+            raise PhazeError(f"blocks: only the ends may be without, got {_shown(self.blocks)}")
+        most = self.blocks if self.layout.recompute == "full" else (0,) * stages
+        if len(self.recomputed) != stages or any(
+            not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=True)
+        ):
+            raise PhazeError(f"recomputed: must be at most {_shown(most)}, got {_shown(self.recomputed)}")
+
+    def beyond(self, other: Recipe) -> tuple[str, ...]:
+        """Sentences on what of this recipe another one, as a runtime would read it, says otherwise."""
+        own, said = self._values(), other._values()
+        return tuple(
+            f"{name}: {_shown(said[name])} instead of {_shown(value)}"
+            for name, value in own.items()
+            if value != said[name]
+        )
+
+    def _values(self) -> dict[str, Value]:
+        model = {f"model.{k}": v for k, v in self.model.model_dump().items() if k not in NAMELESS}
+        model |= {f"model.{k}": getattr(self.model, k) for k in ("kv_heads", "head_width", "word_width")}
+        layout = {field.name: getattr(self.layout, field.name) for field in fields(Layout)}
+        own = {field.name: getattr(self, field.name) for field in fields(Recipe)}
+        del own["model"], own["layout"]
+        return model | layout | own
+
+
+def _shown(value: Value) -> str:
+    """Value for a sentence; of equal numbers in a row one, with how many."""
+    if not isinstance(value, tuple):
+        return str(value)
+    runs = [(number, len(list(run))) for number, run in groupby(value)]
+    return " ".join(f"{number}*{count}" if count > 1 else str(number) for number, count in runs)

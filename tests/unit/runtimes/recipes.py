@@ -1,0 +1,56 @@
+"""Recipes drawn from all that a runtime can run."""
+
+from collections.abc import Iterator
+from random import Random
+
+from phaze.layout import Layout
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.space import legal_space
+from phaze.spec.config import load_transformer
+from phaze.spec.model import Model
+from tests.unit.runtimes.examples import SMALL
+
+
+def drawn(runtime: Runtime, number: int) -> Iterator[Recipe]:
+    """So many legal recipes of each of some models, with stages drawn at random."""
+    random = Random(7)
+    for name, devices, batch in (
+        ("llama-3.1-8b", 64, 512),
+        ("llama-3.1-405b", 1024, 2048),
+        ("t-18b", 256, 1024),
+    ):
+        model = load_transformer(name, "test")
+        sequence = 2048
+        grid = legal_space(runtime, TrainingTask(model, sequence, batch, devices)).grid
+        for place in random.sample(range(len(grid)), number):
+            layout = grid.layout(place)
+            blocks = divided(random, model.layers, layout.stages)
+            again = recomputed(random, layout, blocks)
+            yield Recipe(model, sequence, batch, layout, grid.schedule_of(place), blocks, again)
+
+
+def divided(random: Random, layers: int, stages: int) -> tuple[int, ...]:
+    """Blocks of stages of which only the ends may have none."""
+    if stages == 1:
+        return (layers,)
+    least = [0, *(1,) * (stages - 2), 0]
+    for _ in range(layers - sum(least)):
+        least[random.randrange(stages)] += 1
+    return tuple(least)
+
+
+def recomputed(random: Random, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
+    """All blocks, or the first so many of every stage."""
+    most = random.choice([max(blocks), random.randint(1, max(blocks))]) if layout.recompute == "full" else 0
+    return tuple(min(most, held) for held in blocks)
+
+
+def small(layout: Layout, schedule: str, blocks: tuple[int, ...], again: tuple[int, ...] = ()) -> Recipe:
+    """A recipe of the small model with 24 samples in a batch."""
+    return Recipe(SMALL, 240, 24, layout, schedule, blocks, again or (0,) * len(blocks))
+
+
+def of_model(model: Model) -> Recipe:
+    """A recipe of another model on one device."""
+    return Recipe(model, 240, 24, Layout(), "1f1b", (model.layers,), (0,))

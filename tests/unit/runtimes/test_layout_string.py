@@ -1,0 +1,47 @@
+"""Layout strings say who holds which blocks, as Megatron-Core reads them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze.base.errors import PhazeError
+from phaze.runtimes.layout_string import blocks_of, layout_string
+
+ENDS = st.integers(0, 9)
+MIDDLE = st.lists(st.sampled_from([1, 2, 2, 3, 4, 12]), max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("E|(t|)*126L", (0, *(1,) * 126, 0)),
+        ("Et*2|(t*2|)*34,t*3|(t*2|)*3,tL", (*(2,) * 35, 3, 2, 2, 2, 1)),  # Llama 3 70B of Megatron-Bridge
+        ("Et|(tt|)*22L", (1, *(2,) * 22, 0)),
+        ("E, t t | ttL", (2, 2)),
+        ("Et*32L", (32,)),
+        ("Ettt|(tt|t|)*2tL", (3, 2, 1, 2, 1, 1)),
+    ],
+)
+def test_a_published_layout_string_is_read(text: str, blocks: tuple[int, ...]) -> None:
+    assert blocks_of(text) == blocks
+    assert blocks_of(layout_string(blocks)) == blocks
+
+
+@given(ENDS, MIDDLE, ENDS, st.booleans())
+def test_blocks_survive_their_layout_string(first: int, middle: list[int], last: int, alone: bool) -> None:
+    blocks = (first,) if alone else (first, *middle, last)
+    assert blocks_of(layout_string(blocks)) == blocks
+
+
+def test_equal_stages_are_written_once() -> None:
+    assert layout_string((3, *(4,) * 30, 2)) == "Ettt|(t*4|)*30ttL"
+    assert layout_string((1, 2, 1)) == "Et|tt|tL"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "tL", "Et", "E||L", "Et|L|tL", "EtL*3", "Et*3|(tt|)*29,m|L", "((t|)*2)*2", "E(t|)*99999999999999L"],
+)
+def test_another_string_is_refused(text: str) -> None:
+    with pytest.raises(PhazeError, match=r"layout string: (must be E for|repeats more than)"):
+        blocks_of(text)

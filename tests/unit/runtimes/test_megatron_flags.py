@@ -1,0 +1,163 @@
+"""Flags for Megatron-LM say a recipe, and what is read from them is the same recipe."""
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.layout import Layout
+from phaze.runtimes.flags import parse_flags
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.megatron_flags import emit_megatron, read_megatron
+from phaze.spec.config import load_transformer
+from tests.unit.runtimes.examples import SMALL
+from tests.unit.runtimes.recipes import drawn, of_model, small
+
+FULL, LAYOUT = "--recompute-granularity full", "--pipeline-model-parallel-layout"
+FLAGS = """
+torchrun --nnodes 2 --nproc-per-node=8 pretrain_gpt.py   # of somebody
+    --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --vocab_size 50257 \\
+    --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 2 --global-batch-size 64
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --use-distributed-optimizer
+    --lr 1e-4 --min-lr -1 --bf16
+"""
+
+
+def test_what_is_read_is_what_was_written() -> None:
+    for recipe in drawn(MEGATRON, 60):
+        emitted = emit_megatron(recipe)
+        again = recipe.layout.recompute != "full" or any(recipe.recomputed)
+        assert emitted.beyond == () or not again
+        assert read_megatron(emitted.files["megatron.txt"], recipe.layout.devices, recipe.model.name) == (
+            recipe,
+            (),
+        )
+
+
+def test_flags_are_those_of_megatron() -> None:
+    layout = Layout(
+        tp=2, cp=2, pp=2, vp=2, dp=2, microbatch=3, sequence_parallel=True, zero=1, recompute="full"
+    )
+    flags = parse_flags(
+        emit_megatron(small(layout, "interleaved", (0, 3, 2, 1), (0, 1, 1, 1))).files["megatron.txt"]
+    )
+    assert flags["--pipeline-model-parallel-layout"] == ("E|ttt|tt|tL",)
+    assert flags["--recompute-num-layers"] == ("1",)
+    assert flags["--num-query-groups"] == ("4",)
+    assert {
+        "--sequence-parallel",
+        "--use-distributed-optimizer",
+        "--untie-embeddings-and-output-weights",
+    } <= set(flags)
+    sharded = parse_flags(emit_megatron(small(Layout(dp=8, zero=3), "1f1b", (6,))).files["megatron.txt"])
+    assert sharded["--data-parallel-sharding-strategy"] == ("optim_grads_params",)
+    assert "--pipeline-model-parallel-layout" not in sharded
+
+
+def test_what_megatron_cannot_say_is_named() -> None:
+    uneven = small(Layout(pp=2, dp=2, recompute="full"), "1f1b", (3, 3), (3, 1))
+    assert emit_megatron(uneven).beyond == ("recomputed: 3*2 instead of 3 1",)
+    norms = SMALL.model_copy(update={"norm_position": "post", "activation": "relu"})
+    assert emit_megatron(of_model(norms)).beyond == (
+        "model.activation: gelu instead of relu",
+        "model.norm_position: pre instead of post",
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2-7b", "llama2-70b", "llama-3.1-70b", "megatron-gpt-8.3b"])
+def test_megatron_can_say_the_models_that_are_trained_with_it(name: str) -> None:
+    model = load_transformer(name, "test")
+    assert emit_megatron(of_model(model)).beyond == ()
+
+
+def test_flags_of_a_run_are_read_with_what_megatron_does_without() -> None:
+    recipe, others = read_megatron(FLAGS)
+    assert recipe.layout == Layout(tp=2, pp=2, dp=4, microbatch=2, zero=1)
+    assert (recipe.schedule, recipe.blocks, recipe.global_batch) == ("1f1b", (12, 12), 64)
+    assert others == ("--lr", "--min-lr")
+    model = recipe.model
+    assert (model.feed_forward, model.gated, model.tied_embeddings, model.fused_qkv) == (
+        4096,
+        False,
+        True,
+        True,
+    )
+    assert (model.residual_dropout, model.attention_dropout, model.norm) == (0.1, 0.1, "layer_norm")
+
+
+@pytest.mark.parametrize(
+    ("more", "blocks", "recompute", "recomputed"),
+    [
+        ("--num-layers-per-virtual-pipeline-stage 4", (4,) * 6, "none", (0,) * 6),
+        ("--num-virtual-stages-per-pipeline-rank 2", (6,) * 4, "none", (0,) * 4),
+        ("--recompute-activations", (12, 12), "selective", (0, 0)),
+        ("--recompute-granularity selective", (12, 12), "selective", (0, 0)),
+        (f"{FULL} --recompute-method uniform --recompute-num-layers 1", (12, 12), "full", (12, 12)),
+        (
+            f"{FULL} --recompute-method block --recompute-num-layers 12 {LAYOUT} Et*14|t*10L",
+            (14, 10),
+            "full",
+            (12, 10),
+        ),
+    ],
+)
+def test_stages_and_recomputation_are_read(
+    more: str, blocks: tuple[int, ...], recompute: str, recomputed: tuple[int, ...]
+) -> None:
+    recipe, _ = read_megatron(f"{FLAGS} {more}")
+    assert (recipe.blocks, recipe.layout.recompute, recipe.recomputed) == (blocks, recompute, recomputed)
+    assert recipe.layout.vp == len(blocks) // 2
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--num-experts 8", "--num-experts: is not modelled, got '8'"),
+        ("--fp8-format hybrid", "--fp8-format: is not modelled, got 'hybrid'"),
+        ("--micro-batch-size two", "--micro-batch-size: must be a whole number >= 1, got 'two'"),
+        ("--micro-batch-size 2 4", "--micro-batch-size: must have one value, got 2"),
+        ("--tensor-model-parallel-size 3", r"devices: must be a multiple of tp \* cp \* pp 6, got 16"),
+        ("--pipeline-model-parallel-layout Et*24L", "layout: must have a multiple of pp 2 stages, got 1"),
+        ("--pipeline-model-parallel-layout Et*10|t*10L", "blocks: must be 2 numbers with sum 24, got 10[*]2"),
+        ("--num-layers-per-virtual-pipeline-stage 5", "must cut the 24 layers into equal stages, got 5"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy half", "no_shard, optim, .*got 'half'"),
+        ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
+         "pipeline-model-parallel-size: must cut the 24 layers into equal stages, got 16"),
+        (f"{FULL} --recompute-method uniform --recompute-num-layers 2", "must be 1 with uniform, got 2"),
+        (f"{FULL} --recompute-num-layers 2", "--recompute-method: must be given"),
+        ("--recompute-granularity selective --recompute-modules mlp", "must be core_attn, got 'mlp'"),
+        ("--position-embedding-type yarn", "must be one of learned_absolute, rope, none, got 'yarn'"),
+        ("--hidden-dropout 1", "--hidden-dropout: must be a number >= 0 and < 1, got '1'"),
+        ("--seq-length 2048", "sequence: 2048 must be > 0 and at most position_count"),
+        ("--global-batch-size 60", "megatron: microbatch . dp must divide the global batch 60, got 8"),
+        ("'", "flags: cannot be read as words of a shell: No closing quotation"),
+    ],
+)  # fmt: skip
+def test_a_flag_that_cannot_be_is_named(more: str, message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        read_megatron(f"{FLAGS} {more}")
+
+
+def test_devices_have_to_be_said() -> None:
+    alone = FLAGS.partition("pretrain_gpt.py")[2].replace("# of somebody", "")
+    assert read_megatron(alone, 32)[0].layout.dp == 8
+    with pytest.raises(PhazeError, match="--nproc-per-node: must be given"):
+        read_megatron(alone)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "again", "message"),
+    [
+        ((3, 2), (0, 0), "blocks: must be 2 numbers with sum 6, got 3 2"),
+        ((6,), (0,), "blocks: must be 2 numbers with sum 6, got 6"),
+        ((3, 3), (1, 0), "recomputed: must be at most 0[*]2, got 1 0"),
+    ],
+)
+def test_a_recipe_holds_the_model(blocks: tuple[int, ...], again: tuple[int, ...], message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        emit_megatron(small(Layout(pp=2), "1f1b", blocks, again))
+
+
+def test_what_megatron_cannot_run_is_not_written() -> None:
+    with pytest.raises(PhazeError, match="megatron: heads 12 must be a multiple of tp, got 8"):
+        emit_megatron(small(Layout(tp=8), "1f1b", (6,)))
+    with pytest.raises(PhazeError, match="blocks: only the ends may be without, got 3 0 3"):
+        emit_megatron(small(Layout(pp=3), "1f1b", (3, 0, 3)))
