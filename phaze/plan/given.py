@@ -25,11 +25,13 @@ from typing import Literal
 import numpy as np
 
 from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout, Recompute
 from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
 from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
+from phaze.plan.working import HALF, unshared_bytes, working_bytes
 from phaze.spec.model import AnyModel, Model
 from phaze.spec.system import Overlap, Stack
 from phaze.workload.models import library_workload
@@ -219,6 +221,18 @@ class Lowering:
         replicas = layout.group("dp-cp").ranks if layout.zero >= 2 else 1
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
+    def _second(self, parameters: float, layout: Layout) -> float:
+        """Bytes of gradients in half precision beside all that are added up in single precision."""
+        stack = self.machine.stack
+        apart = stack.second_gradients == "all" and stack.gradient_bytes > HALF
+        return HALF * parameters if apart and layout.precision == "mixed" else 0.0
+
+    def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
+        """Bytes that a stage needs while it works, and those that no tensor can have."""
+        stack, flash = self.machine.stack, self.training.flash_attention
+        whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
+        return working_bytes(held, layout, stack, flash=flash) + whole + stack.reserved_gib * GIB
+
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
         """Stage of these layers; of its blocks `recomputed` do what the layout says, all unless given."""
         training, machine = self.training, self.machine
@@ -240,7 +254,6 @@ class Lowering:
         added_s = self._added_s(size.gradients * parameters, layout)
         backward[HBM] += added_s
         weight_s += added_s
-        kept = [(count, *cost.kept_bytes(way)) for count, cost, way in ways]
         arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
         at_end = cut.start == 0 or cut.stop == len(workload.order)
         replicas = layout.group("dp-cp").ranks
@@ -253,9 +266,10 @@ class Lowering:
             departing_bytes=departing,
             longest_departing_bytes=departing,
             weight_bytes=size.weights * parameters,
-            fixed_bytes=state_bytes(parameters, size, layout.zero, replicas),
-            stash_bytes=sum(count * stashed for count, stashed, _ in kept),
-            work_bytes=max(work for _, _, work in kept),
+            fixed_bytes=state_bytes(parameters, size, layout.zero, replicas)
+            + self._second(parameters, layout),
+            stash_bytes=sum(count * cost.kept_bytes(way)[0] for count, cost, way in ways),
+            work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout),
             **dict.fromkeys(NOT_APART, 0.0),
             first_layer=cut.start,
             last_layer=cut.stop - 1,

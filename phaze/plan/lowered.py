@@ -41,6 +41,8 @@ HEAD = 128
 """Numbers of a head for which attention kernels are made."""
 BACKWARD_PRODUCTS = 2.5
 """Products of attention's backward pass, over those of its forward pass."""
+GATED = {"mul", "silu", "gelu"}
+"""Kinds of a gated activation: a product with an activation of another product's result."""
 KEPT = ("embedding", "head")
 """Layers that are never recomputed."""
 
@@ -107,7 +109,17 @@ class LayerCost:
 def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) -> dict[str, LayerCost]:
     """Costs of the distinct layers of a workload by name."""
     cost = _with_flash_attention if flash else _plainly
-    return {layer.name: cost(layer, workload.layout, machine) for layer in workload.layers}
+    layers = [_kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
+    return {layer.name: cost(layer, workload.layout, machine) for layer in layers}
+
+
+def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
+    """Layer with the activations that a stack keeps: one kernel for a gated activation makes its first factor
+    again.
+    """
+    gates = [o.parts for o in layer.forward.operators if {"mul"} < {p.kind for p in o.parts} & GATED]
+    elements = sum(parts[0].elements for parts in gates) if stack.fused_gate else 0
+    return replace(layer, activation_bytes=layer.activation_bytes - layout.bytes_per_element * elements)
 
 
 def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:

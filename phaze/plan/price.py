@@ -87,7 +87,8 @@ class Memory:
     activation_bytes: float
     """Activations of the microbatches in flight, and what the one at work needs beside them."""
     recompute_bytes: float
-    """Of it what the one at work needs: what is recomputed, and keys and values of the whole sequence."""
+    """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
+    of activations, and weights that are shared otherwise."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,6 +109,15 @@ class Stack(Noun):
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2
     """Bytes in which gradients are added up and exchanged, in mixed precision."""
+    logit_bytes: Size = 4
+    """Bytes of a logit where its gradient is made: itself, copies in single precision, and gradients."""
+    second_gradients: Literal["none", "layer", "all"] = "none"
+    """Gradients in half precision that lie beside those that are added up in single precision: none, those of
+    a layer, or all."""
+    fused_gate: bool = False
+    """Whether a gated activation is one kernel, so that its first factor is not kept."""
+    reserved_gib: Size = 0.0
+    """Memory of a device that no tensor can have: what the framework, kernels and collectives hold."""
     fused_gradients: bool = False
     """Whether the products that make gradients of weights add them up as well, or further kernels do."""
     overlap: Overlap = ()

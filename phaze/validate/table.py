@@ -67,7 +67,8 @@ class Prediction:
     activation_gib: float
     """Activations of the microbatches in flight, and what the one at work needs beside them."""
     recompute_gib: float
-    """Of it what the one at work needs: what is recomputed, and keys and values of the whole sequence."""
+    """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
+    of activations, and weights that are shared otherwise."""
     model_flops_per_gpu: float
     """FLOP/s of a device without those of recomputation."""
     bubble_share: float

@@ -39,6 +39,12 @@ MOST = {
     "vtrain-single-node": (0.12, 0.50),
 }
 """Mean and worst error of each source that must not be exceeded."""
+MEMORY = {
+    "simumax-b200-dense": (0.01, 0.0),
+    "torchtitan-h100-bf16": (0.09, -0.08),
+    "bloom-topology-sweep": (0.23, -0.21),
+}
+"""Mean error of the memory of each source that must not be exceeded, and its bias, to a hundredth."""
 EVERY = 6
 """Of vTrain's 720 runs on one node so many are left out between two."""
 
@@ -91,6 +97,15 @@ def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
     one_node = stored.loc[stored["source"] == "vtrain-single-node", "ratio"].to_numpy()
     predicted, measured = one_node_runs()
     assert measured / predicted == pytest.approx(one_node[::EVERY], abs=2e-4)
+
+
+@pytest.mark.parametrize("source", sorted(MEMORY))
+def test_memory_is_what_was_measured(source: str) -> None:
+    """SimuMax's is that of tensors, torchtitan's that of the allocator, BLOOM's that of the device."""
+    mean, bias = MEMORY[source]
+    found = compared(source)[1]
+    assert found.memory_error <= mean
+    assert found.memory_bias == pytest.approx(bias, abs=0.01)
 
 
 def test_runs_on_one_node_wait_for_the_host() -> None:

@@ -1,0 +1,70 @@
+"""Memory beside states and what is kept: gradients, copies of logits, and what ZeRO 3 shares otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phaze.plan.given import Run, plan_of_run
+from phaze.plan.plan import Stage
+from phaze.spec.system import Stack
+from tests.unit.validate.examples import SMALL, changed, machine
+
+ALONE = changed(SMALL, gpus=1, tp=1, pp=1, dp=1, global_batch=8, flash_attention=True)
+TOKENS = ALONE.seq * ALONE.layout.microbatch
+
+
+def stage(run: Run, **stack: object) -> Stage:
+    """Return the first stage of a run with a stack."""
+    return plan_of_run(run, replace(machine(), stack=Stack.model_validate(stack))).stages[0]
+
+
+def test_the_peak_is_where_the_gradient_of_the_logits_is_made() -> None:
+    """Beside the logits that are kept lie what the stack needs of each."""
+    logits = TOKENS * ALONE.model.vocabulary
+    for nbytes in (12, 14):
+        assert stage(ALONE, logit_bytes=nbytes).work_bytes == (nbytes - 2) * logits
+
+
+def test_without_the_head_it_is_where_the_gradient_of_the_widest_activations_is() -> None:
+    """4 h of the feed-forward network and h that go into it; in a gated one its two products of width ffn."""
+    inner = changed(ALONE, gpus=2, pp=2)
+    assert stage(inner).work_bytes == 2 * TOKENS * 5 * inner.hidden
+    gated = changed(inner, gated=True, ffn=3000)
+    assert stage(gated).work_bytes == 2 * TOKENS * (2 * 3000 + inner.hidden)
+
+
+def test_scores_that_stay_in_memory_have_gradients_as_large() -> None:
+    inner = changed(ALONE, gpus=2, pp=2, flash_attention=False, seq=2048)
+    scores = inner.layout.microbatch * inner.heads * inner.seq**2
+    assert stage(inner).work_bytes == pytest.approx(2 * scores, rel=0.05)
+
+
+def test_zero_3_holds_two_blocks_and_its_ends_whole() -> None:
+    run = changed(SMALL, pp=1, dp=8)
+    whole = {zero: stage(changed(run, zero=zero)) for zero in (2, 3)}
+    h, vocabulary = run.hidden, run.model.vocabulary
+    block = (12 * h**2 + 13 * h) / 2  # two slices, but for norms and some biases
+    expected = 2 * ((2 * vocabulary * h + run.seq * h) / 2 + 2 * 2 * block)
+    assert whole[3].work_bytes - whole[2].work_bytes == pytest.approx(expected, rel=0.01)
+
+
+def test_gradients_beside_those_of_single_precision_are_held_as_the_stack_does() -> None:
+    inner = changed(ALONE, gpus=2, pp=2)
+    parameters = stage(inner).weight_bytes / 2
+    apart, every = (stage(inner, gradient_bytes=4, second_gradients=way) for way in ("none", "all"))
+    assert every.fixed_bytes - apart.fixed_bytes == 2 * parameters
+    h = inner.hidden
+    empty = stage(inner, second_gradients="layer").work_bytes - stage(inner).work_bytes
+    assert empty == 2 * (12 * h**2 + 13 * h)
+
+
+def test_what_no_tensor_can_have_counts_as_well() -> None:
+    assert stage(ALONE, reserved_gib=2.0).work_bytes - stage(ALONE).work_bytes == 2 * 2**30
+
+
+def test_a_gated_activation_of_one_kernel_keeps_one_factor_less() -> None:
+    gated = changed(ALONE, gated=True, ffn=3000)
+    less = stage(gated).stash_bytes - stage(gated, fused_gate=True).stash_bytes
+    assert less == gated.layers * 2 * TOKENS * 3000
