@@ -26,9 +26,12 @@ from phaze.runtimes.rules import (
 
 
 def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: query groups are dealt out, or each is held by several ranks."""
+    """`TransformerConfig`: query groups are dealt out, or each is shared by several ranks, which then gather
+    equal shares of it.
+    """
     groups = task.model.kv_heads
-    return leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
+    uneven = leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
+    return uneven | leaves_rest(task.model.kv_width, grid.tp)
 
 
 def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -59,7 +62,8 @@ MEGATRON = Runtime(
         HEADS,
         Rule(
             "key-value heads",
-            "key-value heads {kv_heads} must be a multiple or a divisor of tp, got {tp}",
+            "key-value heads {kv_heads} must be a multiple or a divisor of tp, their width {kv_width} a "
+            "multiple, got {tp}",
             ("tp",),
             _key_value_heads,
         ),

@@ -98,6 +98,7 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "recompute": layout.recompute,
         "heads": model.heads,
         "kv_heads": model.kv_heads,
+        "kv_width": model.kv_width,
         "feed_forward": model.feed_forward,
         "layers": model.layers,
         "most_stages": model.layers + ENDS,

@@ -114,7 +114,9 @@ def _projections(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> tuple[Tens
     model = part.model
     heads = {"query": part.heads, "key": part.kv_heads, "value": part.kv_heads}
     widths = {name: number * model.head_width for name, number in heads.items()}
-    if model.fused_qkv:
+    if part.shares_heads:
+        flat = [_gathered(layer, name, part, x, wide) for name, wide in widths.items()]
+    elif model.fused_qkv:
         y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=model.attention_bias)
         y = layer.add("split", "qkv_split", y)
         flat = [replace(y, elements=part.tokens * wide, piece=i) for i, wide in enumerate(widths.values())]
@@ -124,6 +126,21 @@ def _projections(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> tuple[Tens
     if model.positions == "rotary":
         q, k = (_rotary(layer, name, part, y) for name, y in (("query", q), ("key", k)))
     return q, k, v
+
+
+def _gathered(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, own: int) -> Tensor:
+    """Append a share of the queries, keys or values, gather those of all slices, and take those of own heads.
+
+    So Megatron-Core has it where slices share heads of keys and values (`SelfAttention`, version 0.16.1):
+    shares of the matrices are cut evenly, and none has a whole head.
+    """
+    model, tp = part.model, part.layout.tp
+    wide = model.query_width if name == "query" else model.kv_width
+    share = layer.dense(name, x, part.tokens, wide // tp, bias=model.attention_bias)
+    whole = layer.add(
+        "all_gather", f"{name}_heads_all_gather", share, elements=share.elements * tp, axis="tp"
+    )
+    return layer.add("select", f"{name}_heads", whole, elements=part.tokens * own)
 
 
 def _rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor) -> Tensor:

@@ -68,8 +68,13 @@ class ModelSlice:
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values of the slice."""
-        return self.model.kv_heads // self.layout.tp
+        """Heads of keys and values of the slice; one where several slices share a head."""
+        return max(self.model.kv_heads // self.layout.tp, 1)
+
+    @property
+    def shares_heads(self) -> bool:
+        """Whether several slices need the same head of keys and values."""
+        return self.layout.tp > self.model.kv_heads
 
     @property
     def feed_forward(self) -> int:
@@ -115,10 +120,12 @@ class ModelSlice:
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:
     """One slice; PhazeError where t does not divide the heads, or the sequence where that is parallel, or
-    positions are missing.
+    positions are missing. Of key-value heads t may also be a multiple.
     """
     where = f"model {model.name}"
-    model.check_tensor_width(layout.tp, where)
+    even = (model.heads, model.kv_width, model.feed_forward)
+    if layout.tp % model.kv_heads or any(size % layout.tp for size in even):
+        model.check_tensor_width(layout.tp, where)
     model.check_sequence(sequence, where)
     if layout.cp > 1 and sequence % (2 * layout.cp):
         raise PhazeError(f"{where}: 2 * cp must divide the sequence {sequence}, got {2 * layout.cp}")

@@ -47,8 +47,13 @@ CASES = [
         "heads 12 must be a multiple of tp, got 8",
     ),
     Refused(
-        (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=12), "1f1b"),
-        "key-value heads 4 must be a multiple or a divisor of tp, got 6",
+        (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=4), "1f1b"),
+        "key-value heads 4 must be a multiple or a divisor of tp, their width 32 a multiple, got 6",
+    ),
+    Refused(
+        (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=4), "1f1b"),
+        "key-value heads 2 must be a multiple or a divisor of tp, their width 40 a multiple, got 6",
+        model=SMALL.model_copy(update={"key_value_heads": 2, "head_size": 20}),
     ),
     Refused(
         (TORCHTITAN,), "key-value heads", (Layout(tp=12), "1f1b"), (Layout(tp=4), "1f1b"),

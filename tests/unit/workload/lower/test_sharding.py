@@ -8,6 +8,7 @@ from hypothesis import given
 
 from phaze.base.errors import PhazeError
 from phaze.workload.families.transformer import transformer_graph
+from phaze.workload.lower.memory import first_stashes
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import POINTS, forward_flops, layer_of, slice_of, slices, some
@@ -111,8 +112,25 @@ def test_a_vocabulary_is_padded_to_equal_slices() -> None:
     assert part.vocabulary * 2 >= part.model.vocabulary
 
 
+@pytest.mark.parametrize(("name", "tensor"), [("llama2-70b", 16), ("llama-3.1-405b", 32)])
+def test_slices_that_share_a_head_gather_queries_keys_and_values(name: str, tensor: int) -> None:
+    """Every slice has its even share of the matrices, and the attention of its own heads with one key."""
+    part = slice_of(name, tensor)
+    sliced, whole = layer_of(part, "block"), layer_of(unsliced(part), "block")
+    assert part.kv_heads == 1
+    assert tensor * forward_flops(sliced) == forward_flops(whole)
+    weights = [sum(p.parameters for p in layer.primitives if p.gemm) for layer in (sliced, whole)]
+    assert tensor * weights[0] == weights[1]
+    gathers = {p.name: p.elements for p in sliced.primitives if p.kind == "all_gather"}
+    widths = {"query": part.model.query_width, "key": part.model.kv_width, "value": part.model.kv_width}
+    assert gathers == {f"{n}_heads_all_gather": part.tokens * wide for n, wide in widths.items()}
+    kept = {s.source: s.elements for found in first_stashes(sliced, 2) for s in found}
+    names = {p.name: i for i, p in enumerate(sliced.primitives)}
+    assert kept[names["key_rotary"]] == kept[names["value_heads"]] == part.tokens * part.model.head_width
+
+
 @pytest.mark.parametrize(
-    ("name", "tensor", "word"), [("gpt2-xl", 2, "heads 25"), ("llama2-70b", 16, "key_value_heads 8")]
+    ("name", "tensor", "word"), [("gpt2-xl", 2, "heads 25"), ("llama2-70b", 24, "heads 64")]
 )
 def test_slices_that_cut_a_head_are_refused(name: str, tensor: int, word: str) -> None:
     """The width must divide the heads; the message names model and heads."""
