@@ -35,7 +35,7 @@ CHECKPOINTING: dict[Recompute, str] = {
     "selective": "SelectiveAC.Config()",
     "full": "FullAC.Config()",
 }
-CHECKPOINT = "config.activation_checkpoint"
+CHECKPOINT = "activation_checkpoint"
 
 
 def emit_torchtitan(recipe: Recipe) -> Emitted:
@@ -62,7 +62,7 @@ def _python(recipe: Recipe) -> str:
             "def planned(config):",
             '    """A configuration of config_registry, trained as planned."""',
             *settings,
-            f"    {CHECKPOINT} = {CHECKPOINTING[recipe.layout.recompute]}",
+            f"    config.{CHECKPOINT} = {CHECKPOINTING[recipe.layout.recompute]}",
             "    return config",
             "",
         ]
