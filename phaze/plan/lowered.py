@@ -41,6 +41,9 @@ HEAD = 128
 """Numbers of a head for which attention kernels are made."""
 BACKWARD_PRODUCTS = 2.5
 """Products of attention's backward pass, over those of its forward pass."""
+STEPS, STEPS_BYTES = 5, 9.0
+"""Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
+scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
 GATED = {"mul", "silu", "gelu"}
 """Kinds of a gated activation: a product with an activation of another product's result."""
 KEPT = ("embedding", "head")
@@ -180,10 +183,23 @@ def attention_speed(device: Device, stack: Stack) -> AttentionSpeed:
     return device.attention[name]
 
 
-def _moves(kernel: Kernel, stack: Stack) -> float:
-    """Bytes that a stack moves for a kernel, over those that it must."""
+def _moves(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
+    """Bytes that a stack moves for a kernel, over those that it must; scores may be masked in steps."""
     kinds = {part.kind for part in kernel}
-    return 1.0 if "matmul" in kinds else stack.loss if "log_softmax" in kinds else stack.elementwise
+    if "matmul" in kinds:
+        return 1.0
+    if "softmax" in kinds and in_steps:
+        return STEPS_BYTES
+    return stack.loss if "log_softmax" in kinds else stack.elementwise
+
+
+def _in_steps(kernels: Sequence[Kernel], stack: Stack) -> bool:
+    """Whether scores are scaled, masked and normalised by a kernel each: the fused kernel of a stack may need
+    a multiple of so many heads, those of all samples of a microbatch.
+    """
+    products = (part for kernel in kernels for part in kernel if part.kind == "matmul" and part.batch > 1)
+    scores = next(products, None)
+    return scores is not None and scores.batch * scores.m // scores.n % stack.fused_heads > 0
 
 
 def _seconds(
@@ -197,15 +213,16 @@ def _seconds(
     stack = machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
+    in_steps = _in_steps(kernels, stack)
     if kernels:
         works = works_of_kernels(kernels, machine.vector_cycles)
         each = time_kernels(works, device_of(machine), layout.bytes_per_element)
-        each[:, HBM] *= [_moves(kernel, stack) for kernel in kernels]
+        each[:, HBM] *= [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
         total += each.sum(axis=0)
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
     total[NETWORK] += _exposed_s(sent, layout, machine, float(total[COMPUTE]))
-    launched = len(kernels) + len(sent) + (alone is not None)
+    launched = len(kernels) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
     total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 

@@ -103,6 +103,9 @@ class Stack(Noun):
     """Bytes that elementwise kernels move, over those of kernels that fuse what follows each other."""
     loss: Positive = 1.0
     """The same of the loss over the vocabulary, over one kernel each way in half precision."""
+    fused_heads: PositiveInt = 1
+    """Multiple that the heads of a device, those of all samples of a microbatch, must be for scores to be
+    scaled, masked and normalised by one kernel."""
     attention: Name | None = None
     """Generation of its attention kernel, a key of `attention` of a device; none keeps scores in memory."""
     selective: Literal["attention", "products"] = "attention"

@@ -158,6 +158,15 @@ def test_products_that_add_gradients_up_save_a_pass_over_them() -> None:
         assert apart.backward_s - fused.backward_s == pytest.approx(added_s)
 
 
+def test_a_number_of_heads_that_the_fused_softmax_refuses_takes_more_kernels() -> None:
+    """Megatron-LM takes multiples of four: two heads of one sample are masked in steps, not those of two."""
+    one, two = (changed(SMALL, tp=8, dp=1, pp=2, global_batch=8, microbatch=count) for count in (1, 2))
+    fused, plain = (replace(machine(), stack=Stack(launch_s=1e-4, fused_heads=heads)) for heads in (4, 1))
+    block = [plan_of_run(one, chip).stages[0].forward_s for chip in (fused, plain)]
+    assert block[0] - block[1] == pytest.approx(4 * 4 * 1e-4)
+    assert plan_of_run(two, fused).stages[0].forward_s == plan_of_run(two, plain).stages[0].forward_s
+
+
 def test_what_hides_behind_products_takes_some_of_their_processors() -> None:
     run = changed(GPT3, overlap=("tp",))
     free, held = (
