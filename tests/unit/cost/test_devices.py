@@ -13,10 +13,12 @@ from phaze.spec.config import load_architecture
 from phaze.spec.systems import load_device, load_system_of
 
 # Largest FLOP/s of a product of 16-bit matrices m × k × n that a search over shapes has measured (S. Bekman,
-# Machine Learning Engineering, "Maximum Achievable Matmul FLOPS", CUDA 12.1), and within which share ours is.
+# Machine Learning Engineering, "Maximum Achievable Matmul FLOPS", CUDA 12.1; MI300X: mag-/gpu_benchmark), and
+# within which share ours is.
 MEASURED = {
     "a100-80gb": ((6912, 2048, 16384), 267.9e12, 0.05),
     "h100-80gb": ((6144, 2816, 17920), 792.1e12, 0.12),
+    "mi300x": ((4352, 3840, 13568), 758.3e12, 0.05),
 }
 
 
@@ -55,7 +57,7 @@ def test_a_device_may_be_given_by_its_path() -> None:
 def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
     """But not with chips of tiles."""
     with pytest.raises(
-        PhazeError, match=r"no architecture 'a100'; there are .*tpu-v4.*; and devices a100-80gb"
+        PhazeError, match=r"no architecture 'a100'; there are .*tpu-v4.*; and devices a100-40gb, a100-80gb"
     ) as error:
         load_architecture("a100")
     assert "grayskull" not in str(error.value)

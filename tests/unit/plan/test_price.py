@@ -13,6 +13,7 @@ from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import ModelTraining, lowered_plan, plan_of_run
+from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
 from phaze.plan.planners import PlansAsked
 from phaze.plan.price import price
@@ -82,6 +83,19 @@ def test_a_plan_is_priced_on_levels_as_it_is_on_a_flat_network(plans: dict[str, 
     levels = replace(levels, network=Levels((tier._replace(latency_s=0.0, start_s=0.0, devices=64),)))
     flat = Machine.flat(tier.bandwidth_bytes_per_s, 1e15)
     assert price(plans[planner], levels).batch_s == pytest.approx(price(plans[planner], flat).batch_s)
+
+
+@pytest.mark.parametrize("system", ["a100-40gb", "b200", "h100", "h200", "mi300x", "tpu-v5e", "tpu-v5p"])
+def test_a_system_prices_a_plan(system: str) -> None:
+    """With its usual stack: no faster than the arrays, and with more memory than states need."""
+    chip = load_machine(system)
+    run = changed(RUN, hidden=2048, seq=2048, flash_attention=True)
+    found, device = price(plan_of_run(run, chip), chip), device_of(chip)
+    arrays = 2.0 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz
+    assert 0.05 < run.model_flops / found.time_s / run.gpus / arrays < 0.9
+    assert found.memory.peak_bytes > found.memory.weight_bytes + found.memory.optimizer_bytes
+    slower = chip.with_device(device.model_copy(update={"clock_hz": device.clock_hz / 2}))
+    assert price(plan_of_run(run, slower), slower).time_s > found.time_s
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

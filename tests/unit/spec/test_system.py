@@ -10,7 +10,11 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of, sized
 
-PEAK_FLOPS = {"a100-80gb": 312e12, "h100-80gb": 989e12, "tpu-v4": 275e12}
+PEAK_FLOPS = {
+    "a100-40gb": 312e12, "a100-80gb": 312e12, "h100-80gb": 989e12, "h200": 989e12, "b200": 2.25e15,
+    "mi300x": 1307e12, "tpu-v4": 275e12, "tpu-v5e": 197e12, "tpu-v5p": 459e12,
+}  # fmt: skip
+"""Of dense products in 16 bits, as data sheets say."""
 
 
 @pytest.mark.parametrize("name", sorted(PEAK_FLOPS))
@@ -45,7 +49,7 @@ def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"device": "a1000"}, "there is no device 'a1000'; there are a100-80gb"),
+        ({"device": "a1000"}, "there is no device 'a1000'; there are a100-40gb, a100-80gb"),
         ({"levels": []}, "levels: .*at least 1 item"),
         ({"levels": [{"devices": 8}]}, r"levels\.0\.bandwidth_bytes_per_s: Field required"),
         (
