@@ -6,7 +6,7 @@ then the time in which a kernel starts and ends.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -68,6 +68,26 @@ def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats
             found[np.flatnonzero(own), limit] = seconds
     found[:, KERNEL_LIMITS.index("kernel_start")] = device.kernel_s
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimes:
+    """Seconds of kernels on a device, each distinct kernel reckoned once."""
+
+    device: Device
+    vector_cycles: Mapping[tuple[str, str], float]
+    bytes_per_element: int
+    _known: dict[Kernel, Floats] = field(default_factory=dict)
+
+    def of(self, kernels: Sequence[Kernel]) -> Floats:
+        """Seconds by what binds, (W, limits); those of new kernels are reckoned all together."""
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._known]
+        if new:
+            rows = time_kernels(
+                works_of_kernels(new, self.vector_cycles), self.device, self.bytes_per_element
+            )
+            self._known.update(zip(new, rows, strict=True))
+        return np.array([self._known[kernel] for kernel in kernels])
 
 
 FILL = 64

@@ -16,7 +16,7 @@ Section 4.1); so long neither stage does anything else. Of the simulated pipelin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
@@ -29,7 +29,7 @@ from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout, Recompute
 from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
-from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
+from phaze.plan.lowered import HBM, KEPT, LayerCost, kernel_times, kernels_in, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import HALF, unshared_bytes, working_bytes
 from phaze.spec.model import AnyModel, Model
@@ -198,10 +198,25 @@ class Lowering:
     def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
         """One slice of the model, and the costs of its layers by name; they depend on `layout.key` alone."""
         if layout.key not in self._known:
-            workload = library_workload(self.training.model, self.training.sequence, layout)
-            costs = layer_costs(workload, self.machine, flash=self.training.flash_attention)
-            self._known[layout.key] = workload, costs
+            self.prepare([layout])
         return self._known[layout.key]
+
+    def prepare(self, layouts: Iterable[Layout]) -> None:
+        """Cost the layers in all these layouts together, which is much faster than one by one."""
+        training, machine = self.training, self.machine
+        new = {one.key: one for one in layouts if one.key not in self._known}
+        workloads = {
+            key: library_workload(training.model, training.sequence, one) for key, one in new.items()
+        }
+        for width in {one.bytes_per_element for one in new.values()}:
+            times = kernel_times(machine, width)
+            own = {
+                key: workload for key, workload in workloads.items() if new[key].bytes_per_element == width
+            }
+            times.of([kernel for workload in own.values() for kernel in kernels_in(workload)])
+            for key, workload in own.items():
+                costs = layer_costs(workload, machine, flash=training.flash_attention, times=times)
+                self._known[key] = workload, costs
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Plan of these stages, executed as Megatron-LM does."""
@@ -211,27 +226,37 @@ class Lowering:
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, megatron)
 
-    def _added_s(self, gradient_bytes: float, layout: Layout) -> float:
+    def added_s(self, gradient_bytes: float, layout: Layout) -> float:
         """Seconds in which gradients of a microbatch are added to those before: two are read, one written.
 
         From ZeRO 2 on a replica adds up its share.
         """
-        if layout.microbatches(self.training.global_batch) == 1 or self.machine.stack.fused_gradients:
+        if self.machine.stack.fused_gradients:
             return 0.0
         replicas = layout.group("dp-cp").ranks if layout.zero >= 2 else 1
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
-    def _second(self, parameters: float, layout: Layout) -> float:
-        """Bytes of gradients in half precision beside all that are added up in single precision."""
-        stack = self.machine.stack
-        apart = stack.second_gradients == "all" and stack.gradient_bytes > HALF
-        return HALF * parameters if apart and layout.precision == "mixed" else 0.0
+    def state_bytes(self, parameters: float, layout: Layout) -> float:
+        """Bytes of weights, gradients and optimizer state that a device holds all the time."""
+        stack, mixed = self.machine.stack, layout.precision == "mixed"
+        size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
+        apart = stack.second_gradients == "all" and stack.gradient_bytes > HALF and mixed
+        shared = state_bytes(parameters, size, layout.zero, layout.group("dp-cp").ranks)
+        return shared + HALF * parameters * apart
 
     def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
         """Bytes that a stage needs while it works, and those that no tensor can have."""
         stack, flash = self.machine.stack, self.training.flash_attention
         whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
         return working_bytes(held, layout, stack, flash=flash) + whole + stack.reserved_gib * GIB
+
+    def update_bytes(self, layout: Layout, parameters: float, gradient_bytes: float) -> float:
+        """Bytes that the optimizer moves: it loads and stores full-precision weights (PALM, IV.A)."""
+        replicas, optimizer = layout.group("dp-cp").ranks, self.training.optimizer
+        nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
+        if layout.precision == "mixed":
+            nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
+        return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)
 
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
         """Stage of these layers; of its blocks `recomputed` do what the layout says, all unless given."""
@@ -251,12 +276,12 @@ class Lowering:
             )
         )
         weight_s = sum(count * cost.weight_s for count, cost in held)
-        added_s = self._added_s(size.gradients * parameters, layout)
-        backward[HBM] += added_s
-        weight_s += added_s
+        if layout.microbatches(training.global_batch) > 1:
+            added_s = self.added_s(size.gradients * parameters, layout)
+            backward[HBM] += added_s
+            weight_s += added_s
         arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
         at_end = cut.start == 0 or cut.stop == len(workload.order)
-        replicas = layout.group("dp-cp").ranks
         return Stage(
             forward_s=float(forward.sum()),
             recompute_s=float(again.sum()),
@@ -266,8 +291,7 @@ class Lowering:
             departing_bytes=departing,
             longest_departing_bytes=departing,
             weight_bytes=size.weights * parameters,
-            fixed_bytes=state_bytes(parameters, size, layout.zero, replicas)
-            + self._second(parameters, layout),
+            fixed_bytes=self.state_bytes(parameters, layout),
             stash_bytes=sum(count * cost.kept_bytes(way)[0] for count, cost, way in ways),
             work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout),
             **dict.fromkeys(NOT_APART, 0.0),
@@ -275,7 +299,7 @@ class Lowering:
             last_layer=cut.stop - 1,
             layout=layout,
             gradient_bytes=size.gradients * parameters,
-            update_bytes=_update_bytes(training, layout, parameters, size.gradients * parameters, replicas),
+            update_bytes=self.update_bytes(layout, parameters, size.gradients * parameters),
             tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
             weight_s=weight_s,
             pieces=max(sum(name not in KEPT for name in names), 1),
@@ -294,13 +318,3 @@ def _ways(
         for number, way in ((again, recompute), (count - again, "none")):
             if number:
                 yield number, cost, way
-
-
-def _update_bytes(
-    training: ModelTraining, layout: Layout, parameters: int, gradient_bytes: float, replicas: int
-) -> float:
-    """Bytes that the optimizer moves: it loads and stores full-precision weights (PALM, IV.A)."""
-    nbytes = update_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas)
-    if layout.precision == "mixed":
-        nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
-    return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)

@@ -17,7 +17,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.kernels import KERNEL_LIMITS, Kernel, kernels_of, time_kernels, works_of_kernels
+from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
@@ -28,7 +28,7 @@ from phaze.spec.files import FOLDER
 from phaze.spec.system import AttentionSpeed, Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.workload.operators import Operator, Part
-from phaze.workload.workload import Layer, Workload
+from phaze.workload.workload import DIRECTIONS, Layer, Workload
 
 TECHNOLOGY = "22nm"
 """Whose cycles of vector operations count."""
@@ -109,11 +109,27 @@ class LayerCost:
         return layer.activation_bytes - self.repeated_bytes, self.repeated_bytes + gathered
 
 
-def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) -> dict[str, LayerCost]:
-    """Costs of the distinct layers of a workload by name."""
+def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
+    """Times of kernels on the device of a machine."""
+    return KernelTimes(device_of(machine), machine.vector_cycles, bytes_per_element)
+
+
+def kernels_in(workload: Workload) -> list[Kernel]:
+    """Kernels of the distinct layers of a workload, in both directions."""
+    passes = (layer.pass_of(direction) for layer in workload.layers for direction in DIRECTIONS)
+    return [kernel for one in passes for operator in one.operators for kernel in kernels_of(operator)]
+
+
+def layer_costs(
+    workload: Workload, machine: Machine, *, flash: bool = False, times: KernelTimes | None = None
+) -> dict[str, LayerCost]:
+    """Costs of the distinct layers of a workload by name; `times` are those of kernels known by now."""
+    clocked = Clocked(
+        machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element)
+    )
     cost = _with_flash_attention if flash else _plainly
     layers = [_kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
-    return {layer.name: cost(layer, workload.layout, machine) for layer in layers}
+    return {layer.name: cost(layer, clocked) for layer in layers}
 
 
 def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
@@ -125,22 +141,32 @@ def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
     return replace(layer, activation_bytes=layer.activation_bytes - layout.bytes_per_element * elements)
 
 
-def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
+@dataclass(frozen=True, eq=False)
+class Clocked:
+    """A machine whose kernels' times are known, and the groups that its slices form."""
+
+    machine: Machine
+    layout: Layout
+    times: KernelTimes
+
+
+def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
     """Cost of a layer whose kernels hand everything on through memory."""
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
-        _seconds(operators, layout, machine) for operators in passes
+        _seconds(operators, clocked) for operators in passes
     )
     return LayerCost(layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes)
 
 
-def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
+def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
     """Cost of a layer whose attention core is one kernel that keeps scores on the chip (Dao et al., NeurIPS
     2022).
 
     A causal mask leaves half of the scores; the backward pass makes them again, so that it has five products
     for the two of the forward pass. Nothing of the core is kept.
     """
+    machine, layout = clocked.machine, clocked.layout
     kept = replace(layer, activation_bytes=layer.activation_bytes - layer.attention_bytes, attention_bytes=0)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
     work = sum(2.0 * p.batch * p.m * p.k * p.n for o in core for p in o.parts if p.kind == "matmul") / 2
@@ -154,7 +180,7 @@ def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> Lay
         arrays *= 1.0 if scores.k == HEAD else speed.other_heads
         fused[:, COMPUTE] = work / arrays / speed.forward, BACKWARD_PRODUCTS * work / arrays / speed.backward
     (forward_s, _), (backward_s, weight_s) = (
-        _seconds(tuple(o for o in operators if o not in own), layout, machine, alone)
+        _seconds(tuple(o for o in operators if o not in own), clocked, alone)
         for operators, own, alone in (
             (layer.forward.operators, core, fused[0]),
             (layer.backward.operators, core_backward, fused[1]),
@@ -163,7 +189,7 @@ def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> Lay
     again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
     if machine.stack.selective == "products" and core:
         products = tuple(o for o in layer.forward.operators if o.core == "tensor" and o not in core)
-        again_s = forward_s - fused[0] - _seconds(products[::2], layout, machine)[0]
+        again_s = forward_s - fused[0] - _seconds(products[::2], clocked)[0]
         results = [part for o in (*products[::2], core[-1]) for part in o.parts if part.kind == "matmul"]
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
         again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
@@ -203,20 +229,19 @@ def _in_steps(kernels: Sequence[Kernel], stack: Stack) -> bool:
 
 
 def _seconds(
-    operators: tuple[Operator, ...], layout: Layout, machine: Machine, alone: Floats | None = None
+    operators: tuple[Operator, ...], clocked: Clocked, alone: Floats | None = None
 ) -> tuple[Floats, float]:
     """Seconds of operators one after the other by what binds, and of their gradients of weights.
 
     `alone` is a kernel whose time is known. The host needs its time for every kernel; it runs ahead of the
     device, so that only the longer of both counts.
     """
-    stack = machine.stack
+    machine, layout, stack = clocked.machine, clocked.layout, clocked.machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
     in_steps = _in_steps(kernels, stack)
     if kernels:
-        works = works_of_kernels(kernels, machine.vector_cycles)
-        each = time_kernels(works, device_of(machine), layout.bytes_per_element)
+        each = clocked.times.of(kernels)
         each[:, HBM] *= [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
         total += each.sum(axis=0)
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())

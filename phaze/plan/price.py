@@ -280,7 +280,7 @@ def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipel
     """Pipeline of a plan, with what lies between its stages as said."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     return Pipeline(
-        tuple(_stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))),
+        tuple(stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))),
         plan.microbatches,
         plan.schedule,
         chunks=plan.layout.vp,
@@ -292,7 +292,8 @@ def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipel
     )
 
 
-def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> StageCost:
+def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -> StageCost:
+    """Seconds and bytes of the q-th stage of a plan, with what lies between it and its neighbours."""
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
     held = [

@@ -1,0 +1,67 @@
+"""What is asked: a model and a batch on the devices of a machine, with the memory that plans may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from phaze.base.arrays import Bools
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+from phaze.cost.memory import Optimizer
+from phaze.layout import Layout
+from phaze.plan.given import VOCABULARY_MULTIPLE, Lowering, ModelTraining
+from phaze.plan.layouts.divisions import DividedLayout
+from phaze.plan.lowered import device_of
+from phaze.plan.plan import Machine
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import Runtime, TrainingTask
+
+
+@dataclass(frozen=True, eq=False)
+class PlanQuestion:
+    """How to train a model on a machine with a runtime."""
+
+    task: TrainingTask
+    machine: Machine
+    runtime: Runtime
+    optimizer: Optimizer = "adam"
+    reserve_gib: float = 0.0
+    """HBM that is left to the allocator and the communication library."""
+    _lowerings: dict[int, Lowering] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        hbm_gib = device_of(self.machine).hbm_gib
+        if not 0 <= self.reserve_gib < hbm_gib:
+            raise PhazeError(
+                f"reserve: must be >= 0 and below the {hbm_gib:g} GiB of HBM, got {self.reserve_gib:g}"
+            )
+
+    @property
+    def limit_bytes(self) -> float:
+        """Bytes of a device that a plan may hold."""
+        return (device_of(self.machine).hbm_gib - self.reserve_gib) * GIB
+
+    def again(self, grid: LayoutGrid) -> Bools:
+        """Layouts that do the same as another one, (N,): the attention kernel keeps nothing that selective
+        recomputation of its core would free.
+        """
+        places = [i for i, word in enumerate(grid.recomputes) if word == "selective"]
+        return np.isin(grid.recompute, places) & (self.machine.stack.selective == "attention")
+
+    def lowering(self, tp: int) -> Lowering:
+        """Stages of the model for so many tensor-parallel slices, its vocabulary padded for them."""
+        if tp not in self._lowerings:
+            task, multiple = self.task, VOCABULARY_MULTIPLE * tp
+            padded = -(-task.model.vocabulary // multiple) * multiple
+            model = task.model.model_copy(update={"vocabulary": padded})
+            training = ModelTraining(
+                model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
+            )
+            self._lowerings[tp] = Lowering(training, self.machine)
+        return self._lowerings[tp]
+
+    def divided(self, layout: Layout, schedule: str) -> DividedLayout:
+        """A layout with all of its divisions."""
+        return DividedLayout(self.lowering(layout.tp), layout, schedule)

@@ -1,0 +1,210 @@
+"""The fastest plan among all layouts of a runtime, with a certificate of how far from the best it can be.
+
+Every layout that is legal and may fit has a bound of its time (`bounds`). The one with the least bound is
+looked at next: equal stages are simulated, a linear program raises its bound and finds other divisions
+(`division_search`). The search ends when no bound is below the best plan's time by more than the gap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from phaze.layout import Layout
+from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
+from phaze.plan.layouts.division_search import DivisionSearch, Found
+from phaze.plan.layouts.divisions import DividedLayout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.space import legal_space
+
+GAP = 0.005
+"""Share of the best plan's time by which a better one may be faster when the search ends."""
+MOST_LOOKED_AT = 3000
+"""Layouts whose divisions are searched at most; the gap says what is left."""
+
+
+@dataclass(frozen=True)
+class PlannedLayout:
+    """A layout with the best division found of it."""
+
+    divided: DividedLayout
+    found: Found
+
+    @property
+    def layout(self) -> Layout:
+        """Widths and what ranks keep."""
+        return self.divided.layout
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+        return self.divided.schedule
+
+
+@dataclass(frozen=True)
+class LayoutCertificate:
+    """What became of all layouts, and what none of them can be faster than."""
+
+    layouts: int
+    illegal: Mapping[str, int]
+    """By the first rule that a layout breaks."""
+    same: int
+    """Layouts that do the same as another one."""
+    unfit: int
+    """Layouts that have not enough memory however they are divided."""
+    lacking_gib: float | None
+    """Of these the least that is missing on the fullest rank."""
+    bounded: Mapping[str, int]
+    """Layouts excluded by their bound, by what it is from."""
+    simulated: int
+    """Layouts of which divisions were simulated."""
+    divisions: int
+    """Divisions that were simulated."""
+    bound_s: float
+    """No layout, however divided, takes less."""
+    gap: float
+    """Share of the best plan's time that is not proven to be needed."""
+
+
+@dataclass(frozen=True)
+class LayoutPlans:
+    """The best plan, the next ones by their time, and the certificate; no plan where nothing fits."""
+
+    plans: tuple[PlannedLayout, ...]
+    certificate: LayoutCertificate
+    closest: tuple[Layout, str, float] | None = None
+    """Where nothing fits: the layout, its schedule, and the bytes that its fullest rank lacks."""
+
+
+@dataclass
+class _Contender:
+    place: int
+    bound_s: float
+    search: DivisionSearch | None = None
+
+
+@dataclass(eq=False)
+class LayoutSearch:
+    """Search over the layouts of a grid by their bounds."""
+
+    question: PlanQuestion
+    grid: LayoutGrid
+    bounds: LayoutBounds
+    gap: float
+    on_better: Callable[[PlannedLayout], None]
+    best_s: float = inf
+    _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
+    _open: list[_Contender] = field(default_factory=list)
+    """Whose bound does not rise any further."""
+    _looked_at: list[_Contender] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for place in np.flatnonzero(self.bounds.fits).tolist():
+            self._queue.append((float(self.bounds.time_s[place]), place, _Contender(place, 0.0)))
+        heapq.heapify(self._queue)
+
+    def run(self, wanted: int) -> None:
+        """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
+        while self._queue and self._queue[0][0] < self.best_s * (1 - self.gap):
+            if len(self._looked_at) >= MOST_LOOKED_AT:
+                break
+            self._next(close=True)
+        for _ in range(10 * wanted):
+            if not self._queue or len(self.planned) >= wanted:
+                break
+            self._next(close=False)
+
+    def _next(self, *, close: bool) -> None:
+        """Look at the layout with the least bound: first quickly, then until its bound is high enough."""
+        bound_s, place, contender = heapq.heappop(self._queue)
+        if contender.search is None:
+            divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
+            contender.search = DivisionSearch(divided, self.question.limit_bytes, self.best_s)
+            contender.search.quickly()
+            self._looked_at.append(contender)
+        elif close:
+            contender.search.further(self.best_s * (1 - self.gap))
+        self._note(contender)
+        contender.bound_s = max(bound_s, contender.search.bound_s)
+        if contender.search.done or not close:
+            self._open.append(contender)
+        else:
+            heapq.heappush(self._queue, (contender.bound_s, place, contender))
+
+    def _note(self, contender: _Contender) -> None:
+        search = contender.search
+        if search is not None and search.found is not None and search.found.time_s < self.best_s:
+            self.best_s = search.found.time_s
+            self.on_better(PlannedLayout(search.divided, search.found))
+
+    @property
+    def planned(self) -> list[PlannedLayout]:
+        """Layouts that were simulated and fit, the fastest first."""
+        found = [
+            PlannedLayout(one.search.divided, one.search.found)
+            for one in self._looked_at
+            if one.search is not None and one.search.found is not None
+        ]
+        return sorted(found, key=lambda one: one.found.time_s)
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds that no layout goes below."""
+        waiting = self._queue[0][0] if self._queue else inf
+        return min(self.best_s, waiting, *(one.bound_s for one in self._open), inf)
+
+    @property
+    def divisions(self) -> int:
+        """Divisions that were simulated."""
+        return sum(one.search.simulated for one in self._looked_at if one.search is not None)
+
+    @property
+    def looked_at(self) -> int:
+        """Layouts of which divisions were simulated."""
+        return len(self._looked_at)
+
+
+def plan_layouts(
+    question: PlanQuestion,
+    fixed: Mapping[str, int | str] | None = None,
+    *,
+    gap: float = GAP,
+    wanted: int = 10,
+    on_better: Callable[[PlannedLayout], None] = lambda _: None,
+) -> LayoutPlans:
+    """The fastest plan of a question with what is fixed, `wanted` plans in all, and the certificate."""
+    every = legal_space(question.runtime, question.task, fixed)
+    again = question.again(every.grid)
+    grid = every.grid.take(~again)
+    bounds = bound_layouts(question, grid)
+    search = LayoutSearch(question, grid, bounds, gap, on_better)
+    search.run(wanted)
+    plans = tuple(search.planned[:wanted])
+    bound_s = search.bound_s
+    certificate = LayoutCertificate(
+        layouts=every.layouts,
+        illegal={name: count for name, count in every.illegal.items() if count},
+        same=int(again.sum()),
+        unfit=int((~bounds.fits).sum()),
+        lacking_gib=float(bounds.lacking_bytes[~bounds.fits].min()) / 2**30
+        if not bounds.fits.all()
+        else None,
+        bounded={"layout": int(bounds.fits.sum()) - search.looked_at},
+        simulated=search.looked_at,
+        divisions=search.divisions,
+        bound_s=bound_s,
+        gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
+    )
+    return LayoutPlans(plans, certificate, None if plans else _closest(grid, bounds))
+
+
+def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float] | None:
+    if not len(grid):
+        return None
+    place = int(np.argmin(bounds.lacking_bytes))
+    return grid.layout(place), grid.schedule_of(place), float(bounds.lacking_bytes[place])

@@ -1,0 +1,78 @@
+"""Linear programs that grow row by row, with some whole variables where told; HiGHS solves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import highspy
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats
+
+NODES = 200
+"""Branch-and-bound nodes after which the bound counts that is proven by then."""
+OPTIONS = {
+    "output_flag": False, "threads": 1, "random_seed": 0, "mip_max_nodes": NODES, "mip_heuristic_effort": 0.0,
+}  # fmt: skip
+"""Answers do not depend on the machine: they end by counts, on one thread."""
+
+
+@dataclass(frozen=True)
+class LinearAnswer:
+    """Least objective of a linear program."""
+
+    bound: float
+    """No point has less; infinite where no point keeps the constraints."""
+    point: Floats | None
+    """Best point found, if any."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProgram:
+    """Least `cost` @ x with lower <= x <= upper and all rows that are added, (variables,) each."""
+
+    cost: Floats
+    lower: Floats
+    upper: Floats
+    whole: Bools
+    """Variables that are integers where an exact answer is asked for."""
+
+    @cached_property
+    def _highs(self) -> highspy.Highs:
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        for name, value in OPTIONS.items():
+            solver.setOptionValue(name, value)
+        count = len(self.cost)
+        solver.addVars(count, self.lower, self.upper)
+        solver.changeColsCost(count, np.arange(count, dtype=np.int32), self.cost)
+        return solver
+
+    def add(self, rows: Floats, least: Floats, most: Floats) -> None:
+        """Add least <= rows @ x <= most; rows (R, variables), the others (R,)."""
+        where = np.nonzero(rows)
+        starts = np.searchsorted(where[0], np.arange(len(rows))).astype(np.int32)
+        columns = where[1].astype(np.int32)
+        self._highs.addRows(len(rows), least, most, len(columns), starts, columns, rows[where])
+
+    def at_least(self, variable: int, value: float) -> None:
+        """Raise the lower bound of a variable."""
+        self._highs.changeColBounds(variable, value, float(self.upper[variable]))
+
+    def solve(self, *, exact: bool = False, gap: float = 0.0) -> LinearAnswer:
+        """The least objective: of any point, or, to a relative gap, of those whose whole variables are."""
+        solver, count = self._highs, len(self.cost)
+        kind = highspy.HighsVarType
+        kinds = np.array([(kind.kInteger if exact and one else kind.kContinuous).value for one in self.whole])
+        solver.changeColsIntegrality(count, np.arange(count, dtype=np.int32), kinds.astype(np.uint8))
+        solver.setOptionValue("mip_rel_gap", gap)
+        solver.run()
+        status, info = solver.getModelStatus(), solver.getInfo()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return LinearAnswer(np.inf, None)
+        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        point = np.array(solver.getSolution().col_value) if found else None
+        if exact:
+            return LinearAnswer(float(info.mip_dual_bound), point)
+        proven = status == highspy.HighsModelStatus.kOptimal
+        return LinearAnswer(float(info.objective_function_value) if proven else -np.inf, point)
