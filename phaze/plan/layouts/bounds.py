@@ -286,7 +286,7 @@ def blocks_within(
         if chunks > 1:
             here = min(here, chunks * (few + 1.0))
         blocks += np.floor(here + 1e-9)
-    return min(blocks, float(layers))
+    return float(min(blocks, float(layers)))
 
 
 @njit
@@ -296,8 +296,8 @@ def blocks_of_rank(row: Floats, held: Floats, room: float, spare_s: float, per_b
     full, lean = state + stash * held[0], state + stash * held[0] - saved * held[2]
     here = spare_s / per_block_s
     if saved <= 0:
-        return min(here, room / full)
+        return float(min(here, room / full))
     if here > room / full:
         freed = saved * held[2]
         here = (spare_s + again * room / freed) / (per_block_s + again * full / freed)
-    return min(here, room / lean) if lean > 0 else here
+    return float(min(here, room / lean)) if lean > 0 else float(here)
