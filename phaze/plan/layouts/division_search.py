@@ -59,10 +59,11 @@ class DivisionSearch:
     bound_s: float = 0.0
     """No division takes less; infinite where none fits."""
     found: Found | None = None
+    relaxed: bool = False
+    """The bound does not rise any further with parts of blocks."""
     done: bool = False
-    """The bound does not rise any further."""
+    """Nor with whole ones."""
     _tried: set[Division] = field(default_factory=set)
-    _whole: bool = False
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     """Best point simulated so far, of 1, n and k."""
 
@@ -105,17 +106,19 @@ class DivisionSearch:
         self._look_at_equal_stages()
         self._step(exact=False)
 
-    def further(self, enough_s: float) -> None:
-        """Raise the bound until it reaches `enough_s`, or nothing more is to be learnt."""
+    def relax(self, enough_s: float) -> None:
+        """Raise the bound with parts of blocks until it reaches `enough_s`, or paths tell nothing more."""
         for _ in range(ROUNDS):
-            if self.bound_s >= enough_s or self.done:
-                return
-            self._step(exact=False)
-            if self._whole:
+            if self.bound_s >= enough_s or self.done or self.relaxed:
                 break
+            self._step(exact=False)
+        self.relaxed = True
+
+    def finish(self, enough_s: float) -> None:
+        """Raise the bound with whole numbers of blocks until it reaches `enough_s`, or as far as it goes."""
         for _ in range(WHOLE_ROUNDS):
             if self.bound_s >= enough_s or self.done:
-                return
+                break
             self._step(exact=True)
         self.done = True
 
@@ -159,7 +162,7 @@ class DivisionSearch:
             if exact and close and len(self._tried) == known:
                 self.done = True
         if close and not exact:
-            self._whole = True
+            self.relaxed = True
         if self.found and self.bound_s >= self.found.time_s:
             self.done = True
 

@@ -159,15 +159,13 @@ class Paths:
     def cut(self, timeline: Timeline) -> Floats:
         """Coefficients (stages, 3) of 1, n and k: their sum is what the critical path takes at least."""
         jobs, planes = self.graph.jobs, self.planes
+        path = np.array(timeline.critical_jobs)
+        job, sent = path[:, 0], path[path[:, 1] > 0, 0]
         found = np.zeros((self.divided.count, 3))
-        for job, sent in timeline.critical_jobs:
-            kind, stage = int(jobs.kind[job]), int(jobs.stage[job])
-            found[stage] += planes.seconds[kind, stage]
-            if not sent:
-                continue
-            if kind == JobKind.SYNC:
-                found[stage] -= planes.early[stage]
-            else:
-                sender = int(timeline.binding[job])
-                found[stage, 0] += float(timeline.arrival_s[job] - timeline.end_s[sender])
+        np.add.at(found, jobs.stage[job], planes.seconds[jobs.kind[job], jobs.stage[job]])
+        early = sent[jobs.kind[sent] == JobKind.SYNC]
+        np.subtract.at(found, jobs.stage[early], planes.early[jobs.stage[early]])
+        late = sent[jobs.kind[sent] != JobKind.SYNC]
+        on_the_way = timeline.arrival_s[late] - timeline.end_s[timeline.binding[late]]
+        np.add.at(found[:, 0], jobs.stage[late], on_the_way)
         return found

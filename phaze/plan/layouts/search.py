@@ -24,6 +24,8 @@ from phaze.runtimes.space import legal_space
 
 GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
+FIRST = 40
+"""Layouts that are looked at before all others, each the one with the least bound of its kind."""
 MOST_LOOKED_AT = 3000
 """Layouts whose divisions are searched at most; the gap says what is left."""
 
@@ -81,7 +83,7 @@ class LayoutPlans:
     """Where nothing fits: the layout, its schedule, and the bytes that its fullest rank lacks."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Contender:
     place: int
     bound_s: float
@@ -110,31 +112,56 @@ class LayoutSearch:
 
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
-        while self._queue and self._queue[0][0] < self.best_s * (1 - self.gap):
+        self._begin()
+        while self._queue and self._queue[0][0] < self.enough_s:
             if len(self._looked_at) >= MOST_LOOKED_AT:
                 break
-            self._next(close=True)
-        for _ in range(10 * wanted):
-            if not self._queue or len(self.planned) >= wanted:
+            bound_s, _, contender = heapq.heappop(self._queue)
+            self._look_at(contender)
+            contender.bound_s = max(bound_s, contender.search.bound_s if contender.search else 0.0)
+            self._put_back(contender)
+        for _, _, contender in sorted(self._queue)[: 10 * wanted]:
+            if len(self.planned) >= wanted:
                 break
-            self._next(close=False)
+            if contender.search is None:
+                self._look_at(contender)
 
-    def _next(self, *, close: bool) -> None:
-        """Look at the layout with the least bound: first quickly, then until its bound is high enough."""
-        bound_s, place, contender = heapq.heappop(self._queue)
+    @property
+    def enough_s(self) -> float:
+        """Seconds that a bound need not exceed."""
+        return self.best_s * (1 - self.gap)
+
+    def _begin(self) -> None:
+        """Look quickly at the layouts with the least bound of every kind, for a plan that is hard to beat."""
+        grid = self.grid
+        kinds = np.stack([grid.pp, grid.vp > 1, grid.tp, grid.zero > 1], axis=1)
+        order = np.argsort(self.bounds.time_s, kind="stable")
+        order = order[self.bounds.fits[order]]
+        _, first = np.unique(kinds[order], axis=0, return_index=True)
+        contenders = {contender.place: contender for _, _, contender in self._queue}
+        for place in order[np.sort(first)[:FIRST]].tolist():
+            if self.bounds.time_s[place] < self.enough_s:
+                self._look_at(contenders[place])
+
+    def _look_at(self, contender: _Contender) -> None:
+        """Raise the bound of a layout: first quickly, then by parts of blocks, at last by whole ones."""
         if contender.search is None:
+            place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
             contender.search = DivisionSearch(divided, self.question.limit_bytes, self.best_s)
             contender.search.quickly()
             self._looked_at.append(contender)
-        elif close:
-            contender.search.further(self.best_s * (1 - self.gap))
+        elif not contender.search.relaxed:
+            contender.search.relax(self.enough_s)
+        else:
+            contender.search.finish(self.enough_s)
         self._note(contender)
-        contender.bound_s = max(bound_s, contender.search.bound_s)
-        if contender.search.done or not close:
+
+    def _put_back(self, contender: _Contender) -> None:
+        if contender.search is not None and contender.search.done:
             self._open.append(contender)
         else:
-            heapq.heappush(self._queue, (contender.bound_s, place, contender))
+            heapq.heappush(self._queue, (contender.bound_s, contender.place, contender))
 
     def _note(self, contender: _Contender) -> None:
         search = contender.search
