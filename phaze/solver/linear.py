@@ -10,7 +10,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats
 
-NODES = 200
+NODES = 50
 """Branch-and-bound nodes after which the bound counts that is proven by then."""
 OPTIONS = {
     "output_flag": False, "threads": 1, "random_seed": 0, "mip_max_nodes": NODES, "mip_heuristic_effort": 0.0,
