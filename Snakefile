@@ -79,6 +79,7 @@ include: "rules/simulate.smk"
 include: "rules/cases.smk"
 include: "rules/tiled.smk"
 include: "rules/maps.smk"
+include: "rules/measured.smk"
 include: "rules/report.smk"
 
 

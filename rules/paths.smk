@@ -116,15 +116,22 @@ def plan_maps(table):
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
-REPORTS = {"report": "checks", "plans": "case-checks", "tiled": "tiled-checks", "maps": "map-checks"}
+REPORTS = {
+    "report": "checks",
+    "plans": "case-checks",
+    "tiled": "tiled-checks",
+    "maps": "map-checks",
+    "validate": "measured-checks",
+}
 """Pages of a study, and the checks of each."""
-OTHER_PAGES = ("plans", "tiled", "maps")
+OTHER_PAGES = ("plans", "tiled", "maps", "measured")
 """Parts of a study with a page of their own, on which the report of the models does not depend."""
 THERE = {
     "report": settings.study.models,
     "plans": settings.study.plans.made,
     "tiled": settings.study.tiled.cases,
     "maps": settings.study.maps.cases,
+    "validate": settings.study.measured.sources,
 }
 SHOWN = [page for page, content in THERE.items() if content]
 PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
@@ -157,6 +164,30 @@ TABLE_FILES = (
     else []
 )
 """What printed tables on tiled accelerators are worked out from."""
+
+
+MEASURED = settings.study.measured
+MEASURED_TABLES = ("measured_runs", "source_scores", "group_regrets", "tool_errors", "fitted_constants")
+MEASURED_SHEETS = (*MEASURED_TABLES, "measured-checks")
+MEASURED_FILES = (
+    [
+        str(path)
+        for pattern in (
+            "measured.yaml",
+            "other-tools.csv",
+            "errors.csv",
+            *(f"measured/{source}.csv" for source in MEASURED.sources),
+            "systems/*.yaml",
+            "devices/*.yaml",
+            "stacks/*.yaml",
+            "technologies/22nm.yaml",
+        )
+        for path in sorted(CONFIG.glob(pattern))
+    ]
+    if MEASURED.sources
+    else []
+)
+"""What predictions of measured runs are made from; the first lies in the folder of the configuration."""
 
 
 def tiled_tables(folder):

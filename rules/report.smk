@@ -189,6 +189,7 @@ rule report:
         simulations=planned("simulations"),
         simulation_stages=planned("simulation_stages"),
         plan_maps=plan_maps("plan_maps"),
+        source_scores=["<results>/source_scores.parquet"] if MEASURED.sources else [],
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
         sheets=[f"<results>/report/{table}.csv" for table in REPORT_TABLES],

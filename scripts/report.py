@@ -69,6 +69,7 @@ def main(
         published=None if published is None else Published.parse(published, "published"),
         readings=tables.Readings.load(*mine.of("readings", scenario=False)),
         plan_stages=plan_stages,
+        source_scores=tables.SourceScores.load(*(p for p in files if p.stem == "source_scores")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         pictures=Pictures(plan_stages),
         times=read_times(benchmarks(results, asked.models)),

@@ -1,4 +1,4 @@
-"""Write a page beside the report: of plans, of mappings or of tiled accelerators, with its tables."""
+"""Write a page beside the report: of plans, mappings, tiles or measured runs, with its tables."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +10,8 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.report.maps.build import build_map_report
 from phaze.report.maps.inputs import MapInputs
+from phaze.report.measured.build import build_measured_report
+from phaze.report.measured.inputs import MeasuredInputs
 from phaze.report.plans.build import build_plan_report
 from phaze.report.plans.inputs import PlanInputs
 from phaze.report.report import Report, write_report
@@ -17,6 +19,7 @@ from phaze.report.tiled.build import build_tiled_report
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.spec.claims import Publication
 from phaze.spec.map_study import Maps
+from phaze.spec.measured import MeasuredStudy
 from phaze.spec.noun import Noun
 from phaze.spec.planning import PlanStudy
 from phaze.spec.published_maps import PublishedMaps
@@ -37,6 +40,7 @@ class Page(NamedTuple):
 PAGES = {
     "plans": Page(PlanStudy, PublishedPlans, PlanInputs, build_plan_report),
     "maps": Page(Maps, PublishedMaps, MapInputs, build_map_report),
+    "validate": Page(MeasuredStudy, Publication, MeasuredInputs, build_measured_report),
     "tiled": Page(TiledStudy, PublishedTiled, TiledInputs, build_tiled_report),
 }
 

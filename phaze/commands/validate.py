@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,7 +53,13 @@ def validate(
     refuse_outputs(out, errors, reads=(*(files or ()), system))
     from phaze.plan.lowered import load_machine
     from phaze.validate.intervals import error_table
-    from phaze.validate.scoreboard import measured_files, predict_files, runs_with_intervals, scoreboard
+    from phaze.validate.scoreboard import (
+        groups_of,
+        measured_files,
+        predict_files,
+        runs_with_intervals,
+        scoreboard,
+    )
     from phaze.validate.table import write_table
 
     with telling("validate"):
@@ -64,7 +71,18 @@ def validate(
     scores = scoreboard(runs)
     if out is not None:
         write_table(runs, out)
-    typer.echo(scores.to_json(orient="records", indent=2) if as_json else _shown(scores))
+    typer.echo(_as_json(scores, groups_of(runs)) if as_json else _shown(scores))
+
+
+def _as_json(scores: pd.DataFrame, groups: pd.DataFrame) -> str:
+    """Scores of every source, each with its groups of layouts and what the choice in each costs."""
+    from phaze.tables import ALL_SOURCES
+
+    found = json.loads(scores.to_json(orient="records", double_precision=15))
+    for one in found:
+        mine = groups if one["source"] == ALL_SOURCES else groups[groups["source"] == one["source"]]
+        one["by_group"] = json.loads(mine.to_json(orient="records", double_precision=15))
+    return json.dumps(found, indent=2)
 
 
 def _shown(scores: pd.DataFrame) -> str:

@@ -9,10 +9,11 @@ import pandas as pd
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
-from phaze.report.document import FirstScreen, Sheet
+from phaze.report.document import FirstScreen, Section, Sheet
 from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
+from phaze.report.measured.sections import measured_section
 from phaze.report.overview import assumptions, claims, find_gains, gains_in_words, turned_over
 from phaze.report.paper import check_claims
 from phaze.report.planners import compared, in_words
@@ -90,9 +91,14 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     return Comparisons.check(pd.concat(frames, ignore_index=True))
 
 
+def beside_measured(inputs: Inputs, _: Findings) -> Iterator[Section]:
+    """Section of the errors of predictions of published training runs, none without."""
+    yield from measured_section(inputs.source_scores)
+
+
 PARTS: tuple[Part, ...] = (
     readings, recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
-    replayed, on_networks, *searches.PARTS, *record.PARTS,
+    replayed, on_networks, beside_measured, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """The sections in order."""
 
@@ -107,7 +113,8 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
         answer(inputs, shown),
         (section for part in PARTS for section in part(inputs, shown)),
         {name: (TABLES[name], frame) for name, frame in findings.tables().items() if name in RESULT_TABLES},
-        {"times": findings.times},
+        {"times": findings.times}
+        | ({"source_scores": inputs.source_scores} if len(inputs.source_scores) else {}),
     )
 
 

@@ -145,6 +145,8 @@ class Inputs:
     """Table certificates of the first scenario, with the common architecture."""
     audits: pd.DataFrame = field(default_factory=tables.Audits.empty)
     """Table audits of the first scenario, all models."""
+    source_scores: pd.DataFrame = field(default_factory=tables.SourceScores.empty)
+    """Errors of predictions of published training runs, by source."""
     pictures: Callable[[pd.Series], Shown] | None = None
     """Simulates a row of table plans, for its picture; None: without pictures."""
 

@@ -9,6 +9,7 @@ from phaze.spec import topology
 from phaze.spec.architecture import Architecture
 from phaze.spec.claims import PrintedClaim, Publication, TableClaims
 from phaze.spec.mapping import StoredMapping
+from phaze.spec.measured import PublishedRuns
 from phaze.spec.model import Model
 from phaze.spec.network import Matrix
 from phaze.spec.noun import Noun
@@ -40,6 +41,7 @@ _FILES: dict[str, type[Noun]] = {
     "A software stack (`stacks/*.yaml`)": Stack,
     "A system of tiles (`systems/*.yaml`)": TiledSystem,
     "A chip of tiles (`devices/*.yaml`)": TiledDevice,
+    "What is measured (`measured.yaml`)": PublishedRuns,
     "A topology with levels (`topologies/*.yaml`)": topology.LevelTopology,
     "A topology of nodes with links of their own (`topologies/*.yaml`)": topology.Nodes,
     "A mesh or a torus (`topologies/*.yaml`)": topology.MeshOrTorus,

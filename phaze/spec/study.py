@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 
 from phaze.spec.architecture import Grid
 from phaze.spec.map_study import Maps
+from phaze.spec.measured import MeasuredStudy
 from phaze.spec.noun import Noun, describe
 from phaze.spec.planning import PlanStudy
 from phaze.spec.settings import (
@@ -145,6 +146,8 @@ class Study(Noun):
     """What is simulated on tiled accelerators apart from the models: the figures and tables of PALM."""
     maps: Maps = Maps()
     """What is partitioned and mapped apart from the models: the figures and tables of Parmesan's paper."""
+    measured: MeasuredStudy = MeasuredStudy()
+    """Published training runs that predictions are compared with."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -3,7 +3,8 @@
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
 proves the best, `plans` what several planners make of it, what simulating their plans shows and where they
 lie on networks, `readings` what other settings give, `cases` what is planned apart from them, `tiled` what is
-simulated on tiles, `mappings` what is mapped, `results` what looks across models, `base` what a table is.
+simulated on tiles, `mappings` what is mapped, `measured` what published runs say of predictions, `results`
+what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -25,6 +26,14 @@ from phaze.tables.mappings import (
     PartitionDurations,
     SearchGaps,
     SpeedUps,
+)
+from phaze.tables.measured import (
+    ALL_SOURCES,
+    FittedConstants,
+    GroupRegrets,
+    MeasuredRuns,
+    SourceScores,
+    ToolErrors,
 )
 from phaze.tables.plans import (
     BY_HAND,

@@ -11,7 +11,7 @@ repeat a measurement, are left out together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
@@ -22,7 +22,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.plan.plan import Machine
 from phaze.validate.constants import Constant, Site
 from phaze.validate.rows import RunRow
-from phaze.validate.table import log_errors, predict_rows
+from phaze.validate.table import log_errors, predict_rows, settled
 
 NOISE = 0.05
 """Error of a run that no constant explains: repeats of one run differ by so much between days (BLOOM)."""
@@ -83,7 +83,8 @@ class Calibrated:
 def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     """The constants of a site fitted to rows, all of which can be predicted and say `measured_s`."""
     every = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
-    chosen = tuple(_settled([rows[k] for k in every], site))
+    asked = [rows[k] for k in every]
+    chosen = tuple(settled(asked, predict_rows(asked, site.machine)))
     effects = {one: _effect(site, chosen, one) for one in site.constants}
     fit = Fit(site, chosen, tuple(one for one, effect in effects.items() if effect >= LEAST_EFFECT))
     found = fit.solve(fit.start, np.ones(len(chosen), bool))
@@ -106,14 +107,6 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
 
 def _mean_error(log_errors: Floats) -> float:
     return float(np.abs(np.expm1(log_errors)).mean())
-
-
-def _settled(rows: Sequence[RunRow], site: Site) -> Iterator[RunRow]:
-    """Rows with the microbatch and chunks that are chosen before the fit, where they leave that open."""
-    used = predict_rows(rows, site.machine)[["microbatch_used", "chunks_used"]]
-    for row, (microbatch, chunks) in zip(rows, used.to_numpy(int), strict=True):
-        runs = (run for run in row.runs if (run.layout.microbatch, run.layout.vp) == (microbatch, chunks))
-        yield replace(row, runs=tuple(runs))
 
 
 def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:

@@ -53,6 +53,8 @@ class Site:
     cluster: Cluster
     device: Device
     stack: Stack
+    folder: Path = FOLDER
+    """Of the configuration."""
 
     @classmethod
     def load(cls, system: str, stack: str | None = None, folder: Path = FOLDER) -> Site:
@@ -60,7 +62,7 @@ class Site:
         cluster, device = load_cluster(system, folder)
         software = load_stack_of(cluster, folder, stack)
         chosen = cluster if stack is None else cluster.model_copy(update={"stack": stack})
-        return cls(chosen, device, software)
+        return cls(chosen, device, software, folder)
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
@@ -89,9 +91,10 @@ class Site:
             self.cluster.model_copy(update={"levels": levels}),
             with_numbers(self.device, of("device"), "device"),
             with_numbers(self.stack, of("stack"), "stack"),
+            self.folder,
         )
 
     @cached_property
     def machine(self) -> Machine:
         """Machine on which runs are priced."""
-        return machine_of(self.cluster, self.device, self.stack)
+        return machine_of(self.cluster, self.device, self.stack, self.folder)

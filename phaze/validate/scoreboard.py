@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,8 +12,9 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
+from phaze.tables import ALL_SOURCES, GroupRegrets
 from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
-from phaze.validate.rows import read_rows
+from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
 
 MEASURED = FOLDER / "measured"
@@ -66,7 +67,7 @@ def scoreboard(runs: pd.DataFrame) -> pd.DataFrame:
     """Score of every source of runs with intervals, and of all runs together where there are several."""
     scores = [score(str(source), mine) for source, mine in runs.groupby("source", sort=False)]
     if len(scores) > 1:
-        scores.append(score("all", runs))
+        scores.append(score(ALL_SOURCES, runs))
     return pd.DataFrame(scores, columns=[field.name for field in fields(Score)])
 
 
@@ -75,10 +76,11 @@ def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.D
     return pd.concat([predicted_runs(path, machine) for path in paths], ignore_index=True)
 
 
-def runs_with_intervals(runs: pd.DataFrame) -> pd.DataFrame:
+def runs_with_intervals(runs: pd.DataFrame, folder: Path = FOLDER) -> pd.DataFrame:
     """Runs of several sources, each with its interval by the errors of the other sources."""
-    each = [with_intervals(mine, "predicted_s", str(but)) for but, mine in runs.groupby("source", sort=False)]
-    return pd.concat(each, ignore_index=True)
+    each = runs.groupby("source", sort=False)
+    found = [with_intervals(mine, "predicted_s", str(but), folder) for but, mine in each]
+    return pd.concat(found, ignore_index=True)
 
 
 def measured_files() -> list[Path]:
@@ -93,12 +95,16 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     predicted_gib, measured_gib, outcome and status.
     """
     table, rows = read_rows(path)
-    out = predict_rows(rows, machine)
+    return beside(path.stem, table, rows, predict_rows(rows, machine))
+
+
+def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a table of runs with what `predict_rows` predicts of them, see `predicted_runs`."""
     return pd.DataFrame(
         {
-            "source": path.stem,
+            "source": source,
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
-            "group": [f"{path.stem} " + " ".join(texts) for texts in table[list(SAME)].to_numpy()],
+            "group": [_group(source, texts) for texts in table[list(SAME)].to_numpy()],
             **{key: out[key].fillna("") for key in KEYS},
             "predicted_s": out["time_s"].astype(float),
             "measured_s": measured_of(rows, "measured_s"),
@@ -110,6 +116,30 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     )
 
 
+def _group(source: str, texts: Iterable[str]) -> str:
+    """Name of a group: the source, and what its layouts agree in."""
+    return f"{source}: " + ", ".join(f"{name} {text}" for name, text in zip(SAME, texts, strict=True))
+
+
+def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Table GroupRegrets: of every group of layouts the ranking, and what its predicted fastest one costs."""
+    timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
+    found = [
+        {
+            "source": source,
+            "group": group,
+            "layouts": len(mine),
+            "correlation": _accuracy(mine).rank_correlation,
+            "fastest_s": float(mine["measured_s"].min()),
+            "chosen_s": float(mine["measured_s"].to_numpy()[np.argmin(mine["predicted_s"].to_numpy())]),
+        }
+        for (source, group), mine in timed.groupby(["source", "group"], sort=False)
+        if len(mine) >= LEAST_IN_GROUP
+    ]
+    table = pd.DataFrame(found, columns=[name for name in GroupRegrets.fields() if name != "regret"])
+    return table.assign(regret=table["chosen_s"] / table["fastest_s"] - 1)
+
+
 def score(source: str, runs: pd.DataFrame) -> Score:
     """Errors of the runs of a source."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
@@ -119,9 +149,8 @@ def score(source: str, runs: pd.DataFrame) -> Score:
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
     right = (known["status"] == OK) == (known["outcome"] == "ok")
-    groups = [mine for _, mine in timed.groupby("group") if len(mine) >= LEAST_IN_GROUP]
-    within = [_accuracy(mine).rank_correlation for mine in groups]
-    lost = [_regret(mine) for mine in groups]
+    groups = groups_of(runs)
+    within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
     return Score(
         source=source,
@@ -141,9 +170,9 @@ def score(source: str, runs: pd.DataFrame) -> Score:
         verdicts=_of(np.mean, np.array(right, float)),
         rank_correlation=times.rank_correlation if times else np.nan,
         groups=len(groups),
-        group_correlation=_of(np.mean, np.array([ranks for ranks in within if np.isfinite(ranks)])),
-        regret=_of(np.mean, np.array(lost)),
-        worst_regret=_of(np.max, np.array(lost)),
+        group_correlation=_of(np.mean, within[np.isfinite(within)]),
+        regret=_of(np.mean, lost),
+        worst_regret=_of(np.max, lost),
         refused="; ".join(
             f"{count} × {str(reason).removeprefix('invalid: ')}" for reason, count in reasons.items()
         ),
@@ -156,9 +185,3 @@ def _of(statistic: Callable[[Floats], object], values: Floats) -> float:
 
 def _accuracy(runs: pd.DataFrame) -> Accuracy:
     return accuracy_of(runs["predicted_s"].to_numpy(float), runs["measured_s"].to_numpy(float))
-
-
-def _regret(runs: pd.DataFrame) -> float:
-    """Time that is lost by running the layout that is predicted fastest, over the fastest measured one."""
-    chosen = runs["measured_s"].to_numpy(float)[np.argmin(runs["predicted_s"].to_numpy(float))]
-    return float(chosen / runs["measured_s"].min() - 1)

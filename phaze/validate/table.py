@@ -3,7 +3,7 @@
 One constant is fitted to measured times: what kernels reach of HBM's bandwidth.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
@@ -22,6 +22,7 @@ from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import KERNELS, price
+from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, KEYS, kind_of, with_intervals
 from phaze.validate.rows import RunRow, read_rows
@@ -144,15 +145,23 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
     return out, _accuracy(rows, out)
 
 
-def predict_rows(rows: Sequence[RunRow], machine: Machine | None) -> pd.DataFrame:
+def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path = FOLDER) -> pd.DataFrame:
     """Columns that predictions add to rows, and by what runs are alike; without intervals.
 
     `machine` is for rows that name no system.
     """
-    machines = cache(partial(_machine_of, machine))
+    machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
     columns = [*(name for name in ADDED if name not in INTERVAL), *KEYS]
     return pd.DataFrame(found, columns=columns).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
+
+
+def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
+    """Rows with the microbatch and the chunks that were chosen where they leave them open."""
+    used = predicted[list(CHOSEN[:2])].to_numpy()
+    for row, chosen in zip(rows, used, strict=True):
+        own = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
+        yield replace(row, runs=own)
 
 
 def write_table(table: pd.DataFrame, out: Path) -> None:
@@ -165,14 +174,14 @@ def _invalid(problem: str) -> dict[str, object]:
     return {"status": f"invalid: {problem}"}
 
 
-def _machine_of(default: Machine | None, system: str, stack: str) -> Machine:
+def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) -> Machine:
     """The system that a row names with its software stack, or the default."""
     if system:
-        return load_machine(system, stack=stack or None)
+        return load_machine(system, folder, stack or None)
     if default is None:
         raise PhazeError("system must be given, in the row or with --system")
     same = stack in ("", default.stack.name)  # with what is fitted to the system, which the file has not
-    return default if same else replace(default, stack=load_stack(stack))
+    return default if same else replace(default, stack=load_stack(stack, folder))
 
 
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str, object]:

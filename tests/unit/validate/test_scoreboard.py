@@ -21,6 +21,7 @@ RUN = {
 }  # fmt: skip
 RUNS = pd.DataFrame(
     {
+        "source": ["some"] * 5,
         "group": ["a", "a", "a", "b", "b"],
         "predicted_s": [1.0, 2.0, 4.0, 3.0, np.nan],
         "measured_s": [1.25, 1.0, 4.0, 2.0, 9.0],
@@ -96,3 +97,6 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     assert len(pd.read_csv(out)) == 3
     (found,) = json.loads(CliRunner().invoke(app, ["validate", str(table), "--json"]).stdout)
     assert (found["rows"], found["groups"], found["memory_error"]) == (3, 1, None)
+    (group,) = found["by_group"]
+    assert (group["layouts"], group["fastest_s"], group["regret"]) == (3, 0.5, 0.0)
+    assert group["group"].startswith("mine: hidden 1024, heads 16")

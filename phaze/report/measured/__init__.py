@@ -1,0 +1,1 @@
+"""The page of measured runs: predictions beside published measurements, by source."""

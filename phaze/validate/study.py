@@ -1,0 +1,121 @@
+"""Published runs of a study beside predictions, as the tables of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.errors import PhazeError
+from phaze.spec.files import FOLDER
+from phaze.spec.measured import LIST, KnownFrom, PublishedRuns
+from phaze.spec.systems import load_device, load_stack
+from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, Table, ToolErrors
+from phaze.validate.refit import Refit
+from phaze.validate.rows import RunRow, read_rows
+from phaze.validate.scoreboard import beside, groups_of, runs_with_intervals, scoreboard
+from phaze.validate.table import predict_rows, settled
+
+TOOLS = "other-tools.csv"
+"""Predictions of other tools: tool, source, label, predicted_s, predicted_gib."""
+
+
+def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, pd.DataFrame]:
+    """Tables of the page of measured runs by name, from files of the configuration; PhazeError for an unknown
+    source.
+    """
+    published = PublishedRuns.load(folder)
+    if unknown := [name for name in sources if name not in published.sources]:
+        known = ", ".join(published.sources)
+        raise PhazeError(
+            f"measured.sources: {unknown[0]!r} is not among those of config/measured.yaml: {known}"
+        )
+    runs = runs_with_intervals(_predicted(sources, published, folder), folder)
+    return {
+        MeasuredRuns.name: _stored(MeasuredRuns, runs),
+        SourceScores.name: _stored(SourceScores, scoreboard(runs).assign(left_out_error=_left_out(runs))),
+        GroupRegrets.name: _stored(GroupRegrets, groups_of(runs)),
+        ToolErrors.name: _stored(ToolErrors, pd.DataFrame(_tools(runs, published, folder))),
+        FittedConstants.name: _stored(FittedConstants, pd.DataFrame(_fitted(sources, published, folder))),
+    }
+
+
+def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
+    """Frame as that table, in which infinity stands where nothing is said."""
+    if frame.empty:
+        return table.empty()
+    return table.check(
+        frame[list(table.fields())].fillna(dict.fromkeys(frame.select_dtypes("float"), np.inf))
+    )
+
+
+def _predicted(sources: Iterable[str], published: PublishedRuns, folder: Path) -> pd.DataFrame:
+    """Runs of sources with predictions, also by constants that are fitted without their source."""
+    frames, known = dict[str, pd.DataFrame](), dict[str, list[RunRow]]()
+    for source in sources:
+        table, rows = read_rows(folder / "measured" / f"{source}.csv")
+        out = predict_rows(rows, None, folder)
+        frame = beside(source, table, rows, out).assign(number=range(1, len(rows) + 1), left_out_s=np.nan)
+        timed = np.isfinite(frame["predicted_s"]) & np.isfinite(frame["measured_s"])
+        asked = [row for row, one in zip(rows, timed, strict=True) if one]
+        frames[source], known[source] = frame.assign(timed=timed), list(settled(asked, out[timed]))
+    refit = Refit(known, published.fitted, folder)
+    for source, frame in frames.items():
+        times_s = refit.times_s(source)
+        if times_s is not None:
+            frame.loc[frame["timed"], "left_out_s"] = times_s
+    return pd.concat(frames.values(), ignore_index=True)
+
+
+def _left_out(runs: pd.DataFrame) -> list[float]:
+    """Mean absolute errors by constants that have not seen the source, NaN where none is refitted."""
+    errors = (runs["left_out_s"] / runs["measured_s"] - 1).abs()
+    found = errors.groupby(runs["source"], sort=False).mean().tolist()
+    return found if len(found) == 1 else [*found, float(errors.mean())]
+
+
+def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
+    """Rows of the constants that are fitted to some of the sources."""
+    return [
+        {"of": one.of, "key": one.key, "value": _value(one, folder), "sources": ", ".join(one.sources)}
+        for one in published.fitted
+        if set(one.sources) & set(sources)
+    ]
+
+
+def _value(constant: KnownFrom, folder: Path) -> float:
+    """Value of a constant in its file; dots in its key lead to numbers inside others."""
+    noun = (load_device if constant.part == "device" else load_stack)(constant.of, folder)
+    value: object = noun.model_dump()
+    for key in constant.key.split("."):
+        value = value[key] if isinstance(value, dict) else None
+    if not isinstance(value, float | int):
+        raise PhazeError(f"{LIST}: fitted: {constant.of} has no number {constant.key}")
+    return float(value)
+
+
+def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
+    """Rows of the tools that predict some of the runs, beside ours of the same runs."""
+    printed = pd.read_csv(folder / TOOLS)
+    both = printed.merge(runs, on=["source", "label"], suffixes=("_tool", ""))
+    return [
+        {"tool": tool, "source": source, "rows": len(mine), "published": published.tools[str(tool)]}
+        | _errors(mine)
+        for (tool, source), mine in both.groupby(["tool", "source"])
+    ]
+
+
+def _errors(both: pd.DataFrame) -> dict[str, object]:
+    """Errors of a tool and ours of the same runs."""
+    tool, ours = ((both[f"predicted_s{of}"] / both["measured_s"] - 1).abs() for of in ("_tool", ""))
+    sizes, own = ((both[f"predicted_gib{of}"] / both["measured_gib"] - 1).abs() for of in ("_tool", ""))
+    return {
+        "error": tool.mean(),
+        "ours": ours.mean(),
+        "worst": tool.max(),
+        "our_worst": ours.max(),
+        "memory_error": sizes.mean(),
+        "our_memory_error": own.mean(),
+    }

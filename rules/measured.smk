@@ -1,0 +1,70 @@
+"""Compare predictions with published training runs.
+
+READS   config/measured.yaml and the files of config that it takes: measured, systems, devices, stacks
+WRITES  results/measured_runs.parquet       tables.MeasuredRuns
+        results/source_scores.parquet       tables.SourceScores
+        results/group_regrets.parquet       tables.GroupRegrets
+        results/tool_errors.parquet         tables.ToolErrors
+        results/fitted_constants.parquet    tables.FittedConstants
+        results/report/: validate.html, validate.md, and their tables as Parquet and CSV
+"""
+
+
+rule predict_measured:
+    """Predict the runs of all sources, also by constants that are fitted without the source."""
+    message:
+        "predict the measured runs"
+    input:
+        MEASURED_FILES,
+    output:
+        **{table: f"<results>/{table}.parquet" for table in MEASURED_TABLES},
+    params:
+        sources=study["measured"]["sources"],
+        code=source_digest("phaze.validate.study"),
+    log:
+        "<logs>/measured_runs.log",
+    benchmark:
+        "<benchmarks>/measured_runs.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(1000),
+        runtime=growing(20),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/predict_measured.py"
+
+
+rule report_measured:
+    """Write the page of the measured runs: errors by source, what is fitted, other tools, choices, and checks."""
+    message:
+        "write the report of the measured runs"
+    input:
+        **{table: [f"<results>/{table}.parquet"] for table in MEASURED_TABLES},
+    output:
+        **{table: f"<results>/report/{table}.parquet" for table in MEASURED_SHEETS},
+        sheets=[f"<results>/report/{table}.csv" for table in MEASURED_SHEETS],
+        page="<results>/report/validate.html",
+        markdown="<results>/report/validate.md",
+    params:
+        validate=study["measured"],
+        published=None,
+        code=source_digest("phaze.report.measured.build"),
+    log:
+        "<logs>/report/validate.log",
+    benchmark:
+        "<benchmarks>/report/validate.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(1000),
+        runtime=growing(10),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/report_page.py"
+
+
+rule measured:
+    """Compare predictions with every source."""
+    input:
+        "<results>/measured_runs.parquet",

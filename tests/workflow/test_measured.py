@@ -1,0 +1,41 @@
+"""A study that compares predictions with measured runs, from the settings to the page."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder
+from tests.workflow.studies import TILED
+
+pytestmark = pytest.mark.workflow
+
+
+@pytest.fixture(scope="session")
+def measured(prepare: Prepare) -> Folder:
+    """Return a folder in which two sources have been compared."""
+    sources = ["simumax-b200-dense", "torchtitan-h100-bf16"]
+    return prepare("measured", measured={"sources": sources}, tiled=TILED, models=[])
+
+
+def test_a_page_of_the_measured_runs_without_the_report_of_models(measured: Folder) -> None:
+    written = {path.name for path in (measured.path / "results/report").iterdir()}
+    assert {"validate.html", "validate.md", "measured_runs.csv", "source_scores.csv"} <= written
+    assert "report.html" not in written
+    checks = pd.read_parquet(measured.path / "results/report/measured-checks.parquet")
+    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    assert (checks["rows"] > 0).sum() == len(checks) - 1  # no three of these layouts can be chosen between
+
+
+def test_another_source_compares_again_and_the_same_do_not(measured: Folder, tmp_path: Path) -> None:
+    shutil.copytree(measured.path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    assert folder.stale() == set()
+    folder.edit(lambda study: study["measured"].update(sources=["simumax-b200-dense"]))
+    stale = folder.stale()
+    assert {"measured_runs.parquet", "report/validate.html"} <= stale
+    assert not any("tiled" in path for path in stale)
