@@ -2,19 +2,23 @@
 
 Numba keeps a compiled function until its own file changes, although the machine code also holds what the
 function calls in other files. The cache is therefore kept in a folder named by the contents of all files
-with compiled functions.
+with compiled functions. Processes that need the same function at the same time wait for the one that compiles
+it first: compiling all takes over a minute, and jobs of one stage begin together.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
 from numba.core.base import BaseContext
 from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime.nrt import rtsys
 from numba.core.types import unliteral
@@ -100,13 +104,45 @@ def njit_inlined(function: Function) -> Function:
 
 
 def _with_cache(dispatcher: Function) -> Function:
-    """Let calls with a constant share the code of calls with a variable: Numba would compile another one."""
+    """Let calls with a constant share the code of calls with a variable, for which Numba would compile again;
+    and let one process compile for all that need the same.
+    """
     dispatcher._cache.__class__ = _LoadedAtOnce  # type: ignore[attr-defined]
-    template = dispatcher.get_call_template  # type: ignore[attr-defined]
+    template, compile_it = dispatcher.get_call_template, dispatcher.compile  # type: ignore[attr-defined]
+    name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
+
+    def compile_once(signature: object) -> object:
+        # Numba's own lock comes first: threads that took both the other way round could wait for each other.
+        with global_compiler_lock, _alone_with(name):
+            return compile_it(signature)
+
+    dispatcher.compile = compile_once  # type: ignore[attr-defined]
     dispatcher.get_call_template = lambda args, kws: template(  # type: ignore[attr-defined]
         [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
     )
     return dispatcher
+
+
+_held: set[str] = set()
+
+
+@contextmanager
+def _alone_with(name: str) -> Iterator[None]:
+    """Let other processes wait that come to the same function; where files have no locks, go on.
+
+    A function's lock is held while those of what it calls are taken, never the other way round.
+    """
+    if name in _held:
+        yield
+        return
+    with ExitStack() as held:
+        with suppress(OSError):
+            file = FOLDER / "locks" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(file.open("wb")), fcntl.LOCK_EX)
+        _held.add(name)
+        held.callback(_held.remove, name)
+        yield
 
 
 @njit_without_arrays

@@ -1,5 +1,7 @@
 """Compiled functions and where they are kept."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -115,3 +117,41 @@ def test_the_cache_is_named_by_the_digest() -> None:
     """It lies beside the package's other compiled files."""
     assert Path(numba.config.CACHE_DIR).name == f"compiled-{compiled._digest()}"
     assert Path(numba.config.CACHE_DIR).parent.name == "__pycache__"
+
+
+def test_processes_that_need_the_same_function_compile_it_once(tmp_path: Path) -> None:
+    """The others wait, and read it; what it calls is compiled on the way, without waiting for itself."""
+    (tmp_path / "loops.py").write_text(
+        """
+import sys
+from pathlib import Path
+from phaze.base import compiled
+
+compiled.FOLDER = Path(__file__).parent
+compiled.numba.config.CACHE_DIR = str(compiled.FOLDER)
+
+@compiled.njit
+def one(x):
+    return x + 1
+
+@compiled.njit
+def two(x):
+    return one(one(x))
+
+print("ready", flush=True)
+sys.stdin.readline()
+print(two(1), sum(two.stats.cache_misses.values()), sum(one.stats.cache_misses.values()))
+"""
+    )
+    command = [sys.executable, str(tmp_path / "loops.py")]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    ready = [process.stdout.readline() for process in processes if process.stdout]
+    assert ready == ["ready\n"] * 3
+    for process in processes:
+        if process.stdin:
+            process.stdin.write("\n")
+            process.stdin.flush()
+    answers = sorted(process.communicate()[0] for process in processes)
+    assert answers == ["3 0 0\n", "3 0 0\n", "3 1 1\n"]
