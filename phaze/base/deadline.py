@@ -32,11 +32,6 @@ class Deadline:
         """Whether work has to end."""
         return self._told.is_set() or time.monotonic() >= self._ends_s
 
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left, none of them negative."""
-        return max(0.0, self._ends_s - time.monotonic())
-
     def check(self) -> None:
         """Raise OutOfTimeError if work has to end."""
         if self.passed:

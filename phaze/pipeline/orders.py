@@ -17,9 +17,6 @@ from phaze.pipeline.schedules import Passes
 
 Kinds = NDArray[np.int8]
 
-Key = tuple[JobKind, int, int]
-"""Kind, stage, and microbatch or batch of a job."""
-
 
 @dataclass(frozen=True, eq=False)
 class Jobs:

@@ -240,13 +240,5 @@ def downsets(order: Bools, limit: int) -> list[int] | None:
     return sorted(found, key=lambda d: (d.bit_count(), d))
 
 
-def critical_path(order: Bools, latency: Floats) -> float:
-    """Largest total latency along a path; positions in topological order."""
-    end = np.zeros(len(latency))
-    for j in range(len(latency)):
-        end[j] = latency[j] + max(end[order[:, j]], default=0.0)
-    return float(end.max(initial=0.0))
-
-
 def _mask(members: Bools) -> int:
     return sum(1 << int(i) for i in np.flatnonzero(members))

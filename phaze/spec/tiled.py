@@ -103,11 +103,6 @@ class TiledDevice(Noun):
         return self.tiles * self.tile.flops
 
     @property
-    def int8_ops(self) -> float:
-        """Operations of 8-bit integers per second."""
-        return self.tile.int8_rate * self.flops
-
-    @property
     def sram_bytes(self) -> float:
         """SRAM of all tiles."""
         return self.tiles * self.tile.sram_bytes

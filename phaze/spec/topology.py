@@ -232,5 +232,4 @@ class MatrixFile(Links):
 Topology = Annotated[
     LevelTopology | Nodes | MeshOrTorus | RandomBlocks | UniformDist | MatrixFile, Field(discriminator="kind")
 ]
-KINDS = (LevelTopology, Nodes, MeshOrTorus, RandomBlocks, UniformDist, MatrixFile)
 TOPOLOGY: TypeAdapter[Topology] = TypeAdapter(Topology)

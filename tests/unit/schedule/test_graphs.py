@@ -11,7 +11,6 @@ from phaze.base.errors import PhazeError
 from phaze.schedule.graphs import (
     Edges,
     ScheduledLayer,
-    critical_path,
     downsets,
     make_graph,
     series_components,
@@ -115,11 +114,6 @@ def test_downsets_are_all_sets_without_a_missing_predecessor(graph: tuple[int, E
     found = downsets(order, 2**n)
     assert sorted(found or []) == closed
     assert downsets(order, len(closed) - 1) is None
-
-
-def test_the_critical_path_is_the_longest() -> None:
-    """Of the two ways through a diamond the longer one counts."""
-    assert critical_path(transitive_order(4, DIAMOND), np.array([1.0, 5.0, 2.0, 1.0])) == 7.0
 
 
 @pytest.mark.parametrize(
