@@ -14,6 +14,7 @@ from phaze.commands.export import export
 from phaze.commands.map import map_stages
 from phaze.commands.partition import partition
 from phaze.commands.place import place
+from phaze.commands.plan import plan
 from phaze.commands.simulate import simulate
 from phaze.commands.stages import estimate, extract, schedule, space
 from phaze.commands.status import status
@@ -29,7 +30,7 @@ app = typer.Typer(
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
 VERBS = (
-    space, extract, estimate, schedule, place, simulate, validate, calibrate, partition, export, trace,
+    plan, space, extract, estimate, schedule, place, simulate, validate, calibrate, partition, export, trace,
     status,
 )  # fmt: skip
 for verb in VERBS:

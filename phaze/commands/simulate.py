@@ -13,10 +13,12 @@ from phaze.commands import options
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
-    from phaze.plan.single import SimulatedPlan
+    from phaze.pipeline.timeline import Timeline
 
 _OF_PLANS = {**options.PLAN, "trace": "--trace", "picture": "--picture", "as_json": "--json"}
 """Options that say nothing of runs, by parameter."""
+_OF_STUDIES = {**options.PLAN, "system": "--system"}
+"""Options that say nothing of a plan that `plan` wrote, by parameter."""
 
 
 def simulate(
@@ -24,7 +26,8 @@ def simulate(
     placement: Annotated[
         Path | None,
         typer.Argument(
-            help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet."
+            help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet; or a "
+            "plan that `plan -o` wrote, as JSON."
         ),
     ] = None,
     runs: Annotated[
@@ -65,6 +68,10 @@ def simulate(
     if placement is not None:
         if out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
+        if placement.suffix == ".json":
+            options.refuse(context, _OF_STUDIES, "simulate: {} is for a plan of a study, not of `plan`")
+            _replay(placement, trace, picture, as_json=as_json)
+            return
         choice = (model, architecture, hbm_gib, planner)
         _simulate_plan(placement, choice, system, (trace, picture), as_json=as_json)
         return
@@ -95,15 +102,33 @@ def _simulate_plan(
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     if picture is not None:
-        _write_picture(answer, picture)
+        _write_picture(answer.which(), answer.found.timeline, picture)
     typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())
 
 
-def _write_picture(answer: SimulatedPlan, path: Path) -> None:
+def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
+    """Replay a plan that `plan` wrote, on its system as that is now."""
+    from phaze.pipeline.trace import write_trace
+    from phaze.plan.layouts.replay import ReplayedPlan
+    from phaze.spec.documents import read_as
+    from phaze.spec.training_plan import TrainingPlan
+
+    refuse_as_picture(picture)
+    with telling("simulate"):
+        answer = ReplayedPlan.of(read_as(TrainingPlan, file))
+        timeline = answer.now.price.timeline
+    if trace is not None:
+        write_trace(timeline, trace)
+    if picture is not None:
+        _write_picture(answer.which(), timeline, picture)
+    typer.echo(json.dumps(answer.as_row(), indent=1) if as_json else answer.in_words())
+
+
+def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
     from phaze.report.pipeline_picture import picture, shown
     from phaze.report.style import save
 
-    what = shown(answer.which(), answer.found.timeline)
+    what = shown(title, timeline)
     save(path, lambda: picture(what))
 
 

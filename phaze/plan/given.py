@@ -158,12 +158,8 @@ class Run:
 
         Attention counts in full, not its causal half.
         """
-        model = self.model
-        attention = 2 * self.seq * model.query_width
-        matrices = (3 if self.gated else 2) * model.feed_forward
-        inner = self.hidden * (2 * model.query_width + 2 * model.kv_width + matrices)
-        per_token = self.layers * (inner + attention) + self.hidden * self.vocab
-        return 6.0 * self.global_batch * self.seq * per_token
+        model = self.model.model_copy(update={"vocabulary": self.vocab})
+        return 6.0 * self.global_batch * self.seq * model.products_per_token(self.seq)
 
 
 def plan_of_run(run: Run, machine: Machine) -> Plan:

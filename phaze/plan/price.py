@@ -53,6 +53,8 @@ KERNELS = {
     "host": "host",
 }
 """The same where every kernel is known: what binds it, in words, in the order of `cost.kernels`."""
+COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
+"""Parts of device time in which devices only communicate."""
 
 
 @dataclass(frozen=True)
@@ -227,27 +229,28 @@ class Price:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
             parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
             return {name: sum(part[name] for part in parts) for name in INSIDE}
-        spent = dict(zip(KERNELS.values(), stage.spent_s, strict=True))
-        if stage.layout.zero >= 2:
-            spent[KERNELS["network"]] += _exchange_s(stage, self.machine, "reduce_scatter")
-        return spent
+        return dict(zip(KERNELS.values(), stage.spent_s, strict=True))
 
     @cached_property
     def shares(self) -> dict[str, float]:
         """Shares of device time by use; passes by what they spend their seconds on."""
         pipeline, devices = self.timeline.pipeline, self.plan.devices
         found: dict[str, float] = defaultdict(float)
+        exchanged = 0.0
         for q, stage in enumerate(self.plan.stages):
             group = q % pipeline.depth
             passes = pipeline.batches * pipeline.lane_microbatches / pipeline.replicas[group]
             of_time = passes * self.plan.group_devices[group] / devices / self.timeline.time_s
-            for name, part_s in self._spent_s(stage).items():
+            spent = self._spent_s(stage)
+            for name, part_s in spent.items():
                 found[name] += of_time * part_s
+            # What replicas exchange in every pass (from ZeRO 2 on), as far as passes take longer for it.
+            exchanged += of_time * max(_passes_s(pipeline.stages[q]) - sum(spent.values()), 0.0)
         uses = self.timeline.share_of
         return dict(found) | {
             "pipeline bubble": max(uses["bubble"], 0.0),
             "pipeline transfers": uses["transfer"],
-            "gradient synchronisation": uses["synchronisation"],
+            "gradient synchronisation": uses["synchronisation"] + exchanged,
             "optimizer step": uses["update"],
         }
 
@@ -259,7 +262,10 @@ class Price:
     @property
     def memory(self) -> Memory:
         """Memory of the fullest device."""
-        group = int(np.argmax(self.peak_bytes))
+        return self.memory_of(int(np.argmax(self.peak_bytes)))
+
+    def memory_of(self, group: int) -> Memory:
+        """Memory of a device of a group."""
         own = self.plan.stages[group :: self.plan.depth]
         layout = own[0].layout
         replicas = layout.group("dp-cp").ranks
@@ -400,3 +406,8 @@ def batch_s(pipeline: Pipeline) -> float:
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
     return simulate(pipeline).time_s
+
+
+def _passes_s(stage: StageCost) -> float:
+    """Seconds of the passes of a microbatch, with all that is exchanged in them."""
+    return stage.forward_s + stage.recompute_s + stage.backward_s

@@ -216,6 +216,16 @@ class Model(Noun):
         """
         return 6.0 * self.parameters + 12.0 * self.layers * self.query_width * sequence
 
+    def products_per_token(self, attended: float) -> float:
+        """Multiply-accumulates of a token in a forward pass, when it attends to so many tokens; half of the
+        sequence on average under a causal mask.
+        """
+        feed_forward = (3 if self.gated else 2) * self.hidden * self.feed_forward
+        attention = 2 * self.hidden * (self.query_width + self.kv_width) + 2 * attended * self.query_width
+        head = (self.head != "none") * self.word_width * self.vocabulary
+        projections = 2 * self.projected * self.hidden * self.word_width
+        return self.layers * (attention + feed_forward) + head + projections
+
     def divides(self, width: int) -> bool:
         """Whether blocks can be cut into that many slices."""
         return width > 0 and all(size % width == 0 for size in self._sliced().values())

@@ -21,13 +21,11 @@ from phaze.base.units import GIB
 from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine
-from phaze.plan.price import KERNELS, price
+from phaze.plan.price import COMMUNICATION, price
 from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, KEYS, kind_of, with_intervals
 from phaze.validate.rows import RunRow, read_rows
-
-COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ class StateFigures(NamedTuple):
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     """Bounds of all layouts of a grid."""
+    if not len(grid):
+        return LayoutBounds(np.zeros(0), np.zeros(0))
     blocks = _block_figures(question, grid)
     states = _state_figures(question, grid)
     gather_s, reduce_s = _exchanged_s(question, grid, blocks.parameters)

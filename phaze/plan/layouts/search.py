@@ -233,5 +233,7 @@ def plan_layouts(
 def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float] | None:
     if not len(grid):
         return None
-    place = int(np.argmin(bounds.lacking_bytes))
+    # What may fit by its bound was looked at, and does not.
+    lacking = np.where(bounds.fits, np.inf if not bounds.fits.all() else 0.0, bounds.lacking_bytes)
+    place = int(np.argmin(lacking))
     return grid.layout(place), grid.schedule_of(place), float(bounds.lacking_bytes[place])

@@ -1,0 +1,215 @@
+"""Plan the training of a model on a cluster: the fastest layout of a runtime, with a proof."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.base.errors import PhazeError
+from phaze.commands import options
+from phaze.commands.output import ended_at_once, refuse_outputs, telling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from phaze.plan.layouts.answer import Planner
+    from phaze.plan.layouts.search import PlannedLayout
+    from phaze.spec.training_plan import AskedPlan, TrainingPlan, UnfitPlan
+
+NOTHING_FITS = 3
+"""Exit status where there is no plan."""
+BF16 = "bf16"
+WORDS = {"true": 1, "false": 0}
+
+
+class RuntimeOption(StrEnum):
+    """Software whose layouts are planned."""
+
+    MEGATRON = "megatron"
+    TORCHTITAN = "torchtitan"
+
+
+STACKS = {RuntimeOption.MEGATRON: "megatron-core", RuntimeOption.TORCHTITAN: "torchtitan"}
+"""Software stacks of runtimes, where the system's own is of another one."""
+
+
+def plan(
+    model: Annotated[
+        str, typer.Argument(help="Spec in config/models, or path of one or of a Hugging Face config.json.")
+    ],
+    system: Annotated[
+        str, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
+    ],
+    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)],
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Devices, several numbers with commas; the system's unless given."),
+    ] = None,
+    sequence: options.SequenceOption = None,
+    precision: Annotated[str, typer.Option(help="Precision of products: bf16.")] = BF16,
+    top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 10,
+    runtime: Annotated[RuntimeOption, typer.Option(help="Whose layouts.")] = RuntimeOption.MEGATRON,
+    fix: Annotated[
+        str | None, typer.Option(help="Fields of the layout that are given, as tp=8,pp=16.")
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(help="Fields, as tp=4: what is lost with them, or why there is no such plan."),
+    ] = None,
+    gap: Annotated[
+        float,
+        typer.Option(help="Share of the step by which a better plan may be missed; 0: none.", min=0, max=0.5),
+    ] = 0.005,
+    tokens: Annotated[
+        float | None, typer.Option(help="Tokens to train on, for the days that it takes.", min=1)
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(help="File in config/stacks, or path of one; the system's if it is the runtime's."),
+    ] = None,
+    as_json: options.JsonOption = False,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None,
+) -> None:
+    """Say how a model should be trained on a cluster: the fastest layouts that a runtime can run, and how far
+    from optimal they can be.
+
+    Nothing fits: exit status 3, and the layout that comes closest.
+    """
+    refuse_outputs(out, reads=(model, system, stack))
+    options.refuse_unless_positive("plan", tokens=tokens)
+    if precision != BF16:
+        raise PhazeError(f"plan: --precision: must be {BF16}, others are not priced yet, got {precision}")
+    fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
+    asked = _questions((model, system, stack), devices, sequence, global_batch, runtime, fixed)
+    if out is not None and len(asked) > 1:
+        raise PhazeError("plan: -o is for one number of devices, got several in --devices")
+    with telling("plan"), ended_at_once():
+        found = [_answer(one, gap, top, tokens, unlike) for one in asked]
+    _print(found, as_json=as_json)
+    _write(found[0], out)
+    if not any(one.format == "phaze-plan" for one in found):
+        raise typer.Exit(NOTHING_FITS)
+
+
+def _fields(option: str, text: str | None) -> dict[str, int | str]:
+    """Fields of a layout with their values; PhazeError for a name that there is not."""
+    from phaze.runtimes.grid import COLUMNS
+
+    found: dict[str, int | str] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        name, equals, value = part.strip().partition("=")
+        if not equals or not value or name not in COLUMNS or name in found:
+            raise PhazeError(
+                f"plan: {option}: must be fields with values such as tp=8,pp=16, each once, of "
+                f"{', '.join(COLUMNS)}, got {part.strip()!r}"
+            )
+        found[name] = int(value) if value.isdecimal() else WORDS.get(value, value)
+    return found
+
+
+def _numbers(devices: str) -> list[int]:
+    parts = [part.strip() for part in devices.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= 2**24 for part in parts) or len({*parts}) < len(parts):
+        raise PhazeError(f"plan: --devices: must be different whole numbers from 1 to {2**24}, got {devices}")
+    return [int(part) for part in parts]
+
+
+def _questions(
+    names: tuple[str, str, str | None],
+    devices: str | None,
+    sequence: int | None,
+    global_batch: int,
+    runtime: RuntimeOption,
+    fixed: Mapping[str, int | str],
+) -> list[AskedPlan]:
+    """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
+    from phaze.spec.config import load_transformer
+    from phaze.spec.systems import load_cluster, load_stack, sized
+    from phaze.spec.training_plan import AskedPlan
+
+    model, system, stack = names
+    spec = load_transformer(model, "plan")
+    cluster = load_cluster(system)[0]
+    own = cluster.stack if cluster.stack and cluster.stack.startswith(runtime.value) else STACKS[runtime]
+    chosen = stack or own
+    load_stack(chosen)
+    tokens = spec.usual_sequence if sequence is None else sequence
+    spec.check_sequence(tokens, "plan")
+    numbers = [cluster.devices] if devices is None else _numbers(devices)
+    for number in numbers:
+        sized(cluster, number, f"plan: --devices: {system}")
+    shared = {
+        "model": spec, "system": system, "stack": chosen, "global_batch": global_batch, "sequence": tokens,
+        "runtime": runtime.value, "fixed": dict(fixed),
+    }  # fmt: skip
+    return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
+
+
+def _answer(
+    asked: AskedPlan, gap: float, top: int, tokens: float | None, unlike: Mapping[str, int | str]
+) -> TrainingPlan | UnfitPlan:
+    """Answer to one question, with what was asked beside it."""
+    begun = monotonic()
+    from phaze.plan.layouts.answer import Planner, days
+    from phaze.validate.intervals import interval
+
+    planner = Planner(asked, interval, gap)
+    found = planner.search({}, top, _first(planner, begun))
+    answer = planner.answer(found)
+    if answer.format == "phaze-no-plan":
+        return answer
+    extra: dict[str, object] = {}
+    if tokens is not None:
+        extra = {"tokens": tokens, "days": days(answer, asked.devices, tokens)}
+    if unlike:
+        extra["explained"] = planner.explained(found.plans[0], unlike)
+    return answer.model_copy(update=extra)
+
+
+def _first(planner: Planner, begun: float) -> Callable[[PlannedLayout], None]:
+    """What says on standard error that there is a first plan."""
+    told: list[float] = []
+
+    def tell(better: PlannedLayout) -> None:
+        from phaze.plan.layouts.priced import PricedLayout
+        from phaze.plan.layouts.words import first_line, shape
+
+        if not told:
+            layout = PricedLayout.of(planner.question, better).chosen
+            again = sum(better.found.division.recomputed)
+            line = first_line(better.found.time_s, shape(layout, again), monotonic() - begun)
+            typer.echo(f"plan: {line}", err=True)
+        told.append(better.found.time_s)
+
+    return tell
+
+
+def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
+    from phaze.plan.layouts.words import in_words, sizes_in_words, unfit_in_words
+    from phaze.spec.documents import text_of
+    from phaze.spec.systems import load_cluster
+
+    if as_json and len(found) == 1:
+        typer.echo(text_of(found[0]), nl=False)
+    elif as_json:
+        typer.echo(json.dumps([one.model_dump(mode="json", exclude_none=True) for one in found], indent=1))
+    elif len(found) > 1:
+        typer.echo(sizes_in_words(found))
+    elif found[0].format == "phaze-plan":
+        typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1].hbm_gib))
+    else:
+        typer.echo(unfit_in_words(found[0]))
+
+
+def _write(found: TrainingPlan | UnfitPlan, out: Path | None) -> None:
+    from phaze.spec.documents import write_document
+
+    if out is not None and found.format == "phaze-plan":
+        write_document(found, out)
+    elif out is not None:
+        typer.echo(f"plan: {out} is not written, as there is no plan", err=True)

@@ -1,0 +1,169 @@
+"""The answer to how a model should be trained: what a search found, as the file of a plan holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+from phaze.layout import Layout
+from phaze.plan.layouts.assumptions import assumptions, versions
+from phaze.plan.layouts.divisions import Division, even_blocks
+from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
+from phaze.plan.layouts.what_if import what_if
+from phaze.plan.lowered import load_machine
+from phaze.plan.plan import Machine
+from phaze.runtimes.grid import COLUMNS
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.space import space
+from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.training_plan import (
+    AskedPlan,
+    ChosenLayout,
+    Explained,
+    PlanCertificate,
+    RankedPlan,
+    TrainingPlan,
+    UnfitPlan,
+)
+
+RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN)}
+"""Runtimes by name."""
+SECONDS_PER_DAY = 86400.0
+
+Interval = Callable[[Machine, Layout, float], tuple[float, float]]
+"""Seconds between which runs of a layout with a predicted time are to lie."""
+Fixed = Mapping[str, int | str]
+
+
+def _ignored(_: PlannedLayout) -> None:
+    """Nobody waits for better plans."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Answers to one question."""
+
+    asked: AskedPlan
+    interval: Interval
+    gap: float
+
+    @cached_property
+    def question(self) -> PlanQuestion:
+        """Question for the search."""
+        return question_of(self.asked)
+
+    def search(
+        self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored
+    ) -> LayoutPlans:
+        """The fastest plans with some fields fixed beside those of the question."""
+        fixed = {**self.asked.fixed, **fixed}
+        return plan_layouts(self.question, fixed, gap=self.gap, wanted=wanted, on_better=on_better)
+
+    def answer(self, found: LayoutPlans) -> TrainingPlan | UnfitPlan:
+        """Answer of what a search found: its first plan, or why there is none."""
+        if not found.plans:
+            return self._unfit(found)
+        priced = [PricedLayout.of(self.question, one) for one in found.plans]
+        rows = tuple(map(self.row, priced))
+        first = priced[0]
+        return TrainingPlan(
+            **dict(rows[0]),
+            question=self.asked,
+            stages=first.stages,
+            times_s=first.parts_s,
+            memory=tuple(first.memory),
+            certificate=certificate_of(found.certificate),
+            alternatives=rows,
+            next_longer_s=priced[1].longer_s(first) if len(priced) > 1 else {},
+            what_if=tuple(what_if(self.asked.system, first)),
+            assumptions=tuple(assumptions(self.question)),
+            versions=versions(self.question.runtime),
+        )
+
+    def row(self, priced: PricedLayout) -> RankedPlan:
+        """Row of the ranked table."""
+        layout, machine = priced.divided.layout, self.question.machine
+        return priced.row(self.interval(machine, layout, priced.price.time_s))
+
+    def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
+        """The best plan with some fields fixed, beside the best of all, or why there is none."""
+        own, first = dict(fixed), PricedLayout.of(self.question, best)
+        try:
+            found = self.search(fixed, 1)
+        except PhazeError as error:
+            return Explained(fixed=own, reason=str(error))
+        if found.plans:
+            priced = PricedLayout.of(self.question, found.plans[0])
+            return Explained(fixed=own, best=self.row(priced), longer_s=priced.longer_s(first))
+        if found.closest is None:
+            return Explained(fixed=own, reason=self.refused(first.chosen, fixed))
+        nearest = self._nearest(found.closest)
+        return Explained(
+            fixed=own,
+            lacking_gib=found.closest[2] / GIB,
+            closest=nearest.chosen,
+            memory=tuple(nearest.memory),
+        )
+
+    def refused(self, best: ChosenLayout, fixed: Fixed) -> str:
+        """Reason of the runtime against that of all layouts with fixed fields which is most like another."""
+        question = self.question
+        grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
+        own = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
+        own["recompute"] = grid.recomputes.index(best.recompute)
+        place = int(np.argmax(sum(getattr(grid, name) == own[name] for name in COLUMNS)))
+        reason = question.runtime.why_not(question.task, grid.layout(place), grid.schedule_of(place))
+        return reason or f"{question.runtime.name}: no layout with these fields is legal"
+
+    def _nearest(self, closest: tuple[Layout, str, float]) -> PricedLayout:
+        """Layout that comes closest, as equal stages with all blocks recomputed where it may."""
+        layout, schedule, _ = closest
+        divided = self.question.divided(layout, schedule)
+        blocks = even_blocks(divided)
+        return PricedLayout(
+            self.question, divided, Division(blocks, blocks if divided.partial else (0,) * len(blocks))
+        )
+
+    def _unfit(self, found: LayoutPlans) -> UnfitPlan:
+        certificate = certificate_of(found.certificate)
+        if found.closest is None:
+            rules = ", ".join(f"{name} {count:,}" for name, count in certificate.illegal.items())
+            reason = f"{self.asked.runtime} can run none of {certificate.layouts:,} layouts: {rules}"
+            return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
+        nearest, lacking_gib = self._nearest(found.closest), found.closest[2] / GIB
+        return UnfitPlan(
+            question=self.asked,
+            certificate=certificate,
+            reason=f"no layout fits the {self.question.limit_bytes / GIB:.4g} GiB of a device: the one that "
+            f"comes closest lacks {lacking_gib:.4g} GiB on its fullest rank at least",
+            layout=nearest.chosen,
+            lacking_gib=lacking_gib,
+            memory=tuple(nearest.memory),
+        )
+
+
+def question_of(asked: AskedPlan) -> PlanQuestion:
+    """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
+    task = TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
+    machine = load_machine(asked.system, stack=asked.stack, devices=asked.devices)
+    return PlanQuestion(task, machine, RUNTIMES[asked.runtime])
+
+
+def days(plan: RankedPlan, devices: int, tokens: float) -> float:
+    """Days of training for so many tokens."""
+    return tokens / (plan.tokens_per_s_per_device * devices) / SECONDS_PER_DAY
+
+
+def certificate_of(found: LayoutCertificate) -> PlanCertificate:
+    """Certificate as a file holds it."""
+    known = asdict(found)
+    known["bound_s"] = found.bound_s if np.isfinite(found.bound_s) else None
+    return PlanCertificate(**known)

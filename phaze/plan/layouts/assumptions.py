@@ -1,0 +1,50 @@
+"""What the answer to a question rests on, a sentence each, and the versions of what made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phaze.base.provenance import library_version, phaze_version
+from phaze.plan.given import VOCABULARY_MULTIPLE
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.lowered import device_of
+from phaze.runtimes.rules import Runtime
+from phaze.runtimes.space import LARGEST_MICROBATCH
+from phaze.spec.system import Stack
+
+HIDDEN = {
+    "dp": "gradients and weights of replicas",
+    "tp": "collectives of slices",
+    "pp": "tensors between stages",
+}
+"""What hides behind computing, in words."""
+
+
+def assumptions(question: PlanQuestion) -> Iterator[str]:
+    """Assumptions of all plans of a question."""
+    machine, runtime = question.machine, question.runtime
+    device = device_of(machine)
+    yield f"layouts that {runtime.name} {runtime.version} runs, microbatches of at most {LARGEST_MICROBATCH}"
+    yield f"bf16 with {question.optimizer} in mixed precision, flash attention"
+    yield (
+        f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
+        f"HBM bandwidth sustained, {question.limit_bytes / 2**30:.4g} of {device.hbm_gib:g} GiB for a plan"
+    )
+    yield _stack(machine.stack)
+    yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
+    yield "ranks numbered tp-cp-dp-pp, tp fastest, over the levels of the network; no contention of others"
+    yield "every step alike: no input stalls, evaluation, checkpoints, failures"
+
+
+def _stack(stack: Stack) -> str:
+    hidden = ", ".join(HIDDEN[name] for name in stack.overlap) or "no communication"
+    return (
+        f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} hidden behind computing "
+        f"as far as it lasts; {stack.reserved_gib:g} GiB held by no tensor"
+    )
+
+
+def versions(runtime: Runtime) -> dict[str, str]:
+    """Versions of the programs that an answer depends on, by name."""
+    own = {"phaze": phaze_version(), runtime.name: runtime.version}
+    return own | {name: library_version(name) for name in ("highspy", "numba", "numpy")}

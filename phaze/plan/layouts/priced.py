@@ -1,0 +1,122 @@
+"""A layout with a division and its price, as rows and nouns of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from phaze.base.units import GIB
+from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
+from phaze.plan.layouts.divisions import DividedLayout, Division
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.search import PlannedLayout
+from phaze.plan.lowered import device_of
+from phaze.plan.plan import Machine
+from phaze.plan.price import COMMUNICATION, Price, price
+from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.rules import TrainingTask
+from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, StageShare
+
+NEGLIGIBLE = 1e-3
+"""Share of a step below which a part is not listed."""
+
+
+@dataclass(frozen=True, eq=False)
+class PricedLayout:
+    """A layout with one of its divisions and what it costs."""
+
+    question: PlanQuestion
+    divided: DividedLayout
+    division: Division
+
+    @classmethod
+    def of(cls, question: PlanQuestion, planned: PlannedLayout) -> PricedLayout:
+        """What a search found, priced."""
+        return cls(question, planned.divided, planned.found.division)
+
+    @cached_property
+    def price(self) -> Price:
+        """Price of the plan."""
+        return price(self.divided.plan(self.division), self.divided.lowering.machine)
+
+    @property
+    def tokens_per_s_per_device(self) -> float:
+        """Throughput of a device."""
+        task = self.question.task
+        return task.global_batch * task.sequence / self.price.time_s / task.devices
+
+    @cached_property
+    def parts_s(self) -> dict[str, float]:
+        """Seconds of a step by what devices spend them on, a mean over all devices."""
+        return {name: share * self.price.time_s for name, share in self.price.shares.items()}
+
+    @property
+    def chosen(self) -> ChosenLayout:
+        """Layout, as a file holds it."""
+        own = asdict(self.divided.layout)
+        del own["precision"]
+        text = layout_string(self.division.blocks)
+        return ChosenLayout(**own, schedule=self.divided.schedule, pipeline_layout=text)
+
+    @property
+    def stages(self) -> tuple[StageShare, ...]:
+        """Virtual stages in the order of the data flow."""
+        depth = self.divided.layout.pp
+        numbers = zip(self.division.blocks, self.division.recomputed, strict=True)
+        return tuple(
+            StageShare(rank=q % depth, layers=layers, recomputed=again)
+            for q, (layers, again) in enumerate(numbers)
+        )
+
+    @property
+    def memory(self) -> Iterator[RankMemory]:
+        """Memory of every pipeline rank."""
+        for rank in range(self.divided.layout.pp):
+            found = self.price.memory_of(rank)
+            yield RankMemory(
+                peak_gib=found.peak_bytes / GIB,
+                weights_gib=found.weight_bytes / GIB,
+                optimizer_gib=found.optimizer_bytes / GIB,
+                activations_gib=found.activation_bytes / GIB,
+                work_gib=found.recompute_bytes / GIB,
+            )
+
+    def row(self, interval_s: tuple[float, float]) -> RankedPlan:
+        """Row of the ranked table; runs are to take as long as the interval says."""
+        question, found, each = self.question, self.price, self.tokens_per_s_per_device
+        most = max(found.shares, key=lambda name: found.shares[name])
+        return RankedPlan(
+            time_s=found.time_s,
+            time_s_low=interval_s[0],
+            time_s_high=interval_s[1],
+            tokens_per_s_per_device=each,
+            mfu=model_flops_utilisation(each, token_flops(question.task), peak_of(question.machine)),
+            memory_gib=tuple((found.peak_bytes / GIB).tolist()),
+            bubble_share=found.shares["pipeline bubble"],
+            exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
+            bound_by=f"{most} ({100 * found.shares[most]:.0f} %)",
+            recomputed_layers=sum(self.division.recomputed),
+            layout=self.chosen,
+        )
+
+    def longer_s(self, other: PricedLayout) -> dict[str, float]:
+        """Seconds by which parts of a step are longer than those of another plan, the largest first."""
+        names = dict.fromkeys((*self.parts_s, *other.parts_s))
+        found = {name: self.parts_s.get(name, 0.0) - other.parts_s.get(name, 0.0) for name in names}
+        ranked = sorted(found.items(), key=lambda item: -abs(item[1]))
+        return {name: more for name, more in ranked if abs(more) >= NEGLIGIBLE * other.price.time_s}
+
+
+def token_flops(task: TrainingTask) -> float:
+    """FLOPs that training needs for a token, without recomputation: two for each multiply-accumulate, once
+    forward and twice backward; of causal attention the half that its mask leaves.
+    """
+    attended = task.sequence / 2 if task.model.causal else float(task.sequence)
+    return 6.0 * task.model.products_per_token(attended)
+
+
+def peak_of(machine: Machine) -> float:
+    """FLOP/s of a device's tensor cores in half precision at its full clock."""
+    device = device_of(machine)
+    return peak_flops_per_s(device.num_tc, device.pe_x, device.pe_y, device.clock_hz)

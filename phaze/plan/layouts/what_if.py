@@ -1,0 +1,72 @@
+"""What a plan would take if one thing were otherwise: memory, its bandwidth, clock, network, batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.lowered import device_of, machine_of
+from phaze.plan.plan import Machine
+from phaze.spec.system import Cluster
+from phaze.spec.systems import load_cluster, sized
+from phaze.spec.training_plan import WhatIf
+
+MORE = 1.1
+"""Of memory, bandwidths and clock."""
+BATCHES = 2
+WIDTHS = ("tp", "cp", "pp", "dp")
+"""Fields that a plan keeps where it is planned again."""
+
+
+def what_if(system: str, plan: PricedLayout) -> Iterator[WhatIf]:
+    """Seconds of a plan's step with a tenth more of one thing; all but the size of memory is only priced
+    again, so that another plan may gain more.
+    """
+    yield _more_memory(plan)
+    percent = f"{100 * (MORE - 1):.0f} %"
+    for name, machine in _machines(system, plan.question):
+        time_s = _again(plan, replace(plan.question, machine=machine, _lowerings={})).price.time_s
+        yield WhatIf(change=f"{name} +{percent}", time_s=time_s, replanned=False)
+    task = plan.question.task
+    batch = replace(task, global_batch=BATCHES * task.global_batch)
+    time_s = _again(plan, replace(plan.question, task=batch, _lowerings={})).price.time_s
+    yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
+
+
+def _again(plan: PricedLayout, question: PlanQuestion) -> PricedLayout:
+    """The same plan, priced for another question."""
+    return PricedLayout(question, question.divided(plan.divided.layout, plan.divided.schedule), plan.division)
+
+
+def _more_memory(plan: PricedLayout) -> WhatIf:
+    """The best plan of the same widths with more memory; its layers cost the same."""
+    question, layout = plan.question, plan.divided.layout
+    device = device_of(question.machine)
+    larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
+    fixed = {name: getattr(layout, name) for name in WIDTHS}
+    found = plan_layouts(replace(question, machine=larger, _lowerings={}), fixed, wanted=1).plans
+    time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
+    return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
+
+
+def _machines(system: str, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
+    """Machines with more of one thing each, by what it is."""
+    cluster = sized(load_cluster(system)[0], question.machine.devices, system)
+    device, stack = device_of(question.machine), question.machine.stack
+    for name, key in (("bandwidth of HBM", "hbm_bandwidth_bytes_per_s"), ("clock", "clock_hz")):
+        faster = device.model_copy(update={key: MORE * getattr(device, key)})
+        yield name, machine_of(cluster, faster, stack)
+    for number, level in enumerate(cluster.levels):
+        name = f"bandwidth among {level.devices:,} devices"
+        yield name, machine_of(_with_faster(cluster, number), device, stack)
+
+
+def _with_faster(cluster: Cluster, number: int) -> Cluster:
+    """Cluster with more bandwidth on one level."""
+    levels = list(cluster.levels)
+    bandwidth = MORE * levels[number].bandwidth_bytes_per_s
+    levels[number] = levels[number].model_copy(update={"bandwidth_bytes_per_s": bandwidth})
+    return cluster.model_copy(update={"levels": tuple(levels)})

@@ -1,0 +1,209 @@
+"""Answers to how a model should be trained, in words and tables for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import fill
+
+from phaze.spec.training_plan import (
+    ChosenLayout,
+    Explained,
+    PlanCertificate,
+    RankedPlan,
+    RankMemory,
+    TrainingPlan,
+    UnfitPlan,
+)
+
+WIDTHS = ("tp", "cp", "pp", "vp", "dp")
+HEAD = (
+    "", "step", "tokens/s/device", "MFU", "fullest GiB", "bubble", "exposed", "most time", "layout",
+)  # fmt: skip
+"""Columns of the ranked table; exposed is communication."""
+SIZES = ("devices", *HEAD[1:7], "gap", "layout")
+"""Columns of a table of several numbers of devices."""
+COLUMNS = 118
+"""Of a line of prose."""
+PARTS = 3
+"""Parts of a step that a comparison names at most."""
+
+
+def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
+    """Ranked table, why the first beats the second, certificate, and what would make it faster."""
+    said = [
+        *_best(plan, hbm_gib),
+        *_why(plan),
+        *_certificate(plan.certificate),
+        *_what_if(plan),
+        *([] if plan.explained is None else explained(plan.explained, plan)),
+        f"assumes {'; '.join(plan.assumptions)}",
+    ]
+    rows = ([str(i + 1), *_row(one)] for i, one in enumerate(plan.alternatives))
+    return "\n".join([_asked(plan), *_table([HEAD, *rows]), *map(_wrapped, said)])
+
+
+def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
+    """A row for every number of devices that was asked for."""
+    tokens = next((one.tokens for one in plans if isinstance(one, TrainingPlan)), None)
+    head = [*SIZES[:-1], *(["days"] if tokens is not None else []), SIZES[-1]]
+    return "\n".join(_table([head, *map(_size_row, plans)]))
+
+
+def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
+    devices = f"{plan.question.devices:,}"
+    if isinstance(plan, UnfitPlan):
+        return [devices, plan.reason]
+    row = _row(plan)
+    trained = [] if plan.days is None else [f"{plan.days:.4g}"]
+    return [devices, *row[:6], f"{plan.certificate.gap:.2%}", *trained, row[-1]]
+
+
+def unfit_in_words(plan: UnfitPlan) -> str:
+    """Why there is no plan, and the memory of the layout that comes closest."""
+    said = [plan.reason]
+    if plan.layout is not None:
+        said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
+    return "\n".join(map(_wrapped, [*said, *_counts(plan.certificate)]))
+
+
+def _wrapped(sentence: str) -> str:
+    return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def first_line(time_s: float, layout: str, seconds: float) -> str:
+    """Line about the first plan that a search finds."""
+    return f"first plan after {seconds:.1f} s: {time_s:.4g} s a step with {layout}; looking for better ones"
+
+
+def shape(layout: ChosenLayout, recomputed: int | None) -> str:
+    """Layout in a few words, widths of 1 left out; `recomputed` blocks run forward again."""
+    widths = [f"{name}={getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1]
+    parts = [*widths, f"b={layout.microbatch}", layout.schedule, f"zero={layout.zero}"]
+    parts += ["sp"] * layout.sequence_parallel
+    if layout.recompute == "selective":
+        parts.append("recompute=selective")
+    elif layout.recompute == "full":
+        parts.append("recompute=full" + ("" if recomputed is None else f":{recomputed}"))
+    return " ".join(parts)
+
+
+def _asked(plan: TrainingPlan) -> str:
+    asked = plan.question
+    return (
+        f"{asked.model.name} on {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
+        f"samples of {asked.sequence:,} tokens a step, {asked.runtime}, {asked.precision}"
+    )
+
+
+def _row(one: RankedPlan) -> list[str]:
+    return [
+        f"{one.time_s:.4g} s",
+        f"{one.tokens_per_s_per_device:,.0f}",
+        f"{one.mfu:.1%}",
+        f"{one.fullest_gib:.1f}",
+        f"{one.bubble_share:.1%}",
+        f"{one.exposed_communication_share:.1%}",
+        one.bound_by,
+        shape(one.layout, one.recomputed_layers),
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table, its columns as wide as they need; the last one of a row may be longer."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def _best(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+    yield (
+        f"the first takes {plan.time_s:.4g} s, four of five runs like it {plan.time_s_low:.4g} to "
+        f"{plan.time_s_high:.4g} s; stages {plan.layout.pipeline_layout}; its fullest rank holds "
+        f"{plan.fullest_gib:.1f} of {hbm_gib:g} GiB"
+    )
+    if plan.tokens is not None and plan.days is not None:
+        low, high = (plan.days * time_s / plan.time_s for time_s in (plan.time_s_low, plan.time_s_high))
+        yield f"{plan.days:.4g} days for {plan.tokens:.4g} tokens ({low:.4g} to {high:.4g})"
+
+
+def _why(plan: TrainingPlan) -> Iterator[str]:
+    if len(plan.alternatives) < 2:
+        return
+    other = plan.alternatives[1]
+    share = other.time_s / plan.time_s - 1
+    yield (f"the second ({_differences(plan, other)}) takes {share:.2%} longer: {_parts(plan.next_longer_s)}")
+
+
+def _differences(one: RankedPlan, other: RankedPlan) -> str:
+    """Fields in which another layout differs."""
+    own, others = one.layout.model_dump(), other.layout.model_dump()
+    named = {name: value for name, value in others.items() if value != own[name]}
+    if len(named) > 1:
+        named.pop("pipeline_layout", None)
+    if one.recomputed_layers != other.recomputed_layers:
+        named["recomputed blocks"] = other.recomputed_layers
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in named.items())
+
+
+def _parts(longer_s: Mapping[str, float]) -> str:
+    """Parts of a step that are longer or shorter, the largest first."""
+    named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
+    return ", ".join(named) or "no part by as much as a thousandth of the step"
+
+
+def _certificate(found: PlanCertificate) -> Iterator[str]:
+    yield from _counts(found)
+    if found.bound_s is not None:
+        yield (
+            f"none of them, however divided into stages, takes less than {found.bound_s:.5g} s under this "
+            f"price: the first is within {found.gap:.2%} of the best"
+        )
+
+
+def _counts(found: PlanCertificate) -> Iterator[str]:
+    illegal = sum(found.illegal.values())
+    rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
+    lacking = "" if found.lacking_gib is None else f" (by {found.lacking_gib:.2g} GiB or more)"
+    yield (
+        f"of {found.layouts:,} layouts {illegal:,} are illegal{f' ({rules})' if rules else ''}, "
+        f"{found.same:,} the same as another, {found.unfit:,} do not fit{lacking}, "
+        f"{sum(found.bounded.values()):,} are excluded by bounds, {found.simulated:,} were simulated in "
+        f"{found.divisions:,} divisions"
+    )
+
+
+def _what_if(plan: TrainingPlan) -> Iterator[str]:
+    if plan.what_if:
+        ways = [
+            f"{one.change} {1 - one.time_s / plan.time_s:.1%}{' (planned again)' * one.replanned}"
+            for one in plan.what_if
+        ]
+        yield f"what would save time, with the same plan unless said: {', '.join(ways)}"
+
+
+def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
+    """What it costs to fix fields of the layout, or why that cannot be."""
+    fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
+    if found.best is not None:
+        share = found.best.time_s / plan.time_s - 1
+        yield (
+            f"{fixed}: at best {found.best.time_s:.4g} s ({share:+.1%}) with "
+            f"{shape(found.best.layout, found.best.recomputed_layers)}: {_parts(found.longer_s)}"
+        )
+    elif found.closest is not None:
+        yield f"{fixed}: does not fit, its fullest rank lacks at least {found.lacking_gib:.4g} GiB"
+        yield f"closest: {shape(found.closest, None)}"
+        yield from _fullest(found.memory)
+    else:
+        yield f"{fixed}: {found.reason}"
+
+
+def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
+    """Memory of the fullest rank by part."""
+    rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
+    yield (
+        f"rank {rank} of {len(memory)} with equal stages: {most.peak_gib:.4g} GiB, of which weights and "
+        f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
+        f"{most.activations_gib:.4g} ({most.work_gib:.4g} of them for the microbatch at work)"
+    )

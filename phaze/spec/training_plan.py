@@ -1,0 +1,237 @@
+"""Files of plans: how a model is trained on a cluster, as `plan` writes it and `simulate` replays it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from phaze.layout import Recompute, Zero
+from phaze.spec.model import Model
+from phaze.spec.noun import Noun
+from phaze.spec.values import Count, Flag, Index, Label, Location, PositiveInt, Result
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class AskedPlan(Noun):
+    """What was asked: a model and a batch on devices of a system, trained by a runtime."""
+
+    model: Model
+    """The whole spec of the model."""
+    system: Location
+    """File in config/systems, or path of one."""
+    stack: Location
+    """Software stack: file in config/stacks, or path of one."""
+    devices: Count
+    """Devices that train."""
+    global_batch: PositiveInt
+    """Samples of a batch."""
+    sequence: PositiveInt
+    """Tokens of a sample."""
+    runtime: Literal["megatron", "torchtitan"] = "megatron"
+    """Software whose rules a layout keeps."""
+    precision: Literal["bf16"] = "bf16"
+    """Of activations; states are in mixed precision."""
+    fixed: dict[Label, int | str] = Field(default_factory=dict)
+    """Fields of the layout that were given, with their values."""
+
+
+class ChosenLayout(Noun):
+    """Widths of all kinds of parallelism, and what ranks keep; ranks as Megatron-Core numbers them."""
+
+    tp: PositiveInt
+    """Tensor parallel."""
+    cp: PositiveInt
+    """Context parallel."""
+    ep: PositiveInt
+    """Expert parallel."""
+    etp: PositiveInt
+    """Tensor parallel inside an expert."""
+    pp: PositiveInt
+    """Pipeline parallel."""
+    vp: PositiveInt
+    """Virtual stages of a rank."""
+    dp: PositiveInt
+    """Data parallel."""
+    microbatch: PositiveInt
+    """Samples of a microbatch."""
+    sequence_parallel: Flag
+    """Whether activations between layers are cut along the sequence."""
+    zero: Zero
+    """What replicas share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
+    recompute: Recompute
+    """What runs forward again: nothing, the core of attention, or whole blocks (those of `stages`)."""
+    schedule: Label
+    """Order of the passes."""
+    pipeline_layout: Label
+    """Blocks of every virtual stage as Megatron-Core's layout string, E, t and L."""
+
+
+class StageShare(Noun):
+    """A virtual stage; the first one also has the embedding, the last one the head with the loss."""
+
+    rank: Index
+    """Pipeline rank that holds it."""
+    layers: Index
+    """Blocks of the model."""
+    recomputed: Index
+    """Of these, how many run forward again in full."""
+
+
+class RankMemory(Noun):
+    """Memory of a device of a pipeline rank at its fullest moment, in GiB."""
+
+    peak_gib: Result
+    """All of it."""
+    weights_gib: Result
+    """Weights and their gradients."""
+    optimizer_gib: Result
+    """Optimizer states."""
+    activations_gib: Result
+    """Activations of the microbatches in flight, and what the one at work needs beside them."""
+    work_gib: Result
+    """Of it the most that a microbatch at work needs."""
+
+
+class RankedPlan(Noun):
+    """A plan with what it costs: a row of the ranked table."""
+
+    time_s: Result
+    """Seconds of a step."""
+    time_s_low: Result
+    """Four of five measured runs are predicted to take longer than this."""
+    time_s_high: Result
+    """Four of five measured runs are predicted to take no longer: the upper end of the same interval."""
+    tokens_per_s_per_device: Result
+    """Throughput of a device."""
+    mfu: Result
+    """FLOPs that the model needs, attention's causal half and no recomputation, over the peak in bf16."""
+    memory_gib: tuple[Result, ...]
+    """Fullest moment of a device, by pipeline rank."""
+    bubble_share: Result
+    """Share of device time in which devices wait for other stages."""
+    exposed_communication_share: Result
+    """Share of device time in which devices only communicate."""
+    bound_by: Label
+    """What takes most of the device time."""
+    recomputed_layers: Index
+    """Blocks that run forward again in full, of all stages."""
+    layout: ChosenLayout
+    """The layout."""
+
+    @property
+    def fullest_gib(self) -> float:
+        """Memory of the fullest device."""
+        return max(self.memory_gib)
+
+
+class PlanCertificate(Noun):
+    """What became of every layout, and what none of them can be faster than."""
+
+    layouts: Index
+    """Layouts in all: the sum of those below."""
+    illegal: dict[Label, Index]
+    """That the runtime cannot run, by the first rule that they break."""
+    same: Index
+    """That do the same as another one."""
+    unfit: Index
+    """That have not enough memory, however they are divided."""
+    lacking_gib: Result | None = None
+    """The least that one of these lacks on its fullest rank."""
+    bounded: dict[Label, Index]
+    """Excluded by a bound of their time, by what it is from."""
+    simulated: Index
+    """Of which divisions into stages were simulated."""
+    divisions: Index
+    """Divisions that were simulated."""
+    bound_s: Result | None = None
+    """Seconds that no layout goes below, however it is divided; none where nothing fits."""
+    gap: Finite
+    """Share of the best plan's time by which a better one could be faster."""
+
+
+class WhatIf(Noun):
+    """What a step takes when one thing is otherwise."""
+
+    change: Label
+    """What is otherwise."""
+    time_s: Result
+    """Seconds of a step of as many samples as the plan's."""
+    replanned: Flag
+    """Whether a better plan of the same widths was looked for; else the same plan is priced again."""
+
+
+class Explained(Noun):
+    """The best plan with some fields fixed, or why there is none."""
+
+    fixed: dict[Label, int | str]
+    """Fields that were fixed."""
+    best: RankedPlan | None = None
+    """The best plan with them."""
+    longer_s: dict[Label, Finite] = Field(default_factory=dict)
+    """Seconds of a step by which its parts are longer than those of the best of all."""
+    lacking_gib: Result | None = None
+    """What the fullest rank lacks at least where nothing fits."""
+    closest: ChosenLayout | None = None
+    """Then the layout that comes closest."""
+    memory: tuple[RankMemory, ...] = ()
+    """Its memory by pipeline rank, with equal stages that run all blocks again where they may."""
+    reason: str | None = None
+    """Why the runtime cannot run it."""
+
+
+class TrainingPlan(RankedPlan):
+    """How a model is trained on a cluster, with its certificate and what it rests on."""
+
+    format: Literal["phaze-plan"] = "phaze-plan"
+    """What the file holds."""
+    version: Literal[1] = 1
+    """Version of the format."""
+    question: AskedPlan
+    """What was asked."""
+    stages: tuple[StageShare, ...] = Field(min_length=1)
+    """Virtual stages in the order of the data flow."""
+    times_s: dict[Label, Finite]
+    """Seconds of a step by what devices spend them on, a mean over all devices."""
+    memory: tuple[RankMemory, ...]
+    """Memory by pipeline rank."""
+    certificate: PlanCertificate
+    """How far from the best the plan can be, under its price."""
+    alternatives: tuple[RankedPlan, ...]
+    """The ranked table: this plan and the next ones by their time."""
+    next_longer_s: dict[Label, Finite]
+    """Seconds by which parts of a step of the next plan are longer, the largest first."""
+    what_if: tuple[WhatIf, ...] = ()
+    """What would make it faster."""
+    explained: Explained | None = None
+    """What was asked to be explained."""
+    tokens: Result | None = None
+    """Tokens to train on, where they were given."""
+    days: Result | None = None
+    """Days of training for them."""
+    assumptions: tuple[str, ...]
+    """What the answer rests on."""
+    versions: dict[Label, str]
+    """Of programs, by name."""
+
+
+class UnfitPlan(Noun):
+    """Why nothing fits: the layout that comes closest, as equal stages that run every block again."""
+
+    format: Literal["phaze-no-plan"] = "phaze-no-plan"
+    """What the file holds."""
+    version: Literal[1] = 1
+    """Version of the format."""
+    question: AskedPlan
+    """What was asked."""
+    certificate: PlanCertificate
+    """What became of every layout."""
+    reason: str
+    """Why there is no plan."""
+    layout: ChosenLayout | None = None
+    """The layout that lacks the least memory; none where the runtime can run none."""
+    lacking_gib: Result | None = None
+    """What its fullest rank lacks at least, however it is divided."""
+    memory: tuple[RankMemory, ...] = ()
+    """Its memory by pipeline rank, with equal stages that run all blocks again where they may."""
