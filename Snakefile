@@ -56,6 +56,7 @@ wildcard_constraints:
     graph="|".join(map(re.escape, settings.study.maps.graphs)) or "none",
     topology="|".join(map(re.escape, settings.study.maps.topologies)) or "none",
     stages="[a-z0-9.-]+",
+    question="|".join(map(re.escape, settings.study.layouts.points)) or "none",
 
 
 onstart:
@@ -80,6 +81,7 @@ include: "rules/cases.smk"
 include: "rules/tiled.smk"
 include: "rules/maps.smk"
 include: "rules/measured.smk"
+include: "rules/layouts.smk"
 include: "rules/report.smk"
 
 

@@ -122,9 +122,10 @@ REPORTS = {
     "tiled": "tiled-checks",
     "maps": "map-checks",
     "validate": "measured-checks",
+    "layouts": "layout-checks",
 }
 """Pages of a study, and the checks of each."""
-OTHER_PAGES = ("plans", "tiled", "maps", "measured")
+OTHER_PAGES = ("plans", "tiled", "maps", "measured", "layouts")
 """Parts of a study with a page of their own, on which the report of the models does not depend."""
 THERE = {
     "report": settings.study.models,
@@ -132,12 +133,19 @@ THERE = {
     "tiled": settings.study.tiled.cases,
     "maps": settings.study.maps.cases,
     "validate": settings.study.measured.sources,
+    "layouts": settings.study.layouts.models,
 }
 SHOWN = [page for page, content in THERE.items() if content]
 PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
 CHECKS = [f"<results>/report/{REPORTS[page]}.parquet" for page in SHOWN]
 PLANS = settings.study.plans
 MAPS = settings.study.maps
+LAYOUTS = settings.study.layouts
+
+
+def layout_tables(folder):
+    """Return the files of a table for every model, system and size of the training plans."""
+    return [f"{folder}/{question}.parquet" for question in LAYOUTS.points]
 
 
 def case_tables(folder):

@@ -1,4 +1,4 @@
-"""Write a page beside the report: of plans, mappings, tiles or measured runs, with its tables."""
+"""Write a page beside the report: of plans, mappings, tiles, layouts or measured runs, with its tables."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.report.layouts import LayoutInputs, build_layout_report
 from phaze.report.maps.build import build_map_report
 from phaze.report.maps.inputs import MapInputs
 from phaze.report.measured.build import build_measured_report
@@ -18,6 +19,7 @@ from phaze.report.report import Report, write_report
 from phaze.report.tiled.build import build_tiled_report
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.spec.claims import Publication
+from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
 from phaze.spec.measured import MeasuredStudy
 from phaze.spec.noun import Noun
@@ -41,6 +43,7 @@ PAGES = {
     "plans": Page(PlanStudy, PublishedPlans, PlanInputs, build_plan_report),
     "maps": Page(Maps, PublishedMaps, MapInputs, build_map_report),
     "validate": Page(MeasuredStudy, Publication, MeasuredInputs, build_measured_report),
+    "layouts": Page(LayoutStudy, Publication, LayoutInputs, build_layout_report),
     "tiled": Page(TiledStudy, PublishedTiled, TiledInputs, build_tiled_report),
 }
 

@@ -28,6 +28,7 @@ from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
 from phaze.spec.systems import (
     chip_path,
+    cluster_files,
     load_cluster,
     load_device_as_architecture,
     load_map_networks,
@@ -74,6 +75,10 @@ class Settings:
     """Published speed-ups of mappings to show beside the study's own."""
     map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     """Model, system and device behind the graphs of `maps`, as plain values."""
+    layout_models: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Specs of the models whose training is planned, by name, as plain values."""
+    layout_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Files that a training plan reads, by system."""
     map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
     """Networks on which the report maps plans, by name, as plain values."""
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
@@ -230,6 +235,14 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             name: load_transformer(name, "tiled: batches", folder)
             for case in study.tiled.cases.values()
             for name in case.batches
+        },
+        layout_models={
+            name: load_transformer(name, "layouts: models", folder).model_dump(mode="json")
+            for name in study.layouts.models
+        },
+        layout_inputs={
+            name: tuple(str(path) for path in cluster_files(name, folder))
+            for name in (study.layouts.systems if study.layouts.models else ())
         },
         published_maps=load_publication(PublishedMaps, study.maps.published, folder),
         map_models={

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
 from phaze.spec.architecture import Grid
+from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
 from phaze.spec.measured import MeasuredStudy
 from phaze.spec.noun import Noun, describe
@@ -113,7 +114,7 @@ class Study(Noun):
     workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
     models: Annotated[tuple[Name, ...], Once]
-    """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`."""
+    """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`, or models in `layouts`."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
     scenarios: Annotated[dict[Name, ScenarioChoice], BeforeValidator(_without_nulls)] = Field(
@@ -144,6 +145,8 @@ class Study(Noun):
     """What is planned with Piper apart from the models: the figures and tables of its paper."""
     tiled: TiledStudy = TiledStudy()
     """What is simulated on tiled accelerators apart from the models: the figures and tables of PALM."""
+    layouts: LayoutStudy = LayoutStudy()
+    """Models whose training is planned over all layouts of a runtime, apart from the models above."""
     maps: Maps = Maps()
     """What is partitioned and mapped apart from the models: the figures and tables of Parmesan's paper."""
     measured: MeasuredStudy = MeasuredStudy()
@@ -152,9 +155,9 @@ class Study(Noun):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         named = self.architectures.named
-        if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases):
+        if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases or self.layouts.models):
             raise ValueError(
-                "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or maps"
+                "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or maps, or a model in layouts"
             )
         refuse_unknown("models", (*self.models, *self.report.strategies.models), self.workloads, "workloads")
         baseline = filter(None, [self.architectures.baseline])

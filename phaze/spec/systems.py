@@ -146,10 +146,22 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
     return cluster.model_copy(update={"levels": levels, "torus": None})
 
 
+def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
+    """Files that a system of config/systems is read from: its own, its device's and its software stack's."""
+    path = _system_path(name, folder)
+    cluster, _ = load_cluster(name, folder)
+    stack = () if cluster.stack is None else (_stack_path(cluster.stack, folder),)
+    return path, _device_path(cluster.device, folder, path.parent), *stack
+
+
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
     """Software stack of config/stacks by name, or of a YAML file by path."""
-    path = Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
+    path = _stack_path(name, folder)
     return Stack.parse({"name": path.stem, **read_mapping(path)}, str(path))
+
+
+def _stack_path(name: str, folder: Path) -> Path:
+    return Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
 
 
 def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = None) -> Stack:

@@ -1,7 +1,7 @@
 """The tables through which the stages talk: their whole interface.
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `plans` what several planners make of it, what simulating their plans shows and where they
+proves the best, `layouts` training plans over all layouts of a runtime, `plans` what several planners make of it, what simulating their plans shows and where they
 lie on networks, `readings` what other settings give, `cases` what is planned apart from them, `tiled` what is
 simulated on tiles, `mappings` what is mapped, `measured` what published runs say of predictions, `results`
 what looks across models, `base` what a table is.
@@ -15,6 +15,7 @@ from phaze.base.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, are_among, content_digest, places_among, table_name
 from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
+from phaze.tables.layouts import LayoutProofs, RankedLayouts
 from phaze.tables.mappings import (
     OWN_WAYS,
     WAYS,

@@ -1,0 +1,50 @@
+"""Training plans of a study as rows of its tables."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from phaze.plan.lowered import device_of
+from phaze.plan.plan import Machine
+from phaze.spec.layout_study import LayoutPoint
+from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan
+from phaze.tables import LayoutProofs, RankedLayouts
+
+OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
+"""Columns that a ranked plan has itself; others are of its layout."""
+
+
+def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:
+    """Table ranked_layouts of one question; empty where nothing fits."""
+    plans = answer.alternatives if isinstance(answer, TrainingPlan) else ()
+    rows = [
+        {**point.model_dump(), "rank": rank, "fullest_gib": plan.fullest_gib, **_columns(plan)}
+        for rank, plan in enumerate(plans, start=1)
+    ]
+    return RankedLayouts.check(pd.DataFrame(rows)) if rows else RankedLayouts.empty()
+
+
+def _columns(plan: RankedPlan) -> dict[str, object]:
+    layout = plan.layout.model_dump()
+    own = {name: getattr(plan, name) for name in OWN}
+    return own | {name: layout[name] for name in RankedLayouts.columns if name in layout}
+
+
+def proof_row(point: LayoutPoint, answer: TrainingPlan | UnfitPlan, machine: Machine) -> pd.DataFrame:
+    """Table layout_proofs of one question."""
+    certificate, unfit = answer.certificate, isinstance(answer, UnfitPlan)
+    counts = {
+        name: getattr(certificate, name) for name in ("layouts", "same", "unfit", "simulated", "divisions")
+    }
+    row = {
+        **point.model_dump(),
+        **counts,
+        "status": "unfit" if unfit else "planned",
+        "illegal": sum(certificate.illegal.values()),
+        "bounded": sum(certificate.bounded.values()),
+        "hbm_gib": device_of(machine).hbm_gib,
+        "bound_s": float("inf") if certificate.bound_s is None else certificate.bound_s,
+        "gap": certificate.gap,
+        "reason": answer.reason if isinstance(answer, UnfitPlan) else "",
+    }
+    return LayoutProofs.check(pd.DataFrame([row]))

@@ -1,0 +1,206 @@
+"""The page of training plans: the best layout of every size, fronts of size and memory, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from phaze import tables
+from phaze.report import style
+from phaze.report.document import Cell, Chart, FirstScreen, Gallery, Section, Sheet, sheet_of
+from phaze.report.pages import case_page, notes
+from phaze.report.report import Report
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
+from phaze.report.words import percent, seconds
+from phaze.spec.claims import Publication
+from phaze.spec.layout_study import LayoutStudy
+
+SIZE = "model", "system", "devices"
+"""Columns that say which job a row is of."""
+SECONDS_PER_DAY = 86400.0
+COLOURS = (style.BLUE, style.AMBER, style.TEAL, style.RED, style.SKY, style.SAND, style.SILVER)
+
+
+@dataclass(frozen=True)
+class LayoutInputs:
+    """Tables of all training plans of a study."""
+
+    study: LayoutStudy
+    ranked_layouts: pd.DataFrame
+    layout_proofs: pd.DataFrame
+    published: Publication | None = None
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """First plan of every model, system and size, with what proves it and the days of training."""
+        first = self.ranked_layouts[self.ranked_layouts["rank"] == 1]
+        proofs = self.layout_proofs[[*SIZE, "gap", "bound_s", "layouts", "hbm_gib"]]
+        rows = first.merge(proofs, on=list(SIZE))
+        each_s = rows["tokens_per_s_per_device"] * rows["devices"]
+        return rows.assign(days=self.study.tokens / each_s / SECONDS_PER_DAY)
+
+
+def build_layout_report(inputs: LayoutInputs) -> Report:
+    """The page of the training plans of a study."""
+    return case_page(
+        "layouts.html",
+        "training plans",
+        inputs,
+        ("layout-checks", CHECKS, "plan, checked on these; `snakemake check` fails if one does not."),
+        {
+            "ranked_layouts": (tables.RankedLayouts, inputs.ranked_layouts),
+            "layout_proofs": (tables.LayoutProofs, inputs.layout_proofs),
+        },
+        lambda _: _answer(inputs),
+        _sections(inputs),
+        (
+            notes(
+                "Times are those of `simulate --runs`: the price that `validate` compares with published runs; "
+                "the interval holds four of five of these.",
+                "The gap bounds what any other layout or division into stages could gain under this price. "
+                "It says nothing of the price's own error, which the interval shows.",
+                "Virtual stages of several chunks differ by one block, the ends by more; all other divisions "
+                "are searched.",
+            ),
+        ),
+    )
+
+
+def _answer(inputs: LayoutInputs) -> FirstScreen:
+    best, proofs = inputs.best, inputs.layout_proofs
+    unfit = proofs[proofs["status"] == "unfit"]
+    sentence = f"{len(best)} of {len(proofs)} questions have a plan."
+    if len(best):
+        worst = float(best["gap"].max())
+        sentence += f" No other layout can be faster by more than {percent(worst)}, under the same price."
+    if len(unfit):
+        names = ", ".join(f"{row.model} on {row.devices} {row.system}" for row in unfit.itertuples())
+        sentence += f" Nothing fits for {names}."
+    facts = (
+        (f"{int(proofs['layouts'].sum()):,}", "layouts, all accounted for"),
+        (f"{int(proofs['divisions'].sum()):,}", "divisions into stages simulated"),
+        (percent(float(best["gap"].max())) if len(best) else "–", "largest gap"),
+    )
+    return FirstScreen("How should these models be trained?", sentence, facts, _best_sheet(best))
+
+
+_LAYOUT: Cell = (
+    "tp {tp}, cp {cp}, pp {pp}, vp {vp}, dp {dp}, microbatch {microbatch}, ZeRO {zero}, {schedule}"
+)
+
+
+def _best_sheet(best: pd.DataFrame) -> Sheet:
+    columns: dict[str, Cell] = {
+        "model": "{model}",
+        "system": "{system}",
+        "layout": _LAYOUT,
+        "bound by": "{bound_by}",
+        "devices": "{devices}",
+        "step": lambda row: seconds(row["time_s"]),
+        "published runs like it": lambda row: (
+            f"{seconds(row['time_s_low'])} to {seconds(row['time_s_high'])}"
+        ),
+        "MFU": "{mfu:percent}",
+        "tokens/s/device": lambda row: f"{row['tokens_per_s_per_device']:,.0f}",
+        "days": lambda row: f"{row['days']:,.1f}",
+        "fullest GiB": lambda row: f"{row['fullest_gib']:.1f}",
+        "gap": "{gap:percent}",
+    }
+    return sheet_of("The fastest plan of every size", best, columns, 4, source="ranked_layouts")
+
+
+def _sections(inputs: LayoutInputs) -> Iterator[Section]:
+    best = inputs.best
+    if best.empty:
+        return
+    charts = (
+        Chart(
+            "layout-days",
+            "Devices against days",
+            f"Days for {inputs.study.tokens:.3g} tokens with the fastest plan of every size; the dashed lines "
+            "are what twice the devices in half the time would be.",
+            lambda: days_by_devices(best),
+        ),
+        Chart(
+            "layout-memory",
+            "Throughput against memory",
+            "Ranked plans: tokens per second of a device over the memory of the fullest one.",
+            lambda: memory_by_throughput(inputs.ranked_layouts),
+        ),
+    )
+    yield Section("fronts", "Fronts", "What more devices and more memory bring.", (Gallery(charts),))
+    columns: dict[str, Cell] = {
+        "model": "{model}", "system": "{system}", "layout": _LAYOUT, "stages": "{pipeline_layout}",
+        "devices": "{devices}", "rank": "{rank}", "step": lambda row: seconds(row["time_s"]),
+        "MFU": "{mfu:percent}", "fullest GiB": lambda row: f"{row['fullest_gib']:.1f}",
+        "bubble": "{bubble_share:percent}", "exposed communication": "{exposed_communication_share:percent}",
+    }  # fmt: skip
+    ranked = inputs.ranked_layouts
+    sheet = sheet_of("Ranked plans", ranked, columns, 4, ranked["rank"] == 1, "ranked_layouts", folded=True)
+    yield Section("ranked", "Ranked plans", "The best division of each of the next layouts.", (sheet,))
+
+
+def days_by_devices(best: pd.DataFrame) -> Figure:
+    """Draw days of training over devices, a line for every model and system."""
+    figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
+    for colour, (name, rows) in zip(np.resize(COLOURS, 99), best.groupby(["model", "system"]), strict=False):
+        ax.plot(rows["devices"], rows["days"], "o-", color=colour, label=" on ".join(map(str, name)), ms=4)
+        ideal = rows["days"].iloc[0] * rows["devices"].iloc[0] / rows["devices"]
+        ax.plot(rows["devices"], ideal, "--", color=colour, lw=0.8)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xlabel("devices")
+    ax.set_ylabel("days")
+    return style.legend_above(figure, ax, 2)
+
+
+def memory_by_throughput(ranked: pd.DataFrame) -> Figure:
+    """Draw the throughput of ranked plans over the memory of their fullest device."""
+    figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
+    for colour, (name, rows) in zip(
+        np.resize(COLOURS, 99), ranked.groupby(["model", "devices"]), strict=False
+    ):
+        label = f"{name[0]}, {name[1]}"
+        ax.plot(rows["fullest_gib"], rows["tokens_per_s_per_device"], "o", color=colour, label=label, ms=4)
+    ax.set_xlabel("GiB of the fullest device")
+    ax.set_ylabel("tokens/s of a device")
+    return style.legend_above(figure, ax, 2)
+
+
+CHECKS: Checklist[LayoutInputs] = Checklist()
+
+
+@CHECKS.hold("every model has an answer on every system and size")
+def _every_question_is_answered(inputs: LayoutInputs) -> Verdicts:
+    answered = {*inputs.layout_proofs[list(SIZE)].itertuples(index=False, name=None)}
+    for name, point in inputs.study.points.items():
+        yield (point.model, point.system, point.devices) in answered, name
+
+
+@CHECKS.hold("no plan is faster than the bound of all layouts")
+def _bounds_are_below_times(inputs: LayoutInputs) -> Verdicts:
+    rows = inputs.ranked_layouts.merge(inputs.layout_proofs, on=list(SIZE))
+    yield from each(rows["bound_s"] <= rows["time_s"] * (1 + ROUNDING), rows, (*SIZE, "rank"))
+
+
+@CHECKS.hold("plans are ranked by their time")
+def _ranks_follow_times(inputs: LayoutInputs) -> Verdicts:
+    for size, rows in inputs.ranked_layouts.groupby(list(SIZE)):
+        times = rows.sort_values("rank")["time_s"].to_numpy()
+        yield bool((np.diff(times) >= -ROUNDING * times[:-1]).all()), str(size)
+
+
+@CHECKS.hold("every plan fits the memory of a device")
+def _plans_fit(inputs: LayoutInputs) -> Verdicts:
+    rows = inputs.ranked_layouts.merge(inputs.layout_proofs, on=list(SIZE))
+    yield from each(rows["fullest_gib"] <= rows["hbm_gib"] * (1 + ROUNDING), rows, (*SIZE, "rank"))
+
+
+@CHECKS.hold("every plan takes all devices")
+def _plans_take_all_devices(inputs: LayoutInputs) -> Verdicts:
+    rows = inputs.ranked_layouts
+    yield from each(rows[["tp", "cp", "pp", "dp"]].prod(axis=1) == rows["devices"], rows, (*SIZE, "rank"))

@@ -1,0 +1,78 @@
+"""Plan the training of models over all layouts of a runtime, apart from the models of the study.
+
+READS   config/systems, config/devices, config/stacks and the errors of published runs
+WRITES  results/ranked_layouts/<point>.parquet    tables.RankedLayouts
+        results/layout_proofs/<point>.parquet     tables.LayoutProofs
+        results/training_plans/<point>.json       the plan, for simulate and map
+        results/report/: layouts.html, layouts.md, and their tables as Parquet and CSV
+"""
+
+LAYOUT_FILES = [str(CONFIG / name) for name in ("technologies/22nm.yaml", "errors.csv")]
+"""What every training plan reads beside its system."""
+LAYOUT_TABLES = ("ranked_layouts", "layout_proofs", "layout-checks")
+
+
+rule plan_layouts:
+    """Find the fastest layout of a model on a system of one size, with the certificate of the search."""
+    message:
+        "plan {wildcards.question}"
+    input:
+        lambda w: settings.layout_inputs[LAYOUTS.points[w.question].system],
+        LAYOUT_FILES,
+    output:
+        ranked_layouts="<results>/ranked_layouts/{question}.parquet",
+        layout_proofs="<results>/layout_proofs/{question}.parquet",
+        plan="<results>/training_plans/{question}.json",
+    params:
+        point=lambda w: LAYOUTS.points[w.question].model_dump(mode="json"),
+        model=lambda w: settings.layout_models[LAYOUTS.points[w.question].model],
+        asked=study["layouts"],
+        code=source_digest("phaze.plan.layouts.answer", "phaze.validate.intervals"),
+    log:
+        "<logs>/ranked_layouts/{question}.log",
+    benchmark:
+        "<benchmarks>/ranked_layouts/{question}.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(2000),
+        runtime=growing(30),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/plan_layouts.py"
+
+
+rule report_layouts:
+    """Write the page of training plans: the best of every size, fronts, and checks."""
+    message:
+        "write the report of the training plans"
+    input:
+        ranked_layouts=layout_tables("<results>/ranked_layouts"),
+        layout_proofs=layout_tables("<results>/layout_proofs"),
+    output:
+        **{table: f"<results>/report/{table}.parquet" for table in LAYOUT_TABLES},
+        sheets=[f"<results>/report/{table}.csv" for table in LAYOUT_TABLES],
+        page="<results>/report/layouts.html",
+        markdown="<results>/report/layouts.md",
+    params:
+        layouts=study["layouts"],
+        published=None,
+        code=source_digest("phaze.report.layouts"),
+    log:
+        "<logs>/report/layouts.log",
+    benchmark:
+        "<benchmarks>/report/layouts.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(1000),
+        runtime=growing(10),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/report_page.py"
+
+
+rule layouts:
+    """Plan every model of the study's layouts on every size."""
+    input:
+        layout_tables("<results>/ranked_layouts"),

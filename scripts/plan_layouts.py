@@ -1,0 +1,47 @@
+"""Find the fastest layout of a model on a system of one size, with the certificate of the search."""
+
+from phaze.plan.layouts.answer import answer_to
+from phaze.spec.training_plan import AskedPlan
+
+from phaze.base.files import atomic_path
+from phaze.base.job import logged
+from phaze.plan.layouts.study import proof_row, ranked_rows
+from phaze.plan.lowered import load_machine
+from phaze.spec.layout_study import LayoutPoint, LayoutStudy
+from phaze.tables import LayoutProofs, RankedLayouts
+from phaze.validate.intervals import interval
+
+Plain = dict[str, object]
+
+
+def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain) -> None:
+    """Plan, and write the ranked layouts, what proves them, and the plan as a file for other commands."""
+    study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
+    machine = load_machine(size.system, devices=size.devices)
+    question = AskedPlan.parse(
+        {
+            "model": model,
+            "system": size.system,
+            "stack": machine.stack.name,
+            "devices": size.devices,
+            "global_batch": study.global_batch,
+            "sequence": study.sequence,
+            "runtime": study.runtime,
+        },
+        "layouts",
+    )
+    answer = answer_to(question, interval, gap=study.gap, wanted=study.top)
+    RankedLayouts.save(ranked_rows(size, answer), outputs["ranked_layouts"])
+    LayoutProofs.save(proof_row(size, answer, machine), outputs["layout_proofs"])
+    with atomic_path(outputs["plan"]) as temporary:
+        temporary.write_text(answer.model_dump_json(indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            dict(snakemake.output.items()),
+            point=snakemake.params.point,
+            model=snakemake.params.model,
+            asked=snakemake.params.asked,
+        )
