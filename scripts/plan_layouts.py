@@ -1,13 +1,14 @@
 """Find the fastest layout of a model on a system of one size, with the certificate of the search."""
 
-from phaze.plan.layouts.answer import answer_to
-from phaze.spec.training_plan import AskedPlan
+from pathlib import Path
 
 from phaze.base.files import atomic_path
 from phaze.base.job import logged
+from phaze.plan.layouts.answer import Planner
 from phaze.plan.layouts.study import proof_row, ranked_rows
 from phaze.plan.lowered import load_machine
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
+from phaze.spec.training_plan import AskedPlan
 from phaze.tables import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
 
@@ -22,7 +23,7 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain) -
         {
             "model": model,
             "system": size.system,
-            "stack": machine.stack.name,
+            "stack": study.stack or machine.stack.name,
             "devices": size.devices,
             "global_batch": study.global_batch,
             "sequence": study.sequence,
@@ -30,10 +31,11 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain) -
         },
         "layouts",
     )
-    answer = answer_to(question, interval, gap=study.gap, wanted=study.top)
+    planner = Planner(question, interval, study.gap)
+    answer = planner.answer(planner.search({}, study.top))
     RankedLayouts.save(ranked_rows(size, answer), outputs["ranked_layouts"])
     LayoutProofs.save(proof_row(size, answer, machine), outputs["layout_proofs"])
-    with atomic_path(outputs["plan"]) as temporary:
+    with atomic_path(Path(outputs["plan"])) as temporary:
         temporary.write_text(answer.model_dump_json(indent=2) + "\n")
 
 

@@ -59,8 +59,8 @@ def build_layout_report(inputs: LayoutInputs) -> Report:
         _sections(inputs),
         (
             notes(
-                "Times are those of `simulate --runs`: the price that `validate` compares with published runs; "
-                "the interval holds four of five of these.",
+                "Times are those of `simulate --runs`: the price that `validate` compares with published "
+                "runs; the interval holds four of five of these.",
                 "The gap bounds what any other layout or division into stages could gain under this price. "
                 "It says nothing of the price's own error, which the interval shows.",
                 "Virtual stages of several chunks differ by one block, the ends by more; all other divisions "
@@ -121,8 +121,8 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
         Chart(
             "layout-days",
             "Devices against days",
-            f"Days for {inputs.study.tokens:.3g} tokens with the fastest plan of every size; the dashed lines "
-            "are what twice the devices in half the time would be.",
+            f"Days for {inputs.study.tokens:.3g} tokens with the fastest plan of every size; the dashed "
+            "lines are what twice the devices in half the time would be.",
             lambda: days_by_devices(best),
         ),
         Chart(
@@ -147,7 +147,8 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
 def days_by_devices(best: pd.DataFrame) -> Figure:
     """Draw days of training over devices, a line for every model and system."""
     figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
-    for colour, (name, rows) in zip(np.resize(COLOURS, 99), best.groupby(["model", "system"]), strict=False):
+    groups = best.groupby(["model", "system"])
+    for colour, (name, rows) in zip(np.resize(COLOURS, len(groups)), groups, strict=True):
         ax.plot(rows["devices"], rows["days"], "o-", color=colour, label=" on ".join(map(str, name)), ms=4)
         ideal = rows["days"].iloc[0] * rows["devices"].iloc[0] / rows["devices"]
         ax.plot(rows["devices"], ideal, "--", color=colour, lw=0.8)
@@ -161,9 +162,8 @@ def days_by_devices(best: pd.DataFrame) -> Figure:
 def memory_by_throughput(ranked: pd.DataFrame) -> Figure:
     """Draw the throughput of ranked plans over the memory of their fullest device."""
     figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
-    for colour, (name, rows) in zip(
-        np.resize(COLOURS, 99), ranked.groupby(["model", "devices"]), strict=False
-    ):
+    groups = ranked.groupby(["model", "devices"])
+    for colour, (name, rows) in zip(np.resize(COLOURS, len(groups)), groups, strict=True):
         label = f"{name[0]}, {name[1]}"
         ax.plot(rows["fullest_gib"], rows["tokens_per_s_per_device"], "o", color=colour, label=label, ms=4)
     ax.set_xlabel("GiB of the fullest device")

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Name, Once, Part, Positive, PositiveInt
+from phaze.spec.values import Count, Location, Name, Once, Part, Positive, PositiveInt
 
 
 class LayoutPoint(Noun):
@@ -32,6 +32,8 @@ class LayoutStudy(Noun):
     """Tokens of a sample."""
     runtime: Literal["megatron", "torchtitan"] = "megatron"
     """Software whose rules a layout keeps."""
+    stack: Location | None = None
+    """Software stack, a file in config/stacks; the system's own unless given."""
     gap: Part = 0.005
     """Share of the best plan's time by which a better one may be faster when the search ends."""
     top: PositiveInt = 10

@@ -114,7 +114,8 @@ class Study(Noun):
     workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
     models: Annotated[tuple[Name, ...], Once]
-    """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`, or models in `layouts`."""
+    """Workloads that this study runs; may be empty where there is something in `plans`, `tiled`, `maps` or
+    `layouts`."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
     scenarios: Annotated[dict[Name, ScenarioChoice], BeforeValidator(_without_nulls)] = Field(
@@ -157,7 +158,8 @@ class Study(Noun):
         named = self.architectures.named
         if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases or self.layouts.models):
             raise ValueError(
-                "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or maps, or a model in layouts"
+                "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or "
+                "maps, or a model in layouts"
             )
         refuse_unknown("models", (*self.models, *self.report.strategies.models), self.workloads, "workloads")
         baseline = filter(None, [self.architectures.baseline])

@@ -1,10 +1,11 @@
 """The tables through which the stages talk: their whole interface.
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `layouts` training plans over all layouts of a runtime, `plans` what several planners make of it, what simulating their plans shows and where they
-lie on networks, `readings` what other settings give, `cases` what is planned apart from them, `tiled` what is
-simulated on tiles, `mappings` what is mapped, `measured` what published runs say of predictions, `results`
-what looks across models, `base` what a table is.
+proves the best, `layouts` training plans over all layouts of a runtime, `plans` what several planners make
+of it, what simulating their plans shows and where they lie on networks, `readings` what other settings give,
+`cases` what is planned apart from them, `tiled` what is simulated on tiles, `mappings` what is mapped,
+`measured` what published runs say of predictions, `results` what looks across models, `base` what a table
+is.
 """
 
 from pathlib import Path

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -171,13 +171,19 @@ class LayoutSearch:
 
     @property
     def planned(self) -> list[PlannedLayout]:
-        """Layouts that were simulated and fit, the fastest first."""
+        """Layouts that were simulated and fit, the fastest first.
+
+        Of those that differ in what runs forward again alone, the fastest.
+        """
         found = [
             PlannedLayout(one.search.divided, one.search.found)
             for one in self._looked_at
             if one.search is not None and one.search.found is not None
         ]
-        return sorted(found, key=lambda one: one.found.time_s)
+        ranked: dict[tuple[Layout, str], PlannedLayout] = {}
+        for one in sorted(found, key=lambda one: one.found.time_s):
+            ranked.setdefault((replace(one.layout, recompute="none"), one.schedule), one)
+        return list(ranked.values())
 
     @property
     def bound_s(self) -> float:

@@ -1,0 +1,42 @@
+"""A study that only plans trainings over all layouts of a runtime, from the settings to the page."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder
+
+pytestmark = pytest.mark.workflow
+
+LAYOUTS = {"models": ["gpt2"], "systems": ["h100"], "devices": [2], "global_batch": 8, "sequence": 512}
+
+
+@pytest.fixture(scope="session")
+def planned(prepare: Prepare) -> Folder:
+    """Return a folder in which trainings are planned."""
+    return prepare("layouts", layouts=LAYOUTS, models=[])
+
+
+def test_a_page_of_the_training_plans_with_plans_that_pass_its_checks(planned: Folder) -> None:
+    report = planned.path / "results/report"
+    assert {"layouts.html", "layouts.md", "ranked_layouts.csv"} <= {path.name for path in report.iterdir()}
+    checks = pd.read_parquet(report / "layout-checks.parquet")
+    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    proofs = pd.read_parquet(report / "layout_proofs.parquet")
+    assert proofs["status"].tolist() == ["planned"]
+    assert (planned.path / "results/training_plans/gpt2.h100.2.json").exists()
+
+
+def test_another_size_plans_only_its_own(planned: Folder, tmp_path: Path) -> None:
+    shutil.copytree(planned.path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    assert folder.stale() == set()
+    folder.edit(lambda study: study["layouts"].update(devices=[2, 4]))
+    stale = {path for path in folder.stale() if not path.startswith("report/")}
+    assert stale
+    assert all(Path(path).name.startswith("gpt2.h100.4.") for path in stale)
