@@ -7,8 +7,8 @@ WRITES  results/ranked_layouts/<point>.parquet    tables.RankedLayouts
         results/report/: layouts.html, layouts.md, and their tables as Parquet and CSV
 """
 
-LAYOUT_FILES = [str(CONFIG / name) for name in ("technologies/22nm.yaml", "errors.csv")]
-"""What every training plan reads beside its system."""
+ASKED = ("global_batch", "sequence", "runtime", "stack", "gap", "top")
+"""What every size is asked alike: another size must not touch the others."""
 LAYOUT_TABLES = ("ranked_layouts", "layout_proofs", "layout-checks")
 
 
@@ -18,7 +18,8 @@ rule plan_layouts:
         "plan {wildcards.question}"
     input:
         lambda w: settings.layout_inputs[LAYOUTS.points[w.question].system],
-        LAYOUT_FILES,
+        errors=str(CONFIG / "errors.csv"),
+        technology=str(CONFIG / "technologies/22nm.yaml"),
     output:
         ranked_layouts="<results>/ranked_layouts/{question}.parquet",
         layout_proofs="<results>/layout_proofs/{question}.parquet",
@@ -26,7 +27,7 @@ rule plan_layouts:
     params:
         point=lambda w: LAYOUTS.points[w.question].model_dump(mode="json"),
         model=lambda w: settings.layout_models[LAYOUTS.points[w.question].model],
-        asked=study["layouts"],
+        asked={key: value for key, value in study["layouts"].items() if key in ASKED},
         code=source_digest("phaze.plan.layouts.answer", "phaze.validate.intervals"),
     log:
         "<logs>/ranked_layouts/{question}.log",

@@ -1,10 +1,11 @@
 """Find the fastest layout of a model on a system of one size, with the certificate of the search."""
 
+from functools import partial
 from pathlib import Path
 
 from phaze.base.files import atomic_path
 from phaze.base.job import logged
-from phaze.plan.layouts.answer import Planner
+from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.study import proof_row, ranked_rows
 from phaze.plan.lowered import load_machine
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
@@ -15,10 +16,10 @@ from phaze.validate.intervals import interval
 Plain = dict[str, object]
 
 
-def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain) -> None:
+def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, folder: Path) -> None:
     """Plan, and write the ranked layouts, what proves them, and the plan as a file for other commands."""
     study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
-    machine = load_machine(size.system, devices=size.devices)
+    machine = load_machine(size.system, folder, devices=size.devices)
     question = AskedPlan.parse(
         {
             "model": model,
@@ -31,7 +32,7 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain) -
         },
         "layouts",
     )
-    planner = Planner(question, interval, study.gap)
+    planner = TrainingPlanner(question, partial(interval, folder=folder), study.gap, folder)
     answer = planner.answer(planner.search({}, study.top))
     RankedLayouts.save(ranked_rows(size, answer), outputs["ranked_layouts"])
     LayoutProofs.save(proof_row(size, answer, machine), outputs["layout_proofs"])
@@ -46,4 +47,5 @@ if __name__ == "__main__":
             point=snakemake.params.point,
             model=snakemake.params.model,
             asked=snakemake.params.asked,
+            folder=Path(snakemake.input.errors).parent,
         )

@@ -17,7 +17,7 @@ from phaze.commands.output import ended_at_once, refuse_outputs, telling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from phaze.plan.layouts.answer import Planner
+    from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.search import PlannedLayout
     from phaze.spec.training_plan import AskedPlan, TrainingPlan, UnfitPlan
 
@@ -155,10 +155,10 @@ def _answer(
 ) -> TrainingPlan | UnfitPlan:
     """Answer to one question, with what was asked beside it."""
     begun = monotonic()
-    from phaze.plan.layouts.answer import Planner, days
+    from phaze.plan.layouts.answer import TrainingPlanner, days
     from phaze.validate.intervals import interval
 
-    planner = Planner(asked, interval, gap)
+    planner = TrainingPlanner(asked, interval, gap)
     found = planner.search({}, top, _first(planner, begun))
     answer = planner.answer(found)
     if answer.format == "phaze-no-plan":
@@ -171,7 +171,7 @@ def _answer(
     return answer.model_copy(update=extra)
 
 
-def _first(planner: Planner, begun: float) -> Callable[[PlannedLayout], None]:
+def _first(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:
     """What says on standard error that there is a first plan."""
     told: list[float] = []
 

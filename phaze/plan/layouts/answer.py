@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import space
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import (
     AskedPlan,
     ChosenLayout,
@@ -48,17 +50,19 @@ def _ignored(_: PlannedLayout) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Planner:
+class TrainingPlanner:
     """Answers to one question."""
 
     asked: AskedPlan
     interval: Interval
     gap: float
+    folder: Path = FOLDER
+    """Configuration that systems are read from."""
 
     @cached_property
     def question(self) -> PlanQuestion:
         """Question for the search."""
-        return question_of(self.asked)
+        return question_of(self.asked, self.folder)
 
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored
@@ -83,7 +87,7 @@ class Planner:
             certificate=certificate_of(found.certificate),
             alternatives=rows,
             next_longer_s=priced[1].longer_s(first) if len(priced) > 1 else {},
-            what_if=tuple(what_if(self.asked.system, first)),
+            what_if=tuple(what_if(self.asked.system, first, self.folder)),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.question.runtime),
         )
@@ -150,10 +154,10 @@ class Planner:
         )
 
 
-def question_of(asked: AskedPlan) -> PlanQuestion:
+def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
     task = TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
-    machine = load_machine(asked.system, stack=asked.stack, devices=asked.devices)
+    machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     return PlanQuestion(task, machine, RUNTIMES[asked.runtime])
 
 

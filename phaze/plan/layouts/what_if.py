@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from phaze.cost.network.fabric import network_of
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.lowered import device_of, machine_of
+from phaze.plan.lowered import device_of
 from phaze.plan.plan import Machine
+from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, sized
 from phaze.spec.training_plan import WhatIf
@@ -21,13 +24,13 @@ WIDTHS = ("tp", "cp", "pp", "dp")
 """Fields that a plan keeps where it is planned again."""
 
 
-def what_if(system: str, plan: PricedLayout) -> Iterator[WhatIf]:
+def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[WhatIf]:
     """Seconds of a plan's step with a tenth more of one thing; all but the size of memory is only priced
     again, so that another plan may gain more.
     """
     yield _more_memory(plan)
     percent = f"{100 * (MORE - 1):.0f} %"
-    for name, machine in _machines(system, plan.question):
+    for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
         time_s = _again(plan, replace(plan.question, machine=machine, _lowerings={})).price.time_s
         yield WhatIf(change=f"{name} +{percent}", time_s=time_s, replanned=False)
     task = plan.question.task
@@ -52,16 +55,16 @@ def _more_memory(plan: PricedLayout) -> WhatIf:
     return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
 
 
-def _machines(system: str, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
+def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
     """Machines with more of one thing each, by what it is."""
-    cluster = sized(load_cluster(system)[0], question.machine.devices, system)
-    device, stack = device_of(question.machine), question.machine.stack
+    cluster = sized(system, question.machine.devices, "system")
+    machine, device = question.machine, device_of(question.machine)
     for name, key in (("bandwidth of HBM", "hbm_bandwidth_bytes_per_s"), ("clock", "clock_hz")):
         faster = device.model_copy(update={key: MORE * getattr(device, key)})
-        yield name, machine_of(cluster, faster, stack)
+        yield name, machine.with_device(faster)
     for number, level in enumerate(cluster.levels):
         name = f"bandwidth among {level.devices:,} devices"
-        yield name, machine_of(_with_faster(cluster, number), device, stack)
+        yield name, replace(machine, network=network_of(_with_faster(cluster, number)))
 
 
 def _with_faster(cluster: Cluster, number: int) -> Cluster:
