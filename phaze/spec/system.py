@@ -75,6 +75,8 @@ class Device(Architecture):
     """HBM in GiB."""
     number_bytes: Literal[2, 4] = 2
     """Bytes of a number that its arrays multiply at full speed, and of a word of its buffers."""
+    reserve_gib: Size = 0.0
+    """HBM that plans leave alone: what the driver keeps, and what contexts and communication hold."""
     hbm_bandwidth_bytes_per_s: Positive
     """Bandwidth between HBM and global buffer."""
     sustained_clock: Part = 1.0

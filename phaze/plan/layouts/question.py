@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from phaze.base.arrays import Bools
-from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
@@ -27,21 +26,13 @@ class PlanQuestion:
     machine: Machine
     runtime: Runtime
     optimizer: Optimizer = "adam"
-    reserve_gib: float = 0.0
-    """HBM that is left to the allocator and the communication library."""
     _lowerings: dict[int, Lowering] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        hbm_gib = device_of(self.machine).hbm_gib
-        if not 0 <= self.reserve_gib < hbm_gib:
-            raise PhazeError(
-                f"reserve: must be >= 0 and below the {hbm_gib:g} GiB of HBM, got {self.reserve_gib:g}"
-            )
 
     @property
     def limit_bytes(self) -> float:
-        """Bytes of a device that a plan may hold."""
-        return (device_of(self.machine).hbm_gib - self.reserve_gib) * GIB
+        """Bytes of a device that a plan may hold; what a stack is known to hold itself is in its plans."""
+        device, held_gib = device_of(self.machine), self.machine.stack.reserved_gib
+        return (device.hbm_gib - max(device.reserve_gib - held_gib, 0.0)) * GIB
 
     def again(self, grid: LayoutGrid) -> Bools:
         """Layouts that do the same as another one, (N,): the attention kernel keeps nothing that selective
