@@ -19,6 +19,7 @@ from phaze.spec.study import Study
 from phaze.spec.system import Cluster, Device, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.torch_module import TorchModule
+from phaze.spec.training_plan import TrainingPlan
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 _HEAD = """# Configuration
@@ -54,6 +55,7 @@ _FILES: dict[str, type[Noun]] = {
     "A graph of operators (`python -m phaze partition --graph-out`)": StoredOperators,
     "Stages (`python -m phaze partition -o`)": StoredStages,
     "A mapping (`python -m phaze map -o`)": StoredMapping,
+    "A training plan (`python -m phaze plan -o`)": TrainingPlan,
 }
 _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "place": ("place", "{}", "-o", "{}"),
     "place a model": ("place", "--model", "{}", "-o", "{}"),
     "place on a system": ("place", "--model", "gpt2", "--system", "{}", "-o", "{}"),
+    "plan": ("plan", "{}", "--system", "h100", "--global-batch", "8", "-o", "{}"),
     "partition": ("partition", "{}", "--stages", "2", "-o", "{}"),
     "partition's graph": ("partition", "{}", "--stages", "2", "--graph-out", "{}"),
     "map": ("map", "{}", "--topology", "two-level", "-o", "{}"),

@@ -176,10 +176,10 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
 def _what_if(plan: TrainingPlan) -> Iterator[str]:
     if plan.what_if:
         ways = [
-            f"{one.change} {1 - one.time_s / plan.time_s:.1%}{' (planned again)' * one.replanned}"
+            f"{one.change}: {1 - one.time_s / plan.time_s:.1%}{' (planned again)' * one.replanned}"
             for one in plan.what_if
         ]
-        yield f"what would save time, with the same plan unless said: {', '.join(ways)}"
+        yield f"time saved, with the same plan unless said, by {', '.join(ways)}"
 
 
 def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:

@@ -1,0 +1,151 @@
+"""`plan` answers with a ranked table and a certificate; its file is replayed as it was priced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+from phaze.runtimes.layout_string import blocks_of
+from phaze.spec.documents import read_as, text_of
+from phaze.spec.training_plan import TrainingPlan
+from tests.unit.test_main import MODEL
+
+H100 = ("--system", "h100", "--devices", "8", "--global-batch", "16")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.fixture(scope="module", name="model")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "tiny.yaml"
+    path.write_text(MODEL)
+    return str(path)
+
+
+@pytest.fixture(scope="module", name="planned")
+def plan_with_file(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    out = tmp_path_factory.mktemp("plans") / "plan.json"
+    options = ("--fix", "pp=2", "--explain", "tp=2", "--tokens", "1e9", "--json", "-o", str(out))
+    return run("plan", model, *H100, *options), out
+
+
+def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Result, Path]) -> None:
+    result, out = planned
+    plan = read_as(TrainingPlan, out)
+    assert result.stdout == out.read_text() == text_of(plan)
+    assert "first plan after" in result.stderr
+    counts, layout = plan.certificate, plan.layout
+    excluded = sum(counts.illegal.values()) + sum(counts.bounded.values())
+    assert counts.layouts == excluded + counts.same + counts.unfit + counts.simulated
+    assert counts.bound_s is not None
+    assert counts.bound_s >= plan.time_s * (1 - 0.005)
+    assert [row.time_s for row in plan.alternatives] == sorted(row.time_s for row in plan.alternatives)
+    assert plan.alternatives[0].time_s == plan.time_s
+    assert plan.time_s_low < plan.time_s < plan.time_s_high
+    assert (layout.pp, len(plan.memory_gib), layout.tp * layout.cp * layout.pp * layout.dp) == (2, 2, 8)
+    assert blocks_of(layout.pipeline_layout) == tuple(stage.layers for stage in plan.stages)
+    assert sum(plan.times_s.values()) == pytest.approx(plan.time_s, rel=1e-6)
+    tokens_per_day = plan.tokens_per_s_per_device * 8 * 86400
+    assert plan.days == pytest.approx(1e9 / tokens_per_day)
+
+
+def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    assert {one.change.rpartition(" +")[0] for one in plan.what_if} >= {"clock", "bandwidth of HBM"}
+    assert all(one.time_s <= plan.time_s * (1 + 1e-9) for one in plan.what_if)
+
+
+def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple[Result, Path]) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    assert plan.explained is not None
+    assert plan.explained.best is not None
+    assert plan.explained.best.layout.tp == 2
+    assert plan.explained.best.time_s >= plan.time_s * (1 - 0.005)
+    refused = run("plan", model, *H100, "--explain", "tp=8").stdout
+    assert "tp=8: megatron: heads 4 must be a multiple of tp, got 8" in refused
+
+
+def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_path: Path) -> None:
+    _, out = planned
+    trace = tmp_path / "trace.json"
+    found = json.loads(run("simulate", str(out), "--json", "--trace", str(trace)).stdout)
+    plan = read_as(TrainingPlan, out)
+    assert (found["time_s"], found["same"]) == (plan.time_s, True)
+    assert found["memory_gib"] == list(plan.memory_gib)
+    assert json.loads(trace.read_text())["traceEvents"]
+    with pytest.raises(PhazeError, match="--planner is for a plan of a study"):
+        run("simulate", str(out), "--planner", "phaze")
+
+
+def test_a_file_whose_stages_do_not_hold_the_model_is_refused(
+    planned: tuple[Result, Path], tmp_path: Path
+) -> None:
+    changed = json.loads(planned[1].read_text())
+    changed["stages"][0]["layers"] += 1
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(changed))
+    with pytest.raises(PhazeError, match="blocks: must be"):
+        run("simulate", str(path))
+
+
+def test_a_reader_gets_a_table_and_the_certificate_in_words(model: str) -> None:
+    lines = run("plan", model, *H100, "--fix", "tp=2,zero=1,vp=1", "--top", "3").stdout.splitlines()
+    assert "8 devices of h100" in lines[0]
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
+    assert all("tp=2" in line and "zero=1" in line for line in lines[2:5])
+    said = " ".join(line.strip() for line in lines[5:])
+    assert all(word in said for word in ("takes", "longer:", "are illegal", "within", "assumes"))
+
+
+def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
+    options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16")
+    lines = run("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["devices", "8", "16"]
+    with pytest.raises(PhazeError, match="-o is for one number of devices"):
+        run("plan", model, *options, "-o", str(tmp_path / "plan.json"))
+
+
+def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
+    model: str, tmp_path: Path, project_root: Path
+) -> None:
+    device = (project_root / "config/devices/h100-80gb.yaml").read_text()
+    (tmp_path / "small.yaml").write_text(device.replace("hbm_gib: 80", "hbm_gib: 0.0002"))
+    system = (project_root / "config/systems/h100.yaml").read_text()
+    path = tmp_path / "system.yaml"
+    path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
+    out = tmp_path / "plan.json"
+    options = ("--system", str(path), "--devices", "8", "--global-batch", "16", "-o", str(out))
+    result = run("plan", model, *options)
+    assert result.exit_code == 3
+    assert not out.exists()
+    assert all(word in result.stdout for word in ("comes closest lacks", "closest:", "optimizer"))
+    found = json.loads(run("plan", model, *options, "--json").stdout)
+    assert found["format"] == "phaze-no-plan"
+    assert max(rank["peak_gib"] for rank in found["memory"]) >= 0.0002 + found["lacking_gib"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gpt2-xxl", *H100), "nearest is gpt2-xl"),
+        (("gpt2", "--system", "h10", "--global-batch", "8"), "there is no system"),
+        (("gpt2", *H100, "--stack", "megatron-cor"), "there is no stack"),
+        (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be fields .* got 'tpp=2'"),
+        (("gpt2", *H100, "--explain", "tp"), "--explain: must be fields"),
+        (("gpt2", *H100, "--precision", "fp8"), "--precision: must be bf16"),
+        (("gpt2", *H100, "--sequence", "2048"), "sequence: 2048 must be > 0 and at most"),
+        (("gpt2", "--system", "h100", "--devices", "8,x", "--global-batch", "8"), "--devices: must be"),
+        (("gpt2", "--system", "h100", "--devices", "12", "--global-batch", "8"), "a multiple of 8"),
+        (("resnet-50", *H100), "must be a transformer"),
+    ],
+)
+def test_what_is_misspelt_is_said_at_once(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        run("plan", *arguments)
