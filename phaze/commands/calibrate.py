@@ -49,7 +49,7 @@ def _plain(known: OwnRuns, found: Calibrated) -> dict[str, object]:
     return {
         "rows": len(known.rows),
         "fitted_rows": found.rows,
-        "left_out": dict(known.left_out),
+        "unused": dict(known.unused),
         "error_before": found.error_before,
         "error": found.error,
         "error_left_out": found.error_left_out,
@@ -81,7 +81,7 @@ def _shown(known: OwnRuns, found: Calibrated, system: str, out: Path) -> str:
         f"{len(known.rows)} runs{part}: mean absolute error {found.error_before:.1%} before, "
         f"{found.error:.1%} after, {found.error_left_out:.1%} of each with constants fitted to the others"
     )
-    lines += in_words(known.left_out)
+    lines += in_words(known.unused)
     if found.error_left_out >= found.error_before:
         lines.append(f"these runs do not show that {out} predicts other runs better than {system}")
     if known.named:

@@ -10,9 +10,9 @@ repeat a measurement, are left out together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
@@ -36,6 +36,7 @@ FOLDS = 20
 """Fits with runs left out: one a run, or of more runs with as many groups of them."""
 STEP = 0.01
 """Change of a logarithm by which effects are measured: over the edges of tiles and of what binds."""
+Curve = Callable[[Floats], Floats]
 SAME = 1e-3
 """Change of a logarithm up to which a constant stays as it was; one that is 0 does so up to a factor of e
 above the least of its range."""
@@ -87,7 +88,7 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     chosen = tuple(settled(asked, predict_rows(asked, site.machine)))
     effects = {one: _effect(site, chosen, one) for one in site.constants}
     fit = Fit(site, chosen, tuple(one for one, effect in effects.items() if effect >= LEAST_EFFECT))
-    found = fit.solve(fit.start, np.ones(len(chosen), bool))
+    found = fit.solve()
     jacobian, after = fit.jacobian(found), fit.at(found)
     errors = log_errors(rows, after.machine)
     left_out = errors.copy()
@@ -164,22 +165,34 @@ class Fit:
             found[:, k] = (self.errors(moved, every) - here) / step
         return found
 
-    def solve(self, x: Floats, kept: Bools, jacobian: Floats | None = None) -> Floats:
-        """Constants with the least residuals over the rows that are kept, from `x` on.
+    def solve(self) -> Floats:
+        """Constants with the least residuals, (C,)."""
+        every = np.ones(len(self.rows), bool)
+        return self._least(self.start, lambda x: self.errors(x, every), self.jacobian)
 
-        With a Jacobian (R, C) that one is taken all along: near the solution it hardly changes.
+    def left_out(self, found: Floats, jacobian: Floats) -> Floats:
+        """Logarithms of predicted over measured times of rows, each with constants fitted without it.
+
+        Without a few rows constants change little, so that the times of the others follow the Jacobian (R, C)
+        at the constants that are found; the rows that are left out are then predicted in full.
         """
+        folds, errors = self._folds(), np.zeros(len(self.rows))
+        here = self.errors(found, np.ones(len(self.rows), bool))
+        for fold in range(int(folds.max()) + 1):
+            mine = folds == fold
+            own, slopes = here[~mine], jacobian[~mine]
+            x = self._least(found, partial(_along, own, slopes, found), partial(_constant, slopes))
+            errors[mine] = self.errors(x, mine)
+        return errors
+
+    def _least(self, x: Floats, errors: Curve, slopes: Curve) -> Floats:
+        """Constants with the least residuals of some errors and of their changes, from `x` on."""
         if not len(x):
             return x
         found = least_squares(
-            lambda at: np.concatenate([self.errors(at, kept) / NOISE, (at - self.start) / self.widths]),
+            lambda at: np.concatenate([errors(at) / NOISE, (at - self.start) / self.widths]),
             x,
-            jac=lambda at: np.vstack(
-                [
-                    (self.jacobian(at) if jacobian is None else jacobian)[kept] / NOISE,
-                    np.diag(1 / self.widths),
-                ]
-            ),
+            jac=lambda at: np.vstack([slopes(at) / NOISE, np.diag(1 / self.widths)]),
             bounds=self.bounds,
             loss="soft_l1",
             xtol=SAME,
@@ -188,14 +201,6 @@ class Fit:
         )
         return np.asarray(found.x, np.float64)
 
-    def left_out(self, found: Floats, jacobian: Floats) -> Floats:
-        """Logarithms of predicted over measured times of rows, each with constants fitted without it."""
-        folds, errors = self._folds(), np.zeros(len(self.rows))
-        for fold in range(int(folds.max()) + 1):
-            mine = folds == fold
-            errors[mine] = self.errors(self.solve(found, ~mine, jacobian), mine)
-        return errors
-
     def _folds(self) -> Ints:
         """Group of every row: equal runs in one."""
         distinct = list(dict.fromkeys(row.runs for row in self.rows))
@@ -203,6 +208,15 @@ class Fit:
 
     def _exact(self, x: Floats) -> Machine:
         return self.site.with_values(dict(zip(self.constants, np.exp(x).tolist(), strict=True))).machine
+
+
+def _along(errors: Floats, slopes: Floats, found: Floats, x: Floats) -> Floats:
+    """Errors near constants that are found, to first order."""
+    return errors + slopes @ (x - found)
+
+
+def _constant(slopes: Floats, _: Floats) -> Floats:
+    return slopes
 
 
 def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:

@@ -31,7 +31,7 @@ class OwnRuns:
 
     site: Site
     rows: tuple[RunRow, ...]
-    left_out: Mapping[str, int]
+    unused: Mapping[str, int]
     """Rows that are not among them by reason."""
     named: bool
     """Rows name their system, which then stands above that of a command."""
@@ -40,7 +40,7 @@ class OwnRuns:
 def own_runs(path: Path, system: str) -> OwnRuns:
     """Runs of a table on a system; PhazeError for fewer than three, or for those of several stacks.
 
-    A row that names another system, says no `measured_s`, or cannot be predicted is left out.
+    A row that names another system, says no `measured_s`, or cannot be predicted is not used.
     """
     _, rows = read_rows(path)
     reasons = [_unfit(row, system) for row in rows]
@@ -50,20 +50,20 @@ def own_runs(path: Path, system: str) -> OwnRuns:
     status = [str(one) for one in predict_rows(asked, site.machine)["status"]]
     reasons += [one.removeprefix("invalid: ") for one in status if one.startswith("invalid")]
     known = [row for row, one in zip(asked, status, strict=True) if not one.startswith("invalid")]
-    left_out = Counter(reason for reason in reasons if reason)
+    unused = Counter(reason for reason in reasons if reason)
     if len(known) < LEAST_RUNS:
-        why = "".join(f"; {line}" for line in in_words(left_out))
+        why = "".join(f"; {line}" for line in in_words(unused))
         raise PhazeError(
             f"{path}: has {len(known)} runs on {system} that are measured and can be predicted, needed are "
             f"{LEAST_RUNS} or more{why}"
         )
-    return OwnRuns(site, tuple(known), left_out, any(row.system for row in fit))
+    return OwnRuns(site, tuple(known), unused, any(row.system for row in fit))
 
 
-def in_words(left_out: Mapping[str, int]) -> Iterator[str]:
-    """How many rows are left out, and why, most first."""
-    for reason, count in sorted(left_out.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield f"left out: {count} × {reason}"
+def in_words(unused: Mapping[str, int]) -> Iterator[str]:
+    """How many rows are not used, and why, most first."""
+    for reason, count in sorted(unused.items(), key=lambda pair: (-pair[1], pair[0])):
+        yield f"not used: {count} × {reason}"
 
 
 def _unfit(row: RunRow, system: str) -> str:

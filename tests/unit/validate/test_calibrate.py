@@ -130,9 +130,9 @@ def test_what_is_no_table_of_three_runs_is_one_message_and_writes_nothing(tmp_pa
     two = table.assign(measured_s=[*table["measured_s"][:2], *[""] * 2])
     wrong = table.assign(tp=[*table["tp"][:1], *["3"] * 3])
     for changed, message in (
-        (two, r"runs\.csv: has 2 runs on a100-vtrain .* needed are 3 or more; left out: 2 × measured_s"),
-        (wrong, r"has 1 runs on a100-vtrain .*; left out: 3 × tp \* pp \* dp must be gpus 4"),
-        (table.assign(system="h100"), r"has 0 runs .*; left out: 4 × system is h100"),
+        (two, r"runs\.csv: has 2 runs on a100-vtrain .* needed are 3 or more; not used: 2 × measured_s"),
+        (wrong, r"has 1 runs on a100-vtrain .*; not used: 3 × tp \* pp \* dp must be gpus 4"),
+        (table.assign(system="h100"), r"has 0 runs .*; not used: 4 × system is h100"),
         (table.assign(stack=["megatron-lm", *["torchtitan"] * 3]), "column stack: must be one for all runs"),
         (table.drop(columns="hidden"), r"runs\.csv: columns hidden are missing"),
     ):
