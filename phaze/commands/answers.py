@@ -98,14 +98,21 @@ class PlacementQuestion:
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
-        """Assumptions of the answer beside architecture and system as they are."""
-        found = []
-        if self.flat_bandwidth is not None:
-            found.append(f"a flat network of {self.flat_bandwidth:g} bytes/s")
+        """What the answer rests on."""
+        scenario, model = self.scenario(), load_model_named(self.model)
+        tokens = model.usual_sequence if self.sequence is None else self.sequence
+        found = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
         device = load_device_as_architecture(self.architecture)
         if device is not None:
             clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
             found.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
+        found.append(
+            f"{self.memory['optimizer']} in {self.memory['precision']} precision, not shared among replicas"
+        )
+        if model.token == "token":
+            found.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
+        factor = scenario.all_reduce_factor
+        found.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
         return found
 
 
@@ -280,7 +287,7 @@ def _faster(found: Described) -> str:
 def _assumed(found: Described) -> str:
     assumptions = found["assumptions"]
     assert isinstance(assumptions, list)
-    return f"; assumes {' and '.join(assumptions)}" if assumptions else ""
+    return f"; assumes {'; '.join(map(str, assumptions))}"
 
 
 def _days(found: Described) -> str:

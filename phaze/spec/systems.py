@@ -32,7 +32,7 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
         raise PhazeError(
             f"{path}: is a network of levels with {levels} bytes/s, and a planner assumes the same bandwidth "
             "between any two devices: say which, with --flat-bandwidth or, in the scenario of a study, with "
-            "network_bandwidth_bytes_per_s"
+            "network_bandwidth_bytes_per_s; on the levels themselves `plan` plans"
         )
     return _flat(cluster, device, cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat)
 

@@ -43,14 +43,18 @@ def test_an_empty_name_of_a_system_is_no_system() -> None:
 
 
 def test_levels_of_a_network_are_no_flat_one_unless_its_bandwidth_is_said(model: str) -> None:
-    with pytest.raises(PhazeError, match=r"h100.yaml: is a network of levels with 4.5e\+11, 5e\+10 bytes/s"):
+    with pytest.raises(
+        PhazeError, match=r"h100.yaml: is a network of levels with 4.5e\+11, 5e\+10 bytes/s.*`plan`"
+    ):
         place(model, *H100, "--architecture", "h100-80gb")
     found = json.loads(
         place(model, *H100, "--architecture", "h100-80gb", "--flat-bandwidth", "4e11", "--json")
     )
     assert found["assumptions"][0] == "a flat network of 4e+11 bytes/s"
     words = place(model, *H100, "--architecture", "h100-80gb", "--flat-bandwidth", "4e11")
-    assert words.strip().endswith(" and ".join(found["assumptions"]))
+    assert words.strip().endswith("; ".join(found["assumptions"]))
+    said = " ".join(found["assumptions"])
+    assert all(word in said for word in ("adam in mixed precision", "64 tokens", "2 (d - 1)/d"))
 
 
 def test_a_study_says_the_bandwidth_of_a_flat_network_in_place_of_levels() -> None:
