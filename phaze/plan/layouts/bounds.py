@@ -6,11 +6,13 @@ embedding and the head what they take. A rank s that holds n blocks, k of which 
     m (e_s + n u + k r) + n t
 
 seconds for m microbatches and the update of its weights (t a block), and begins when the first microbatch has
-passed the ranks before; the last one passes them again on its way back. Both together take at least ρ u for
-each block there: ρ = 1, or without the gradients of weights where a schedule puts them off; under interleaved
-only for the blocks of the first chunks. Its memory holds n blocks of weights and states, and of each
-microbatch in flight what n − k blocks keep and k keep only of their inputs. The least x for which ranks that
-do no more than this in x seconds have room for all blocks bounds every division from below.
+passed the ranks before. Without the update, the last microbatch passes those ranks on its way back after
+that; not so where a schedule puts the gradients of weights off, as a rank may make its last ones meanwhile.
+Under interleaved only the blocks of the first chunks are passed.
+
+Its memory holds n blocks of weights and states, and of each microbatch in flight what n − k blocks keep and k
+keep only of their inputs. The least x for which ranks that do no more than this in x seconds have room for
+all blocks bounds every division from below.
 """
 
 from __future__ import annotations
@@ -57,13 +59,13 @@ class BlockFigures(NamedTuple):
     backward_s: Floats
     again_s: Floats
     """Of a block that runs forward again."""
-    weight_s: Floats
     stash_bytes: Floats
     """Kept by a block of a microbatch."""
     saved_bytes: Floats
     """Less by one that runs forward again."""
     parameters: Floats
     first_s: Floats
+    first_forward_s: Floats
     last_s: Floats
     first_bytes: Floats
     last_bytes: Floats
@@ -96,13 +98,14 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     backward_s = np.maximum(blocks.backward_s + added_s * blocks.parameters, gather_s + reduce_s)
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     each_s = forward_s + backward_s
+    first_s = blocks.first_s + added_s * blocks.first_parameters
     figures = np.stack([
         count,
         each_s,
         blocks.again_s,
         states.update_s * blocks.parameters,
-        (1.0 - splits * (blocks.weight_s + added_s * blocks.parameters) / each_s),
-        blocks.first_s + added_s * blocks.first_parameters,
+        forward_s / each_s,
+        first_s,
         blocks.last_s + added_s * blocks.last_parameters,
         states.bytes_each * blocks.parameters,
         blocks.stash_bytes,
@@ -111,6 +114,8 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
         states.bytes_each * blocks.last_parameters,
         blocks.first_bytes,
         blocks.last_bytes,
+        blocks.first_forward_s,
+        ~splits,
     ], axis=1)  # fmt: skip
     layers, limit = question.task.model.layers, question.limit_bytes
     return LayoutBounds(*least_times(figures, grid.pp, grid.vp, held, first, layers, limit))
@@ -143,11 +148,11 @@ def _figures(layout: Layout, first: LayerCost, block: LayerCost, last: LayerCost
         float(block.forward_s.sum()),
         float(block.backward_s.sum()) + again_s * every,
         again_s * (layout.recompute == "full"),
-        block.weight_s,
         kept,
         saved,
         float(block.layer.parameters),
         float((first.forward_s + first.backward_s).sum()),
+        float(first.forward_s.sum()),
         float((last.forward_s + last.backward_s).sum()),
         first.kept_bytes("none")[0],
         last.kept_bytes("none")[0],
@@ -231,7 +236,7 @@ _NOTHING = StageCost(0.0)
 def least_times(
     figures: Floats, depths: Ints, chunks: Ints, held: Floats, first: Ints, layers: int, limit: float
 ) -> tuple[Floats, Floats]:
-    """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 14).
+    """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 16).
 
     The columns are those that `bound_layouts` puts together.
     """
@@ -267,7 +272,8 @@ def blocks_within(
     row: Floats, depth: int, chunks: int, held: Floats, layers: int, limit: float, seconds: float
 ) -> float:
     """Most blocks that all ranks together have room and time for, at most `layers`."""
-    count, each, _, update, passed, first, last = row[:7]
+    count, each, _, update, share, first, last = row[:7]
+    first_there, returns = row[14], row[15]
     few = layers // (depth * chunks)
     missing = depth * chunks * (few + 1) - layers
     blocks = 0.0
@@ -276,15 +282,16 @@ def blocks_within(
         room = limit - held[rank, 1] * row[8] - start * (row[10] + row[12]) - end * (row[11] + row[13])
         if room < 0:
             return 0.0
-        before = 0.0
-        if rank > 0 and chunks == 1:
-            before = first + blocks * each * passed
-        elif rank > 0:
-            before = first + max((rank - 1) * max(few, 1), rank * (few + 1) - missing) * each
-        spare = (seconds - before) / count - start * first - end * last
-        if spare < 0:
+        passed = blocks if chunks == 1 else max((rank - 1) * max(few, 1), rank * (few + 1) - missing)
+        there = (rank > 0) * (first_there + passed * each * share)
+        back = (rank > 0) * returns * (first - first_there + passed * each * (1 - share))
+        spare = (seconds - there) / count - start * first - end * last
+        if spare < back / count:
             continue
-        here = blocks_of_rank(row, held[rank], room, spare, each + update / count)
+        here = min(
+            blocks_of_rank(row, held[rank], room, spare, each + update / count),
+            blocks_of_rank(row, held[rank], room, spare - back / count, each),
+        )
         if chunks > 1:
             here = min(here, chunks * (few + 1.0))
         blocks += np.floor(here + 1e-9)

@@ -1,0 +1,128 @@
+"""A second implementation of the search over layouts: every legal one with every division, each priced.
+
+It shares what a plan is and its price with phaze, and nothing else: no bounds, linear programs, orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from math import inf
+
+from phaze.layout import Layout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.plan import Plan, Stage
+from phaze.plan.price import price
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import TrainingTask
+from phaze.runtimes.space import space
+from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.config import load_transformer
+
+Numbers = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SmallCase:
+    """A model of few layers on few devices, with so little memory that not every layout fits."""
+
+    model: str
+    layers: int
+    sequence: int
+    devices: int
+    hbm_gib: float
+    global_batch: int = 8
+
+    def question(self, runtime: str) -> PlanQuestion:
+        """Question for the search."""
+        model = load_transformer(self.model, "test").model_copy(update={"layers": self.layers})
+        task = TrainingTask(model, self.sequence, self.global_batch, self.devices)
+        machine = load_machine("h100", devices=self.devices)
+        device = device_of(machine).model_copy(update={"hbm_gib": self.hbm_gib})
+        own = {one.name: one for one in (MEGATRON, TORCHTITAN)}[runtime]
+        return PlanQuestion(task, replace(machine, device=device), own)
+
+
+@dataclass(frozen=True)
+class PricedDivision:
+    """A division of a layout, and what it costs."""
+
+    blocks: Numbers
+    recomputed: Numbers
+    time_s: float
+    """Infinite where it does not fit."""
+    peak_bytes: float
+    """Of the fullest rank."""
+
+
+def legal_layouts(question: PlanQuestion) -> Iterator[tuple[Layout, str]]:
+    """Every layout that the runtime can run, with its schedule."""
+    grid = space(question.runtime, question.task)
+    broken = sum(question.runtime.illegal(question.task, grid).values())
+    for place in range(len(grid)):
+        if not broken[place]:
+            yield grid.layout(place), grid.schedule_of(place)
+
+
+def divisions(layout: Layout, layers: int) -> Iterator[tuple[Numbers, Numbers]]:
+    """Blocks of every stage, and of these those that run forward again; only the ends may be empty.
+
+    Virtual stages of several chunks have f or f + 1 blocks, the first and the last one at most so many.
+    """
+    count = layout.stages
+    few, most = (layers // count, layers // count + 1) if layout.vp > 1 else (1, layers)
+    for blocks in product(range(most + 1), repeat=count):
+        inner = all(n >= max(few, 1) for n in blocks[1:-1])
+        if sum(blocks) == layers and inner:
+            for again in product(*(range(n + 1) for n in blocks)):
+                if any(again) == (layout.recompute == "full"):
+                    yield blocks, again
+
+
+def planned(question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers) -> Plan:
+    """Plan of a division."""
+    ends = [1 + sum(blocks[: q + 1]) for q in range(len(blocks))]
+    ends[-1] += 1
+    starts = [0, *ends[:-1]]
+    stages = [_stage(question, layout, *one) for one in zip(starts, ends, again, strict=True)]
+    return question.lowering(layout.tp).plan(stages, schedule)
+
+
+@cache
+def _stage(question: PlanQuestion, layout: Layout, start: int, end: int, again: int) -> Stage:
+    number = again if layout.recompute == "full" else None
+    return question.lowering(layout.tp).stage(range(start, end), layout, number)
+
+
+def priced(
+    question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers
+) -> PricedDivision:
+    """A division with its price."""
+    found = price(planned(question, layout, schedule, blocks, again), question.machine)
+    peak_bytes = float(found.peak_bytes.max())
+    time_s = found.time_s if peak_bytes <= question.limit_bytes else inf
+    return PricedDivision(blocks, again, time_s, peak_bytes)
+
+
+def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
+    """Every division of a layout, priced."""
+    for blocks, again in divisions(layout, question.task.model.layers):
+        yield priced(question, layout, schedule, blocks, again)
+
+
+@cache
+def priced_layouts(case: SmallCase, runtime: str) -> dict[tuple[Layout, str], tuple[PricedDivision, ...]]:
+    """Every division of every layout of a case."""
+    question = case.question(runtime)
+    return {
+        (layout, schedule): tuple(priced_divisions(question, layout, schedule))
+        for layout, schedule in legal_layouts(question)
+    }
+
+
+def fastest_s(divisions: tuple[PricedDivision, ...]) -> float:
+    """Seconds of the fastest division that fits; infinite where none does."""
+    return min((one.time_s for one in divisions), default=inf)

@@ -1,0 +1,63 @@
+"""Bounds of layouts hold for divisions that are far too many for a brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from phaze.base.arrays import Ints
+from phaze.layout import Layout
+from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.divisions import blocks_at, even_blocks
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.space import legal_space
+from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
+
+DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
+DIVISIONS = 3
+ROUNDING = 1e-9
+
+
+def drawn_blocks(rng: np.random.Generator, ranges: list[tuple[int, int]], layers: int) -> Ints:
+    """Return blocks of every stage by lot, within their ranges."""
+    blocks = np.array([low for low, _ in ranges])
+    while blocks.sum() < layers:
+        free = np.flatnonzero(blocks < [high for _, high in ranges])
+        blocks[rng.choice(free)] += 1
+    return blocks
+
+
+def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
+    """Yield prices of stages that are as equal as may be, and of others by lot."""
+    divided, rng = question.divided(layout, schedule), np.random.default_rng(0)
+    drawn = [drawn_blocks(rng, blocks_at(divided), DEEP.layers) for _ in range(DIVISIONS)]
+    for blocks in (np.array(even_blocks(divided)), *drawn):
+        again = rng.integers(0, blocks + 1) * divided.partial
+        for one in (0 * again, again):
+            yield priced(question, layout, schedule, tuple(blocks.tolist()), tuple(one.tolist()))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe", "zb-h1"])
+def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str) -> None:
+    question = DEEP.question("torchtitan")
+    grid = legal_space(question.runtime, question.task, {"schedule": schedule, "microbatch": 1}).grid
+    grid = grid.take((grid.pp > 2) & (grid.cp == 1))
+    bounds, closest = bound_layouts(question, grid), 0.0
+    assert bounds.fits.all()
+    for place in range(len(grid)):
+        for found in some_divisions(question, grid.layout(place), schedule):
+            closest = max(closest, bounds.time_s[place] / found.time_s)
+    assert 0.8 < closest <= 1 + ROUNDING
+
+
+def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
+    question = replace(DEEP, hbm_gib=1.0).question("megatron")
+    layouts = [(Layout(tp=8, pp=1, zero=0), "1f1b"), (Layout(tp=4, dp=2, zero=0), "1f1b")]
+    grid = LayoutGrid.of(layouts, question.runtime.schedules, question.runtime.recomputes)
+    lacking = bound_layouts(question, grid).lacking_bytes
+    assert (lacking > 0).all()
+    assert lacking[1] > 1.9 * lacking[0]

@@ -1,0 +1,107 @@
+"""The search over layouts finds what a brute force over all of them finds, and its certificate is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from phaze.base.units import GIB
+from phaze.layout import Layout
+from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.price import price
+from phaze.runtimes.space import legal_space
+from tests.unit.plan.layouts.exhaustive import SmallCase, fastest_s, priced_layouts
+
+CASES = {
+    "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=8, hbm_gib=5.5, global_batch=4),
+    "gpt2": SmallCase("gpt2-xl", 4, 1024, devices=8, hbm_gib=1.5, global_batch=4),
+    "llama on 16": SmallCase("llama2-70b", 2, 1024, devices=16, hbm_gib=4.0, global_batch=4),
+}
+RUNTIMES = ("megatron", "torchtitan")
+every_case = pytest.mark.parametrize(
+    ("case", "runtime"),
+    [
+        pytest.param(case, runtime, id=f"{name}-{runtime}")
+        for name, case in CASES.items()
+        for runtime in RUNTIMES
+    ],
+)
+ROUNDING = 1e-9
+
+
+@every_case
+def test_the_first_plan_is_the_best_of_all_layouts_and_divisions(case: SmallCase, runtime: str) -> None:
+    question = case.question(runtime)
+    every = priced_layouts(case, runtime)
+    best_s = min(map(fastest_s, every.values()))
+    found = plan_layouts(question, gap=0.0)
+    first, certificate = found.plans[0], found.certificate
+    assert first.found.time_s == pytest.approx(best_s, rel=ROUNDING)
+    assert price(first.divided.plan(first.found.division), question.machine).time_s == first.found.time_s
+    assert certificate.bound_s == pytest.approx(best_s, rel=ROUNDING)
+    assert certificate.gap == pytest.approx(0.0, abs=ROUNDING)
+    excluded = sum(certificate.illegal.values()) + certificate.same + certificate.unfit
+    others = sum(certificate.bounded.values()) + certificate.simulated
+    assert certificate.layouts == excluded + others
+    assert len(every) == certificate.same + certificate.unfit + others
+    assert any(one.time_s == inf for divisions in every.values() for one in divisions)
+    assert certificate.unfit <= sum(fastest_s(divisions) == inf for divisions in every.values())
+
+
+def twins(every: dict[tuple[Layout, str], float]) -> Iterator[tuple[float, float]]:
+    """Yield times of layouts with selective recomputation, and of the same ones without."""
+    for (layout, schedule), time_s in every.items():
+        if layout.recompute == "selective":
+            yield time_s, every[replace(layout, recompute="none"), schedule]
+
+
+@every_case
+def test_no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
+    case: SmallCase, runtime: str
+) -> None:
+    question = case.question(runtime)
+    best_s = {key: fastest_s(divisions) for key, divisions in priced_layouts(case, runtime).items()}
+    grid = legal_space(question.runtime, question.task).grid
+    bounds = bound_layouts(question, grid)
+    times = np.array([best_s[grid.layout(place), grid.schedule_of(place)] for place in range(len(grid))])
+    assert bounds.fits[times < inf].all()
+    assert (bounds.time_s <= times * (1 + ROUNDING)).all()
+    assert (bounds.time_s[bounds.fits] > 0).all()
+    assert all(one == other for one, other in twins(best_s))
+
+
+def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
+    told: list[float] = []
+    question = CASES["gpt2"].question("megatron")
+    found = plan_layouts(question, wanted=5, on_better=lambda one: told.append(one.found.time_s))
+    times = [plan.found.time_s for plan in found.plans]
+    assert told == sorted(told, reverse=True)
+    assert told[-1] == times[0]
+    assert times == sorted(times)
+    assert len({(plan.layout, plan.schedule) for plan in found.plans}) == 5
+
+
+def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
+    case = replace(CASES["gpt2"], hbm_gib=0.2)
+    question = case.question("torchtitan")
+    found = plan_layouts(question)
+    every = priced_layouts(case, "torchtitan")
+    assert (found.plans, found.certificate.simulated) == ((), 0)
+    assert found.closest is not None
+    layout, schedule, lacking_bytes = found.closest
+    least = min(one.peak_bytes for divisions in every.values() for one in divisions) - question.limit_bytes
+    assert 0 < lacking_bytes <= least
+    assert found.certificate.lacking_gib == lacking_bytes / GIB
+    assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - question.limit_bytes
+
+
+def test_fixed_fields_stay() -> None:
+    question = CASES["gpt2"].question("megatron")
+    free, held = (plan_layouts(question, fixed, gap=0.0) for fixed in ({}, {"pp": 4, "zero": 1}))
+    assert all((plan.layout.pp, plan.layout.zero) == (4, 1) for plan in held.plans)
+    assert held.plans[0].found.time_s >= free.plans[0].found.time_s
