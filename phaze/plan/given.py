@@ -59,6 +59,12 @@ NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm
 """What of kernels is in their seconds only."""
 
 
+def padded_vocabulary(vocabulary: int, tp: int) -> int:
+    """Words of a vocabulary with those that fill it up for so many slices."""
+    multiple = VOCABULARY_MULTIPLE * tp
+    return -(-vocabulary // multiple) * multiple
+
+
 @dataclass(frozen=True)
 class ModelTraining:
     """A model in training, however it is spread."""
@@ -121,7 +127,6 @@ class Run:
     @cached_property
     def model(self) -> Model:
         """The GPT of the row, with its vocabulary padded, and dropout, as Megatron-LM trains it."""
-        multiple = VOCABULARY_MULTIPLE * self.layout.tp
         sizes = {
             "name": "run",
             "layers": self.layers,
@@ -129,7 +134,7 @@ class Run:
             "heads": self.heads,
             "key_value_heads": self.kv_heads or None,
             "feed_forward": self.ffn or 4 * self.hidden,
-            "vocabulary": -(-self.vocab // multiple) * multiple,
+            "vocabulary": padded_vocabulary(self.vocab, self.layout.tp),
             "position_count": self.seq,
             "fused_qkv": self.kv_heads in (0, self.heads),
         }

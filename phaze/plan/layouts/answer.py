@@ -21,10 +21,9 @@ from phaze.plan.layouts.what_if import what_if
 from phaze.plan.lowered import load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
-from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.known import RUNTIMES
+from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import space
-from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import (
     AskedPlan,
@@ -36,8 +35,6 @@ from phaze.spec.training_plan import (
     UnfitPlan,
 )
 
-RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN)}
-"""Runtimes by name."""
 SECONDS_PER_DAY = 86400.0
 
 Interval = Callable[[Machine, Layout, float], tuple[float, float]]

@@ -10,7 +10,7 @@ from phaze.base.arrays import Bools
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
-from phaze.plan.given import VOCABULARY_MULTIPLE, Lowering, ModelTraining
+from phaze.plan.given import Lowering, ModelTraining, padded_vocabulary
 from phaze.plan.layouts.divisions import DividedLayout
 from phaze.plan.lowered import device_of
 from phaze.plan.plan import Machine
@@ -44,8 +44,8 @@ class PlanQuestion:
     def lowering(self, tp: int) -> Lowering:
         """Stages of the model for so many tensor-parallel slices, its vocabulary padded for them."""
         if tp not in self._lowerings:
-            task, multiple = self.task, VOCABULARY_MULTIPLE * tp
-            padded = -(-task.model.vocabulary // multiple) * multiple
+            task = self.task
+            padded = padded_vocabulary(task.model.vocabulary, tp)
             model = task.model.model_copy(update={"vocabulary": padded})
             training = ModelTraining(
                 model, task.sequence, task.global_batch, self.optimizer, flash_attention=True

@@ -1,0 +1,321 @@
+"""The certificate of a plan held against plans that are drawn by lot and priced one by one.
+
+Nothing here knows how the search excludes: no bound, no memory test of its own, no linear program, no list of
+its divisions. What a plan is, which layouts a runtime can run, and the price are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import gcd, inf
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.errors import PhazeError
+from phaze.base.progress import counted
+from phaze.base.units import GIB
+from phaze.certify.stage import EQUAL
+from phaze.layout import Layout
+from phaze.plan.given import Lowering, ModelTraining, padded_vocabulary
+from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.plan import Machine
+from phaze.plan.price import price
+from phaze.runtimes.known import RUNTIMES
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.space import LARGEST_MICROBATCH
+from phaze.spec.training_plan import AskedPlan, ChosenLayout, TrainingPlan
+
+Drawn = tuple[Layout, str, tuple[int, ...], tuple[int, ...]]
+"""Layout, schedule, blocks of every stage, and those of them that run forward again."""
+REPEATS = 50
+"""Plans drawn for one that was not drawn before, at most."""
+TRIES = 10_000
+"""Layouts drawn for one that the runtime can run, at most."""
+WAYS = ("layout", "neighbour", "division")
+"""What is drawn in turn: any layout; one that differs from the plan's in little; a division of a layout of
+the ranked table."""
+
+
+@dataclass(frozen=True)
+class DrawnPlan:
+    """A plan drawn by lot, with its price."""
+
+    layout: Layout
+    schedule: str
+    blocks: tuple[int, ...]
+    """Of every virtual stage."""
+    recomputed: tuple[int, ...]
+    """Of these how many run forward again."""
+    time_s: float
+    peak_gib: float
+    """Of the fullest rank."""
+
+    def __str__(self) -> str:
+        layout = self.layout
+        widths = f"tp={layout.tp} cp={layout.cp} pp={layout.pp} vp={layout.vp} dp={layout.dp}"
+        kept = f"zero={layout.zero} recompute={layout.recompute}"
+        cut = f"sequence_parallel={str(layout.sequence_parallel).lower()}"
+        return (
+            f"{widths} microbatch={layout.microbatch} {self.schedule} {kept} {cut}, blocks {self.blocks}, "
+            f"recomputed {self.recomputed}: {self.time_s:.6g} s, {self.peak_gib:.4g} GiB"
+        )
+
+
+@dataclass(frozen=True)
+class PlanAudit:
+    """What prices of drawn plans say of a certificate."""
+
+    bound_s: float
+    """Seconds that the certificate says no plan goes below."""
+    hbm_gib: float
+    drawn: tuple[DrawnPlan, ...]
+
+    @property
+    def fitting(self) -> list[DrawnPlan]:
+        """Drawn plans that fit, the fastest first."""
+        found = [one for one in self.drawn if one.peak_gib <= self.hbm_gib]
+        return sorted(found, key=lambda one: one.time_s)
+
+    @property
+    def counterexamples(self) -> list[DrawnPlan]:
+        """Plans that fit and are faster than the bound."""
+        return [one for one in self.fitting if one.time_s < self.bound_s * (1 - EQUAL)]
+
+    def as_row(self) -> dict[str, float | int | None]:
+        """Counts and times."""
+        return {
+            "drawn": len(self.drawn),
+            "layouts": len({(one.layout, one.schedule) for one in self.drawn}),
+            "fitting": len(self.fitting),
+            "bound_s": self.bound_s,
+            "fastest_s": self.fitting[0].time_s if self.fitting else None,
+            "counterexamples": len(self.counterexamples),
+        }
+
+    def in_words(self) -> str:
+        """Answer for a reader."""
+        row = self.as_row()
+        counts = f"{row['drawn']} plans of {row['layouts']} layouts drawn and priced, {row['fitting']} fit"
+        if not self.fitting:
+            return f"{counts}; none contradicts the certificate"
+        fastest = self.fitting[0]
+        return (
+            f"{counts}; none is faster than the {self.bound_s:.6g} s of the certificate, the fastest by "
+            f"{fastest.time_s / self.bound_s - 1:+.2%}:\n{fastest}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanPricer:
+    """Prices of any plan for a question."""
+
+    asked: AskedPlan
+    _lowerings: dict[int, Lowering] = field(default_factory=dict)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """Devices of the question."""
+        return load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Runtime of the question."""
+        return RUNTIMES[self.asked.runtime]
+
+    @property
+    def task(self) -> TrainingTask:
+        """What the runtime's rules are asked about."""
+        asked = self.asked
+        return TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
+
+    def _lowering(self, tp: int) -> Lowering:
+        if tp not in self._lowerings:
+            asked, words = self.asked, padded_vocabulary(self.asked.model.vocabulary, tp)
+            model = asked.model.model_copy(update={"vocabulary": words})
+            training = ModelTraining(model, asked.sequence, asked.global_batch, flash_attention=True)
+            self._lowerings[tp] = Lowering(training, self.machine)
+        return self._lowerings[tp]
+
+    def of(
+        self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
+    ) -> DrawnPlan:
+        """A plan with its price; the embedding is on its first stage, the head on its last one."""
+        lowering, ends = self._lowering(layout.tp), [0, *np.cumsum(blocks) + 1]
+        ends[-1] += 1
+        numbers = recomputed if layout.recompute == "full" else [None] * len(blocks)
+        stages = [
+            lowering.stage(range(int(start), int(end)), layout, number)
+            for (start, end), number in zip(pairwise(ends), numbers, strict=True)
+        ]
+        found = price(lowering.plan(stages, schedule), self.machine)
+        peak_gib = float(found.peak_bytes.max()) / GIB
+        return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanLot:
+    """Plans by lot, of the layouts and divisions that a certificate is about."""
+
+    plan: TrainingPlan
+    pricer: PlanPricer
+    rng: np.random.Generator
+    _seen: set[Drawn] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._seen.add(given(self.plan))
+
+    def draw(self, number: int) -> DrawnPlan | None:
+        """The next plan, unlike those before; its number says what of it is drawn, any layout where there are
+        no others of this. None where all that is found was drawn before.
+        """
+        for way in (WAYS[number % len(WAYS)],) * REPEATS + (WAYS[0],) * REPEATS:
+            layout, schedule = self._layout(way)
+            blocks = self._blocks(layout)
+            one = layout, schedule, blocks, self._recomputed(layout, blocks)
+            if one not in self._seen:
+                self._seen.add(one)
+                return self.pricer.of(*one)
+        return None
+
+    def _layout(self, way: str) -> tuple[Layout, str]:
+        """A layout that the runtime can run, with its schedule."""
+        if way == "division":
+            rows = self.plan.alternatives
+            return layout_of(rows[int(self.rng.integers(len(rows)))].layout)
+        for _ in range(TRIES):
+            found = self._any() if way == "layout" else self._beside(*layout_of(self.plan.layout))
+            if self._is_meant(*found):
+                return found
+        raise PhazeError(f"certify: of {TRIES} layouts drawn none can be run with what the question fixes")
+
+    def _is_meant(self, layout: Layout, schedule: str) -> bool:
+        """Whether a layout is one of the question's, and no other's second name."""
+        values = {"schedule": schedule, **vars(layout)}
+        again = layout.zero > 0 and layout.dp * layout.cp == 1
+        if again or any(values[name] != value for name, value in self.plan.question.fixed.items()):
+            return False
+        return self.pricer.runtime.why_not(self.pricer.task, layout, schedule) is None
+
+    def _any(self) -> tuple[Layout, str]:
+        """Any layout of the devices: first widths, then all else."""
+        task, left, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
+        for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
+            widths[name] = self._one_of(divisors(left), name)
+            left //= gcd(left, widths[name])
+        samples = max(task.global_batch // left, 1)
+        sizes = [size for size in divisors(samples) if size <= LARGEST_MICROBATCH]
+        tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
+        size = self._one_of(sizes, "microbatch")
+        return self._chosen(Layout(tp=tp, cp=cp, pp=pp, dp=left, microbatch=size))
+
+    def _chosen(self, layout: Layout) -> tuple[Layout, str]:
+        """A layout with everything but its widths and its microbatch drawn."""
+        runtime, entries = self.pricer.runtime, self.pricer.task.model.layers + 2
+        schedule = str(self.rng.choice(runtime.schedules)) if layout.pp > 1 else "1f1b"
+        most = max(entries // layout.pp, 2)
+        cut, recompute = self.rng.choice(runtime.sequence_parallel), self.rng.choice(runtime.recomputes)
+        found = replace(
+            layout,
+            vp=int(self.rng.integers(2, most + 1)) if schedule == "interleaved" else 1,
+            zero=self.rng.choice(runtime.zeros).item() if layout.dp * layout.cp > 1 else 0,
+            sequence_parallel=bool(cut) and layout.tp > 1,
+            recompute=recompute.item(),
+        )
+        return found, schedule
+
+    def _beside(self, layout: Layout, schedule: str) -> tuple[Layout, str]:
+        """A layout with one factor of the devices or the batch elsewhere, or with another choice."""
+        if self.rng.random() < 0.5:
+            other, schedule = self._chosen(layout)
+            return replace(other, zero=layout.zero), schedule
+        names = ("tp", "cp", "pp", "dp", "microbatch")
+        more, less = self.rng.choice(names, 2, replace=False).tolist()
+        factor = self._one_of(divisors(getattr(layout, less)), "")
+        moved = {more: getattr(layout, more) * factor, less: getattr(layout, less) // factor}
+        return replace(layout, **moved), schedule
+
+    def _one_of(self, values: Sequence[int], name: str) -> int:
+        """One of these values, or the one that the question fixes."""
+        fixed = self.plan.question.fixed.get(name)
+        return fixed if isinstance(fixed, int) else int(self.rng.choice(values))
+
+    def _blocks(self, layout: Layout) -> tuple[int, ...]:
+        """Blocks of every stage: as equal as may be, with some of them at another stage.
+
+        No stage in the middle is empty; virtual stages of several chunks differ by one block, of which the
+        first and the last one may have any number less.
+        """
+        count, layers = layout.stages, self.pricer.task.model.layers
+        if count == 1:
+            return (layers,)
+        few, most = (layers // count, layers // count + 1) if layout.vp > 1 else (1, layers)
+        least = np.full(count, max(few, 1))
+        least[[0, -1]] = 0
+        blocks = least.copy()
+        for _ in range(layers - int(least.sum())):
+            blocks[int(np.argmin(np.where(blocks < most, blocks, layers)))] += 1
+        for _ in range(int(self.rng.integers(0, count + 1))):
+            source, target = self.rng.choice(count, 2, replace=False)
+            if blocks[source] > least[source] and blocks[target] < most:
+                blocks[source] -= 1
+                blocks[target] += 1
+        return tuple(blocks.tolist())
+
+    def _recomputed(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
+        """Blocks of every stage that run forward again: a share of all, and one more or less."""
+        if layout.recompute != "full":
+            return (0,) * len(blocks)
+        share, near = self.rng.random(), self.rng.integers(-1, 2, len(blocks))
+        again: Ints = np.clip(np.rint(share * np.array(blocks)).astype(int) + near, 0, blocks)
+        if not again.any():
+            again[int(np.argmax(blocks))] = 1
+        return tuple(again.tolist())
+
+
+def layout_of(chosen: ChosenLayout) -> tuple[Layout, str]:
+    """Layout of a file, with its schedule."""
+    return Layout(**chosen.model_dump(exclude={"schedule", "pipeline_layout"})), chosen.schedule
+
+
+def given(plan: TrainingPlan) -> Drawn:
+    """The plan of a file."""
+    blocks, again = (tuple(getattr(one, key) for one in plan.stages) for key in ("layers", "recomputed"))
+    return *layout_of(plan.layout), blocks, again
+
+
+def divisors(number: int) -> list[int]:
+    """Numbers that divide another."""
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
+    """Prices of the plan and of so many others by lot.
+
+    Raises PhazeError where the plan is not what its file says: its runtime cannot run it, it does not fit, or
+    it takes another time.
+    """
+    pricer = PlanPricer(plan.question)
+    _check_plan(plan, pricer)
+    lot = PlanLot(plan, pricer, np.random.default_rng(seed))
+    drawn = [lot.draw(number) for number in counted(range(draws), "plan")]
+    bound_s = plan.certificate.bound_s
+    hbm_gib = device_of(pricer.machine).hbm_gib
+    return PlanAudit(inf if bound_s is None else bound_s, hbm_gib, tuple(one for one in drawn if one))
+
+
+def _check_plan(plan: TrainingPlan, pricer: PlanPricer) -> None:
+    """Raise PhazeError where the price of the plan is not that of its file."""
+    layout, schedule, blocks, again = given(plan)
+    asked, hbm_gib = plan.question, device_of(pricer.machine).hbm_gib
+    recipe = Recipe(asked.model, asked.sequence, asked.global_batch, layout, schedule, blocks, again)
+    recipe.check(pricer.runtime)
+    own = pricer.of(layout, schedule, blocks, again)
+    if abs(own.time_s / plan.time_s - 1) > EQUAL:
+        raise PhazeError(f"certify: time_s: must be the plan's price {own.time_s:.9g}, got {plan.time_s:.9g}")
+    if own.peak_gib > hbm_gib:
+        raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {hbm_gib:g}")

@@ -1,0 +1,38 @@
+"""Hold the certificate of a plan against plans by lot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phaze.base.errors import PhazeError
+from phaze.commands import options
+from phaze.commands.output import telling
+
+
+def certify(
+    file: Annotated[Path, typer.Argument(help="File of a plan: PLAN.json of `plan -o`.")],
+    draws: Annotated[int, typer.Option(help="Plans to draw and price.", min=1, max=100_000)] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the lot.", min=0)] = 0,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Draw layouts and divisions that a plan's certificate excludes, and price them without the search.
+
+    One that fits and is faster than the certificate's bound is a counterexample: exit status 1.
+    """
+    from phaze.certify.plans import certify_plan
+    from phaze.spec.documents import read_as
+    from phaze.spec.training_plan import TrainingPlan
+
+    with telling("certify"):
+        found = certify_plan(read_as(TrainingPlan, file), draws, seed)
+    if not found.counterexamples or as_json:
+        typer.echo(json.dumps(found.as_row(), indent=1) if as_json else found.in_words())
+    if found.counterexamples:
+        raise PhazeError(
+            f"{file}: certificate.bound_s: {len(found.counterexamples)} of {draws} plans are faster than "
+            f"{found.bound_s:.6g} s, the fastest {found.counterexamples[0]}"
+        )

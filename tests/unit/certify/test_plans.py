@@ -1,0 +1,102 @@
+"""Certificates of plans, held against plans by lot."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+from phaze.certify.plans import PlanAudit, certify_plan
+from phaze.plan.layouts.answer import Planner
+from phaze.runtimes.known import RUNTIMES
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import TrainingTask
+from phaze.spec.config import load_transformer
+from phaze.spec.documents import text_of
+from phaze.spec.training_plan import AskedPlan, TrainingPlan
+
+DRAWS = 40
+
+
+@cache
+def planned(runtime: str, pp: int | None = None) -> TrainingPlan:
+    """Return the plan of a model of few layers."""
+    asked = AskedPlan(
+        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
+        system="h100",
+        stack="megatron-core",
+        devices=8,
+        global_batch=8,
+        sequence=2048,
+        runtime=runtime,  # type: ignore[arg-type]
+        fixed={} if pp is None else {"pp": pp},
+    )
+    planner = Planner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.0)
+    found = planner.answer(planner.search({}, wanted=5))
+    assert isinstance(found, TrainingPlan)
+    return found
+
+
+@cache
+def audited(runtime: str, pp: int | None = None, seed: int = 0) -> PlanAudit:
+    """Return the audit of that plan."""
+    return certify_plan(planned(runtime, pp), DRAWS, seed)
+
+
+def with_bound(plan: TrainingPlan, bound_s: float) -> TrainingPlan:
+    """Return a plan whose certificate says another bound."""
+    certificate = plan.certificate.model_copy(update={"bound_s": bound_s})
+    return plan.model_copy(update={"certificate": certificate})
+
+
+@pytest.mark.parametrize("runtime", sorted(RUNTIMES))
+def test_no_drawn_plan_is_faster_than_the_bound(runtime: str) -> None:
+    for pp in (None, 4):
+        found = audited(runtime, pp)
+        assert found.counterexamples == []
+        assert len(found.drawn) == DRAWS
+        assert len(found.fitting) > DRAWS // 4
+        assert planned(runtime, pp).certificate.bound_s == found.bound_s
+
+
+def test_drawn_plans_are_different_ones_that_the_runtime_can_run() -> None:
+    for runtime, pp in (("megatron", None), ("torchtitan", 4)):
+        asked = planned(runtime, pp).question
+        drawn = audited(runtime, pp).drawn
+        for one in drawn:
+            sizes = asked.model, asked.sequence, asked.global_batch
+            recipe = Recipe(*sizes, one.layout, one.schedule, one.blocks, one.recomputed)
+            recipe.check(RUNTIMES[runtime])
+            assert recipe.task == TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
+            assert pp in (None, one.layout.pp)
+        assert len({(one.layout, one.schedule, one.blocks, one.recomputed) for one in drawn}) == DRAWS
+
+
+def test_seeds_draw_the_same_again_and_others() -> None:
+    assert certify_plan(planned("megatron"), DRAWS, 0) == audited("megatron")
+    assert audited("megatron", seed=1).drawn != audited("megatron").drawn
+
+
+def test_a_bound_that_is_too_high_is_contradicted(tmp_path: Path) -> None:
+    plan, fastest = planned("megatron", 4), audited("megatron", 4).fitting[0]
+    wrong = with_bound(plan, 1.001 * fastest.time_s)
+    assert fastest in certify_plan(wrong, DRAWS, 0).counterexamples
+    for one, status in ((plan, 0), (wrong, 1)):
+        file = tmp_path / f"{status}.json"
+        file.write_text(text_of(one))
+        result = CliRunner().invoke(app, ["certify", str(file), "--draws", str(DRAWS)])
+        assert (result.exit_code, isinstance(result.exception, PhazeError)) == (status, bool(status))
+    assert str(fastest) in str(result.exception)
+
+
+def test_a_file_that_is_not_its_own_price_is_refused() -> None:
+    plan = planned("megatron", 4)
+    faster = plan.model_copy(update={"time_s": 0.9 * plan.time_s})
+    with pytest.raises(PhazeError, match="time_s: must be the plan's price"):
+        certify_plan(faster, 1, 0)
+    with pytest.raises(PhazeError, match="blocks: must be"):
+        certify_plan(plan.model_copy(update={"stages": plan.stages[1:]}), 1, 0)
