@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.certify.plans import PlanAudit, certify_plan
-from phaze.plan.layouts.answer import Planner
+from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask
@@ -35,7 +35,7 @@ def planned(runtime: str, pp: int | None = None) -> TrainingPlan:
         runtime=runtime,  # type: ignore[arg-type]
         fixed={} if pp is None else {"pp": pp},
     )
-    planner = Planner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.0)
+    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.0)
     found = planner.answer(planner.search({}, wanted=5))
     assert isinstance(found, TrainingPlan)
     return found
