@@ -126,7 +126,7 @@ class DivisionSearch:
         """Simulate equal stages, and find the longest paths where a rank or a stage is busier than others."""
         layers, count, depth = self.divided.layers, self.divided.count, self.divided.layout.pp
         blocks = even_blocks(self.divided)
-        self._try(blocks, (int(self.divided.partial), *[0] * (count - 1)))
+        self._try(blocks, (0,) * count)
         n = np.full(count, layers / count)
         self._centre = np.stack([np.ones(count), n, 0 * n], axis=1)
         seconds = self.paths.seconds(self._centre)
@@ -238,6 +238,9 @@ class DivisionSearch:
 
     def _try(self, blocks: tuple[int, ...], again: tuple[int, ...]) -> None:
         """Simulate a division, with more blocks that run forward again where it does not fit."""
+        if self.divided.partial and not any(again):  # else it is a layout without recomputation
+            fullest = int(np.argmax(blocks))
+            again = (*again[:fullest], 1, *again[fullest + 1 :])
         division = Division(blocks, again)
         for _ in range(REPAIRS):
             if division in self._tried or sum(blocks) != self.divided.layers:

@@ -1,7 +1,16 @@
-"""Machines with more or fewer devices than their system have the same network between those that stay."""
+"""Machines of any size, the times of kernels on them, and stages some of whose blocks run forward again."""
 
-from phaze.layout import Group
-from phaze.plan.lowered import load_machine
+import numpy as np
+import pytest
+
+from phaze.cost.kernels import time_kernels, works_of_kernels
+from phaze.layout import Group, Layout
+from phaze.plan.given import Lowering, ModelTraining
+from phaze.plan.lowered import device_of, kernel_times, kernels_in, load_machine
+from phaze.spec.config import load_transformer
+from phaze.workload.models import library_workload
+
+MODEL = load_transformer("gpt2-xl", "test").model_copy(update={"layers": 6})
 
 
 def test_a_machine_has_as_many_devices_as_are_asked_for() -> None:
@@ -15,3 +24,37 @@ def test_a_machine_has_as_many_devices_as_are_asked_for() -> None:
     assert large.network.seconds("all_reduce", 1e9, wide) > large.network.seconds(
         "all_reduce", 1e9, Group(8, 8)
     )
+
+
+def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:
+    machine = load_machine("h100", devices=8)
+    kernels = kernels_in(library_workload(MODEL, 1024, Layout(microbatch=2)))
+    whole = time_kernels(works_of_kernels(kernels, machine.vector_cycles), device_of(machine), 2)
+    times = kernel_times(machine, 2)
+    half = len(kernels) // 2
+    assert (times.of(kernels[half:]) == whole[half:]).all()
+    assert (times.of(kernels) == whole).all()
+    order = np.random.default_rng(0).permutation(len(kernels)).tolist()
+    assert (times.of([kernels[i] for i in order]) == whole[order]).all()
+
+
+@pytest.mark.parametrize("cut", [range(8), range(2, 6), range(5), range(3, 8)])
+def test_blocks_that_run_forward_again_cost_time_and_free_memory_each_alike(cut: range) -> None:
+    """None is a stage without recomputation, all are one with; between both it goes block by block."""
+    machine = load_machine("h100", devices=8)
+    lowering = Lowering(ModelTraining(MODEL, 1024, 64, flash_attention=True), machine)
+    full, plain = (Layout(microbatch=2, recompute=word) for word in ("full", "none"))
+    blocks = len(cut) - (cut.start == 0) - (cut.stop == 8)
+    stages = [lowering.stage(cut, full, k) for k in range(blocks + 1)]
+    without, every = lowering.stage(cut, plain), lowering.stage(cut, full)
+    for name in ("recompute_s", "stash_bytes", "work_bytes", "fixed_bytes", "forward_s", "backward_s"):
+        values = np.array([getattr(stage, name) for stage in stages])
+        assert values[0] == pytest.approx(getattr(without, name), rel=1e-12)
+        assert values[-1] == getattr(every, name)
+    again = np.diff([stage.recompute_s for stage in stages])
+    freed = -np.diff([stage.stash_bytes for stage in stages])
+    assert stages[0].recompute_s == 0
+    assert (again > 0).all()
+    assert again == pytest.approx(again[0])
+    assert (freed > 0).all()
+    assert freed == pytest.approx(freed[0])

@@ -1,0 +1,87 @@
+"""The search for the best division of a layout where there are too many to simulate all."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from phaze.plan.layouts import division_search
+from phaze.plan.layouts.division_search import DivisionSearch, held_microbatches
+from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.question import PlanQuestion
+from tests.unit.plan.layouts.exhaustive import (
+    PricedDivision,
+    SmallCase,
+    fastest_s,
+    legal_layouts,
+    priced_divisions,
+)
+
+CASE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=14.0)
+EVERY = 23
+"""Of the pipelined layouts so many are left out between two."""
+ROUNDING = 1e-6
+RUNTIMES = ("megatron", "torchtitan")
+MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.02, 0.1, 0.03
+"""How much slower the division found may be, and how far below the best one the bound, on average."""
+
+
+def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedDivision, ...]]]:
+    """Return searches that went as far as they go for some layouts, with all of their divisions."""
+    found = []
+    pipelines = [one for one in legal_layouts(question) if one[0].pp in (2, 4) and one[0].microbatch < 4]
+    for layout, schedule in pipelines[::EVERY]:
+        search = DivisionSearch(question.divided(layout, schedule), question.limit_bytes)
+        search.quickly()
+        search.relax(inf)
+        search.finish(inf)
+        found.append((search, tuple(priced_divisions(question, layout, schedule))))
+    return found
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
+    runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(division_search, "FEW", 0)
+    losses, reaches = [], []
+    for search, every in searched(CASE.question(runtime)):
+        best_s = fastest_s(every)
+        assert search.bound_s <= best_s * (1 + ROUNDING)
+        assert (search.found is None) == (best_s == inf)
+        if search.found is not None:
+            own = {(one.blocks, one.recomputed): one.time_s for one in every}
+            found = search.found.division
+            assert own[found.blocks, found.recomputed] == search.found.time_s
+            losses.append(search.found.time_s / best_s - 1)
+            reaches.append(search.bound_s / best_s)
+    assert len(losses) > 10
+    assert np.mean(losses) < MEAN_LOSS
+    assert max(losses) < WORST_LOSS
+    assert np.mean(reaches) > 1 - BOUND_BELOW
+
+
+def test_memory_of_the_program_is_that_of_the_simulation() -> None:
+    """The fullest moment of every rank, from the microbatches that it holds."""
+    for runtime in RUNTIMES:
+        question = CASE.question(runtime)
+        pipelines = [one for one in legal_layouts(question) if one[0].pp == 4 and one[0].recompute == "none"]
+        for layout, schedule in pipelines[::EVERY]:
+            divided = question.divided(layout, schedule)
+            search = DivisionSearch(divided, question.limit_bytes)
+            few, rest = divmod(CASE.layers, divided.count)
+            blocks = tuple(few + (q in range(1, 1 + rest)) for q in range(divided.count))
+            division = Division(blocks, (0,) * divided.count)
+            costs = divided.pipeline(division).stages
+            held = divided.timeline(division).peak_bytes
+            for rank in range(layout.pp):
+                own = costs[rank :: layout.pp]
+                fixed, stash = (
+                    np.array([getattr(one, name) for one in own]) for name in ("fixed_bytes", "stash_bytes")
+                )
+                most = max(float(moment @ stash) for moment in held_microbatches(search.paths, rank))
+                assert fixed.sum() + most <= held[rank] * (1 + ROUNDING)
+                work = max(one.work_bytes for one in own)
+                assert held[rank] <= (fixed.sum() + most + work) * (1 + ROUNDING)

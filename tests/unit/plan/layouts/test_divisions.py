@@ -1,0 +1,90 @@
+"""Divisions of blocks into stages, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from phaze.layout import Layout
+from phaze.pipeline.durations import durations, overlap_s
+from phaze.plan.layouts.divisions import DividedLayout, Division, all_divisions, blocks_at, even_blocks
+from phaze.plan.layouts.planes import planes_of
+from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, priced
+
+LAYERS = 5
+QUESTION = SmallCase("llama2-7b", LAYERS, 2048, devices=8, hbm_gib=80.0).question("torchtitan")
+ROUNDING = 1e-9
+
+
+def divided(schedule: str = "1f1b", **widths: int | str) -> DividedLayout:
+    """Return a layout of the eight devices, its other widths 1."""
+    return QUESTION.divided(Layout(**widths), schedule)  # type: ignore[arg-type]
+
+
+def test_cuts_hold_the_embedding_and_the_head() -> None:
+    assert Division((2, 0, 3), (0, 0, 0)).cuts == [range(3), range(3, 3), range(3, 7)]
+    assert Division((5,), (0,)).cuts == [range(7)]
+
+
+@pytest.mark.parametrize(
+    ("widths", "ranges"),
+    [
+        ({"pp": 1}, [(5, 5)]),
+        ({"pp": 2}, [(0, 5), (0, 5)]),
+        ({"pp": 4}, [(0, 5), (1, 5), (1, 5), (0, 5)]),
+        ({"pp": 2, "vp": 2}, [(0, 2), (1, 2), (1, 2), (0, 2)]),
+        ({"pp": 2, "vp": 3}, [(0, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 1)]),
+    ],
+)
+def test_only_the_ends_may_be_empty_and_chunks_differ_by_one(
+    widths: Mapping[str, int], ranges: list[tuple[int, int]]
+) -> None:
+    assert blocks_at(divided("interleaved" if "vp" in widths else "1f1b", **widths)) == ranges
+
+
+def test_even_blocks_differ_by_one_and_leave_room_at_the_ends() -> None:
+    assert even_blocks(divided(pp=1)) == (5,)
+    assert even_blocks(divided(pp=2)) == (3, 2)
+    assert even_blocks(divided(pp=4)) == (1, 2, 1, 1)
+    assert even_blocks(divided("interleaved", pp=2, vp=3)) == (1, 1, 1, 1, 1, 0)
+
+
+def test_all_divisions_are_those_of_the_brute_force() -> None:
+    cases = (("1f1b", 1), ("1f1b", 2), ("interleaved", 2), ("interleaved", 3))
+    for recompute in ("none", "full"):
+        for schedule, vp in cases:
+            one = divided(schedule, pp=2, vp=vp, recompute=recompute)
+            found = [(division.blocks, division.recomputed) for division in all_divisions(one)]
+            assert len(found) == len({*found})
+            assert {*found} == {*divisions(one.layout, LAYERS)}
+
+
+def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
+    for schedule, vp, zero in (("1f1b", 1, 3), ("interleaved", 2, 0), ("zb-h1", 1, 2), ("gpipe", 1, 2)):
+        one = divided(schedule, pp=2, vp=vp, dp=4, zero=zero, recompute="full")
+        for division in list(all_divisions(one))[::7]:
+            timeline = one.timeline(division)
+            own = priced(QUESTION, one.layout, schedule, division.blocks, division.recomputed)
+            assert timeline.time_s == pytest.approx(own.time_s, rel=ROUNDING)
+            assert timeline.peak_bytes.max() == pytest.approx(own.peak_bytes, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_no_stage_lies_below_its_planes(zero: int) -> None:
+    """Nor does it let gradients go earlier than the plane above says."""
+    for schedule in ("1f1b", "zb-h1"):
+        one = divided(schedule, pp=4, dp=2, zero=zero, recompute="full")
+        planes = planes_of(one, LAYERS)
+        for division in all_divisions(one):
+            pipeline = one.pipeline(division)
+            n, k = np.array(division.blocks), np.array(division.recomputed)
+            point = np.stack([np.ones(one.count), n, k], axis=1)
+            low_s = np.einsum("ksc,sc->ks", planes.seconds, point)
+            assert (low_s <= durations(pipeline) * (1 + ROUNDING) + ROUNDING).all()
+            assert (overlap_s(pipeline) <= (planes.early * point).sum(axis=1) * (1 + ROUNDING)).all()
+            for name, plane in (("stash_bytes", planes.stash), ("fixed_bytes", planes.fixed)):
+                held = np.array([getattr(cost, name) for cost in pipeline.stages])
+                assert ((plane * point).sum(axis=1) <= held * (1 + ROUNDING) + 1).all()
+            assert (planes.work <= [cost.work_bytes for cost in pipeline.stages]).all()
