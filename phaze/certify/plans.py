@@ -21,7 +21,7 @@ from phaze.base.units import GIB
 from phaze.certify.stage import EQUAL
 from phaze.layout import Layout
 from phaze.plan.given import Lowering, ModelTraining, padded_vocabulary
-from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.lowered import load_machine, usable_gib
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES
@@ -72,13 +72,14 @@ class PlanAudit:
 
     bound_s: float
     """Seconds that the certificate says no plan goes below."""
-    hbm_gib: float
+    usable_gib: float
+    """Memory that a device has for plans."""
     drawn: tuple[DrawnPlan, ...]
 
     @property
     def fitting(self) -> list[DrawnPlan]:
         """Drawn plans that fit, the fastest first."""
-        found = [one for one in self.drawn if one.peak_gib <= self.hbm_gib]
+        found = [one for one in self.drawn if one.peak_gib <= self.usable_gib]
         return sorted(found, key=lambda one: one.time_s)
 
     @property
@@ -304,18 +305,19 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     lot = PlanLot(plan, pricer, np.random.default_rng(seed))
     drawn = [lot.draw(number) for number in counted(range(draws), "plan")]
     bound_s = plan.certificate.bound_s
-    hbm_gib = device_of(pricer.machine).hbm_gib
-    return PlanAudit(inf if bound_s is None else bound_s, hbm_gib, tuple(one for one in drawn if one))
+    return PlanAudit(
+        inf if bound_s is None else bound_s, usable_gib(pricer.machine), tuple(one for one in drawn if one)
+    )
 
 
 def _check_plan(plan: TrainingPlan, pricer: PlanPricer) -> None:
     """Raise PhazeError where the price of the plan is not that of its file."""
     layout, schedule, blocks, again = given(plan)
-    asked, hbm_gib = plan.question, device_of(pricer.machine).hbm_gib
+    asked, usable = plan.question, usable_gib(pricer.machine)
     recipe = Recipe(asked.model, asked.sequence, asked.global_batch, layout, schedule, blocks, again)
     recipe.check(pricer.runtime)
     own = pricer.of(layout, schedule, blocks, again)
     if abs(own.time_s / plan.time_s - 1) > EQUAL:
         raise PhazeError(f"certify: time_s: must be the plan's price {own.time_s:.9g}, got {plan.time_s:.9g}")
-    if own.peak_gib > hbm_gib:
-        raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {hbm_gib:g}")
+    if own.peak_gib > usable:
+        raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {usable:g}")

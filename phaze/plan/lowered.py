@@ -77,6 +77,12 @@ def device_of(machine: Machine) -> Device:
     return machine.device
 
 
+def usable_gib(machine: Machine) -> float:
+    """Memory of a device that plans may use; what a stack is known to hold itself is in its plans."""
+    device, held_gib = device_of(machine), machine.stack.reserved_gib
+    return device.hbm_gib - max(device.reserve_gib - held_gib, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class LayerCost:
     """Seconds of a layer's passes for one microbatch by what binds, (limits,), see `cost.kernels`."""

@@ -12,7 +12,7 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
 from phaze.plan.given import Lowering, ModelTraining, padded_vocabulary
 from phaze.plan.layouts.divisions import DividedLayout
-from phaze.plan.lowered import device_of
+from phaze.plan.lowered import usable_gib
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask
@@ -30,9 +30,8 @@ class PlanQuestion:
 
     @property
     def limit_bytes(self) -> float:
-        """Bytes of a device that a plan may hold; what a stack is known to hold itself is in its plans."""
-        device, held_gib = device_of(self.machine), self.machine.stack.reserved_gib
-        return (device.hbm_gib - max(device.reserve_gib - held_gib, 0.0)) * GIB
+        """Bytes of a device that a plan may hold."""
+        return usable_gib(self.machine) * GIB
 
     def again(self, grid: LayoutGrid) -> Bools:
         """Layouts that do the same as another one, (N,): the attention kernel keeps nothing that selective

@@ -41,7 +41,7 @@ class SmallCase:
         model = load_transformer(self.model, "test").model_copy(update={"layers": self.layers})
         task = TrainingTask(model, self.sequence, self.global_batch, self.devices)
         machine = load_machine("h100", devices=self.devices)
-        device = device_of(machine).model_copy(update={"hbm_gib": self.hbm_gib})
+        device = device_of(machine).model_copy(update={"hbm_gib": self.hbm_gib, "reserve_gib": 0.0})
         own = {one.name: one for one in (MEGATRON, TORCHTITAN)}[runtime]
         return PlanQuestion(task, replace(machine, device=device), own)
 
