@@ -26,7 +26,19 @@ image: 32
 classes: 10
 backbone: {stem: 8, blocks: [1, 3], widths: [4, 8]}
 """
-VERBS = ("plan", "space", "extract", "estimate", "schedule", "place", "partition", "export", "trace")
+VERBS = (
+    "plan",
+    "space",
+    "extract",
+    "estimate",
+    "schedule",
+    "place",
+    "partition",
+    "export",
+    "trace",
+    "validate",
+    "calibrate",
+)
 
 
 def run(*arguments: str) -> Result:

@@ -23,6 +23,10 @@ COMMANDS = {
     "map's times": ("map", "s.json", "--topology", "{}", "--times", "{}"),
     "simulate's trace": ("simulate", "{}", "--trace", "{}"),
     "simulate --runs": ("simulate", "--runs", "{}", "--system", "h100", "-o", "{}"),
+    "validate": ("validate", "{}", "-o", "{}"),
+    "validate's errors": ("validate", "{}", "--errors", "{}"),
+    "calibrate": ("calibrate", "{}", "--system", "h100", "-o", "{}"),
+    "calibrate's system": ("calibrate", "runs.csv", "--system", "{}", "-o", "{}"),
     "export": ("export", "{}", "-o", "{}"),
     "trace": ("trace", "{}", "-o", "{}"),
 }

@@ -91,10 +91,14 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     rows = [{**RUN, "system": "a100-selene", "microbatch": b, "measured_s": "0.5"} for b in ("1", "2", "4")]
     pd.DataFrame(rows).to_csv(table, index=False)
     out = tmp_path / "out.csv"
-    shown = CliRunner().invoke(app, ["validate", str(table), "-o", str(out)])
+    errors = tmp_path / "errors.csv"
+    shown = CliRunner().invoke(app, ["validate", str(table), "-o", str(out), "--errors", str(errors)])
     assert shown.exit_code == 0
     assert "mine" in shown.stdout
-    assert len(pd.read_csv(out)) == 3
+    runs, ratios = pd.read_csv(out), pd.read_csv(errors)
+    assert len(runs) == 3
+    assert ratios["ratio"].to_numpy() == pytest.approx(runs["measured_s"] / runs["predicted_s"], abs=1e-4)
+    assert ratios["stack"].tolist() == ["megatron-lm"] * 3
     (found,) = json.loads(CliRunner().invoke(app, ["validate", str(table), "--json"]).stdout)
     assert (found["rows"], found["groups"], found["memory_error"]) == (3, 1, None)
     (group,) = found["by_group"]
