@@ -19,18 +19,25 @@ Prepare = Callable[..., Folder]
 def prepare(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Prepare:
     """Return a function that runs the small study with other values of its top keys under a name, once.
 
-    Tests read the folder that it returns, and copy it before they change anything.
+    What the folder `like` has done stays done. Tests read the folder that it returns, and copy it before they
+    change anything.
     """
     base = tmp_path_factory.getbasetemp()
     shared = (base if worker_id == "master" else base.parent) / "studies"
 
     def run(
-        name: str, files: dict[str, str] | None = None, targets: tuple[str, ...] = (), **changes: object
+        name: str,
+        files: dict[str, str] | None = None,
+        targets: tuple[str, ...] = (),
+        like: Folder | None = None,
+        **changes: object,
     ) -> Folder:
         shared.mkdir(exist_ok=True)
         done = shared / f"{name}.done"
         with FileLock(shared / f"{name}.lock"):
             if not done.exists():
+                if like is not None:
+                    shutil.copytree(like.path, shared / name, symlinks=True)
                 write_study(shared / name, files, **changes).run(*targets)
                 done.touch()
         return Folder(shared / name)

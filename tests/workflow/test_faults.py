@@ -189,17 +189,6 @@ def test_a_default_study_that_was_broken_is_one_message(tmp_path: Path) -> None:
     assert "Traceback" not in run.output
 
 
-def test_two_runs_at_once_are_refused_until_the_first_one_ends(tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "study", **SMALL)
-    with running(folder, "estimates") as first:
-        second = folder.snakemake("--cores", "1", "estimates", check=False)
-        assert second.returncode != 0
-        assert "Directory cannot be locked" in second.output
-        assert "Traceback" not in second.output
-        assert finished(first)
-    assert folder.stale("estimates") == set()
-
-
 def test_the_lock_of_a_killed_run_gives_way(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", **SMALL)
     with running(folder, "estimates") as first:
@@ -210,15 +199,20 @@ def test_the_lock_of_a_killed_run_gives_way(tmp_path: Path) -> None:
     assert "the last run in this folder was killed: its lock is removed" in run.output
 
 
-def test_a_study_that_is_edited_while_it_runs_gives_the_results_it_began_with(
+def test_a_study_that_is_run_and_edited_while_it_runs_gives_the_results_it_began_with(
     folder: Folder, tmp_path: Path
 ) -> None:
+    """A second run is refused until the first one ends."""
     expected = folder.tables()
     fresh = write_study(tmp_path / "fresh", **SMALL)
     with running(fresh, "estimates") as first:
         fresh.edit(lambda model: model.update(hidden=128), "tiny.yaml")
         fresh.edit(lambda study: study["training"].update(microbatches=[4]))
+        second = fresh.snakemake("--cores", "1", "estimates", check=False)
         assert finished(first)
+    assert second.returncode != 0
+    assert "Directory cannot be locked" in second.output
+    assert "Traceback" not in second.output
     assert fresh.tables() == expected
     stale = fresh.snakemake("--dry-run", "estimates").output
     assert "extract tiny tp1-b4" in stale

@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.workflow.folders import ROOT, Folder, write_study
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import ROOT, STUDY, TINY, Folder
+from tests.workflow.studies import FAST
 
 pytestmark = pytest.mark.workflow
 
@@ -66,16 +68,6 @@ def test_every_file_of_the_report_is_an_output(finished: Folder) -> None:
     declared = {line.split("\t")[0] for line in lines if line.startswith("results/report/")}
     written = {str(path.relative_to(finished.path)) for path in (finished.path / "results/report").iterdir()}
     assert declared == written
-
-
-@pytest.mark.long
-def test_two_runs_are_equal_byte_for_byte_on_any_number_of_cores(finished: Folder, tmp_path: Path) -> None:
-    """The first run had two cores; the runs that are killed have one, and are compared with one on two."""
-    again = write_study(tmp_path / "again")
-    again.snakemake("--cores", "4", "placements")
-    first = finished.tables()
-    for path, content in again.tables().items():
-        assert first[path] == content, path
 
 
 def test_one_more_microbatch_width_or_model_computes_only_its_own_chain(folder: Folder) -> None:
@@ -142,13 +134,6 @@ def test_more_layers_and_hbm_sizes_estimate_nothing_and_solve_nothing_again(fold
     assert folder.solutions() == before > 0
 
 
-def test_wider_layers_are_solved_anew(folder: Folder) -> None:
-    before = folder.solutions()
-    folder.edit(lambda model: model.update(hidden=128), "tiny.yaml")
-    folder.run("schedules")
-    assert folder.solutions() > before
-
-
 def test_another_solver_limit_reruns_schedules_onwards_only(folder: Folder) -> None:
     folder.edit(lambda study: study["schedule"].update(node_limit=12345))
     stale = tables_of(folder.stale())
@@ -201,15 +186,34 @@ def test_every_planner_has_plans_of_the_chips_in_the_results(finished: Folder) -
     assert len(stages) == plans["stages"].sum()
 
 
+@pytest.fixture(scope="session", name="changed")
+def folder_with_another_planner_and_model(prepare: Prepare, finished: Folder) -> Folder:
+    """Return the finished folder after another planner was asked for, and a model that fits nowhere."""
+    big = TINY | {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
+    workloads = {**STUDY["workloads"], "big": {"model": "./big.yaml", "sequence": 64}}
+    return prepare(
+        "changed", like=finished, files={"big.yaml": yaml.safe_dump(big)}, readings={"fast": FAST},
+        models=["tiny", "big"], workloads=workloads, place={"planner": "piper"},
+    )  # fmt: skip
+
+
 def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder) -> None:
     folder.edit(lambda study: study.update(place={"planner": "piper"}))
     assert tables_of(folder.stale()) == PLANNED
-    folder.run()
-    plans = pd.read_parquet(folder.path / "results/plans/paper/tiny.parquet")
+
+
+def test_what_another_planner_finds_is_said_to_be_its_own(changed: Folder) -> None:
+    plans = pd.read_parquet(changed.path / "results/plans/paper/tiny.parquet")
     by_chip = plans.groupby("architecture")["planner"].agg(set)
     assert {"piper"} in by_chip.tolist(), "what may be the answer is planned by that planner alone"
-    report = (folder.path / "results/report/report.md").read_text()
+    report = (changed.path / "results/report/report.md").read_text()
     assert "By the planner Piper, which the certificate does not cover" in report
+
+
+def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(changed: Folder) -> None:
+    report = (changed.path / "results/report/report.md").read_text()
+    assert "big" in report
+    assert "infeasible" in report.lower() or "does not fit" in report.lower()
 
 
 def test_every_plan_is_simulated(finished: Folder) -> None:
@@ -261,23 +265,6 @@ def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     assert run.returncode != 0
     assert "3 does not divide scenarios.paper.global_batch 32" in run.output
     assert "Traceback" not in run.output
-
-
-@pytest.mark.long
-def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder) -> None:
-    big = yaml.safe_load((folder.path / "tiny.yaml").read_text())
-    big |= {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
-    (folder.path / "big.yaml").write_text(yaml.safe_dump(big))
-
-    def add(study: dict) -> None:
-        study["workloads"]["big"] = {"model": "./big.yaml", "sequence": 64}
-        study["models"].append("big")
-
-    folder.edit(add)
-    folder.run()
-    report = (folder.path / "results/report/report.md").read_text()
-    assert "big" in report
-    assert "infeasible" in report.lower() or "does not fit" in report.lower()
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import pytest
 
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import STUDY, Folder
+from tests.workflow.studies import FAST
 
 pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
@@ -23,9 +24,10 @@ OTHER = LARGER | {
 
 
 @pytest.fixture(scope="session")
-def several(prepare: Prepare) -> Folder:
-    """Return a folder in which the small study has run for three clusters."""
-    return prepare("several", scenarios={"paper": PAPER, "larger": LARGER, "other": OTHER})
+def several(prepare: Prepare, finished: Folder) -> Folder:
+    """Return a folder in which the small study has run for one cluster, and then for three."""
+    scenarios = {"paper": PAPER, "larger": LARGER, "other": OTHER}
+    return prepare("several", like=finished, scenarios=scenarios, readings={"fast": FAST})
 
 
 def results_of(folder: Folder) -> pd.DataFrame:
@@ -35,6 +37,13 @@ def results_of(folder: Folder) -> pd.DataFrame:
 
 
 def test_the_first_scenario_is_not_touched_by_the_others(several: Folder, finished: Folder) -> None:
+    """None of its jobs ran again, and its part of the report is the same."""
+    logs = {
+        path: path.relative_to(finished.path)
+        for path in (finished.path / "results/logs").rglob("tp1-b2/*.log")
+    }
+    assert logs
+    assert all(path.read_bytes() == (several.path / log).read_bytes() for path, log in logs.items())
     alone, together = finished.tables(), several.tables()
     shared = [path for path in alone if path.split("/")[0] not in ("report", "readings")]
     assert len(shared) > 10
