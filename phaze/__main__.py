@@ -11,6 +11,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands.calibrate import calibrate
 from phaze.commands.certify import certify
+from phaze.commands.emit import emit, read
 from phaze.commands.export import export
 from phaze.commands.map import map_stages
 from phaze.commands.partition import partition
@@ -31,8 +32,8 @@ app = typer.Typer(
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
 VERBS = (
-    plan, certify, space, extract, estimate, schedule, place, simulate, validate, calibrate, partition,
-    export, trace, status,
+    plan, certify, emit, read, space, extract, estimate, schedule, place, simulate, validate, calibrate,
+    partition, export, trace, status,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

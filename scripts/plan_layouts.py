@@ -3,12 +3,12 @@
 from functools import partial
 from pathlib import Path
 
-from phaze.base.files import atomic_path
 from phaze.base.job import logged
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.study import proof_row, ranked_rows
-from phaze.plan.lowered import load_machine
+from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
+from phaze.spec.systems import stack_for
 from phaze.spec.training_plan import AskedPlan
 from phaze.tables import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
@@ -19,12 +19,11 @@ Plain = dict[str, object]
 def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, folder: Path) -> None:
     """Plan, and write the ranked layouts, what proves them, and the plan as a file for other commands."""
     study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
-    machine = load_machine(size.system, folder, devices=size.devices)
     question = AskedPlan.parse(
         {
             "model": model,
             "system": size.system,
-            "stack": study.stack or machine.stack.name,
+            "stack": study.stack or stack_for(size.system, study.runtime, folder),
             "devices": size.devices,
             "global_batch": study.global_batch,
             "sequence": study.sequence,
@@ -35,9 +34,8 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, f
     planner = TrainingPlanner(question, partial(interval, folder=folder), study.gap, folder)
     answer = planner.answer(planner.search({}, study.top))
     RankedLayouts.save(ranked_rows(size, answer), outputs["ranked_layouts"])
-    LayoutProofs.save(proof_row(size, answer, machine), outputs["layout_proofs"])
-    with atomic_path(Path(outputs["plan"])) as temporary:
-        temporary.write_text(answer.model_dump_json(indent=2) + "\n")
+    LayoutProofs.save(proof_row(size, answer, planner.question.machine), outputs["layout_proofs"])
+    write_document(answer, Path(outputs["plan"]))
 
 
 if __name__ == "__main__":

@@ -34,10 +34,6 @@ class RuntimeOption(StrEnum):
     TORCHTITAN = "torchtitan"
 
 
-STACKS = {RuntimeOption.MEGATRON: "megatron-core", RuntimeOption.TORCHTITAN: "torchtitan"}
-"""Software stacks of runtimes, where the system's own is of another one."""
-
-
 def plan(
     model: Annotated[
         str, typer.Argument(help="Spec in config/models, or path of one or of a Hugging Face config.json.")
@@ -129,14 +125,13 @@ def _questions(
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.config import load_transformer
-    from phaze.spec.systems import load_cluster, load_stack, sized
+    from phaze.spec.systems import load_cluster, load_stack, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
     model, system, stack = names
     spec = load_transformer(model, "plan")
     cluster = load_cluster(system)[0]
-    own = cluster.stack if cluster.stack and cluster.stack.startswith(runtime.value) else STACKS[runtime]
-    chosen = stack or own
+    chosen = stack or stack_for(system, runtime.value)
     load_stack(chosen)
     tokens = spec.usual_sequence if sequence is None else sequence
     spec.check_sequence(tokens, "plan")

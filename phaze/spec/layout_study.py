@@ -33,7 +33,7 @@ class LayoutStudy(Noun):
     runtime: Literal["megatron", "torchtitan"] = "megatron"
     """Software whose rules a layout keeps."""
     stack: Location | None = None
-    """Software stack, a file in config/stacks; the system's own unless given."""
+    """Software stack, a file in config/stacks; the system's own, or the runtime's, unless given."""
     gap: Part = 0.005
     """Share of the best plan's time by which a better one may be faster when the search ends."""
     top: PositiveInt = 10

@@ -12,6 +12,9 @@ from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
+STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan"}
+"""Software stacks of runtimes, where a system's own is of another one."""
+
 
 def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
     """System of config/systems by name, or of a YAML file by path, with a flat network.
@@ -152,6 +155,12 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (_stack_path(cluster.stack, folder),)
     return path, _device_path(cluster.device, folder, path.parent), *stack
+
+
+def stack_for(system: str, runtime: str, folder: Path = FOLDER) -> str:
+    """Software stack of a runtime on a system: the system's own where it is of that runtime."""
+    own = load_cluster(system, folder)[0].stack or ""
+    return own if own.startswith(runtime) else STACKS[runtime]
 
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:

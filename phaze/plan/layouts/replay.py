@@ -8,6 +8,7 @@ from phaze.layout import Layout
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.words import shape
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.training_plan import TrainingPlan
@@ -26,16 +27,9 @@ class ReplayedPlan:
     @classmethod
     def of(cls, planned: TrainingPlan) -> ReplayedPlan:
         """Plan of a file; PhazeError for one that its runtime cannot run, or that does not hold the model."""
-        question, asked = question_of(planned.question), planned.question
-        layout = Layout(**planned.layout.model_dump(exclude={"schedule", "pipeline_layout"}))
-        schedule = planned.layout.schedule
-        blocks = tuple(stage.layers for stage in planned.stages)
-        again = tuple(stage.recomputed for stage in planned.stages)
-        recipe = Recipe(asked.model, asked.sequence, asked.global_batch, layout, schedule, blocks, again)
+        recipe, question = recipe_of(planned), question_of(planned.question)
         recipe.check(question.runtime)
-        return cls(
-            planned, PricedLayout(question, question.divided(layout, schedule), Division(blocks, again))
-        )
+        return cls(planned, priced_recipe(recipe, question))
 
     @property
     def same(self) -> bool:
@@ -74,3 +68,23 @@ class ReplayedPlan:
         parts = ", ".join(f"{name} {part_s / time_s:.1%}" for name, part_s in ranked if part_s > 0)
         memory = ", ".join(f"{rank.peak_gib:.3g}" for rank in self.now.memory)
         return "\n".join([self.which(), times, parts, f"GiB by pipeline rank: {memory}"])
+
+
+def recipe_of(planned: TrainingPlan) -> Recipe:
+    """Run that a plan says, as runtimes are told it."""
+    asked = planned.question
+    return Recipe(
+        asked.model,
+        asked.sequence,
+        asked.global_batch,
+        Layout(**planned.layout.model_dump(exclude={"schedule", "pipeline_layout"})),
+        planned.layout.schedule,
+        tuple(stage.layers for stage in planned.stages),
+        tuple(stage.recomputed for stage in planned.stages),
+    )
+
+
+def priced_recipe(recipe: Recipe, question: PlanQuestion) -> PricedLayout:
+    """Price of a run on the machine of a question."""
+    divided = question.divided(recipe.layout, recipe.schedule)
+    return PricedLayout(question, divided, Division(recipe.blocks, recipe.recomputed))

@@ -1,0 +1,118 @@
+"""Write a plan as a runtime is told it, and price a run from what a runtime is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.base.errors import PhazeError
+from phaze.commands import options
+from phaze.commands.output import refuse_outputs, telling, write_or_print
+from phaze.commands.plan import RuntimeOption
+
+if TYPE_CHECKING:
+    from phaze.runtimes.flags import Emitted
+    from phaze.runtimes.recipe import Recipe
+
+ForOption = Annotated[RuntimeOption, typer.Option("--for", help="Runtime that is told.")]
+
+
+def emit(
+    planned: Annotated[Path, typer.Argument(metavar="PLAN", help="File of a plan, as plan -o writes it.")],
+    runtime: ForOption,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File; else printed. Others lie beside it.")
+    ] = None,
+) -> None:
+    """Write a plan as flags of Megatron-LM, or as a configuration of torchtitan.
+
+    What the runtime will do otherwise is said on standard error.
+    """
+    refuse_outputs(out, reads=(planned,))
+    from phaze.plan.layouts.replay import recipe_of
+    from phaze.spec.documents import read_as
+    from phaze.spec.training_plan import TrainingPlan
+
+    found = _emitted(recipe_of(read_as(TrainingPlan, planned)), runtime)
+    for number, (name, text) in enumerate(found.files.items()):
+        path = out if out is None or not number else out.with_name(name)
+        if number and out is not None:
+            refuse_outputs(path, reads=(planned, out))
+        write_or_print(text, path)
+    for sentence in found.beyond:
+        typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
+
+
+def _emitted(recipe: Recipe, runtime: RuntimeOption) -> Emitted:
+    from phaze.runtimes.megatron_flags import emit_megatron
+    from phaze.runtimes.torchtitan_config import emit_torchtitan
+
+    return emit_megatron(recipe) if runtime is RuntimeOption.MEGATRON else emit_torchtitan(recipe)
+
+
+def read(
+    told: Annotated[
+        Path, typer.Argument(metavar="FLAGS", help="Flags of Megatron-LM, or a configuration of torchtitan.")
+    ],
+    runtime: ForOption,
+    system: Annotated[
+        str, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
+    ],
+    devices: Annotated[
+        int | None, typer.Option(help="Devices that train; those that torchrun is told unless given.", min=1)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Model, for torchtitan, whose flags do not say it.")
+    ] = None,
+    stack: Annotated[str | None, typer.Option(help="File in config/stacks, or path of one.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
+    recipe = _recipe(told, runtime, devices, model)
+    from phaze.plan.layouts.answer import RUNTIMES
+    from phaze.plan.layouts.question import PlanQuestion
+    from phaze.plan.layouts.replay import priced_recipe
+    from phaze.plan.layouts.words import shape
+    from phaze.plan.lowered import load_machine
+    from phaze.spec.systems import stack_for
+    from phaze.validate.intervals import interval
+
+    with telling("read"):
+        chosen = stack or stack_for(system, runtime.value)
+        machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
+        priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[runtime.value]))
+        row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
+    if as_json:
+        typer.echo(json.dumps(row.model_dump(mode="json"), indent=1))
+        return
+    typer.echo(
+        f"{recipe.model.name} on {recipe.layout.devices:,} devices of {system}: "
+        f"{shape(row.layout, row.recomputed_layers)}\n"
+        f"{row.time_s:.5g} s a step, four of five runs like it {row.time_s_low:.4g} to "
+        f"{row.time_s_high:.4g}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"MFU {row.mfu:.1%}, most time {row.bound_by}\n"
+        f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}"
+    )
+
+
+def _recipe(told: Path, runtime: RuntimeOption, devices: int | None, model: str | None) -> Recipe:
+    """Run of a file of flags; flags of which nothing is priced are named on standard error."""
+    from phaze.base.files import read_text
+    from phaze.runtimes.megatron_flags import read_megatron
+    from phaze.runtimes.torchtitan_read import read_torchtitan
+    from phaze.spec.config import load_transformer
+
+    text = read_text(told)
+    if runtime is RuntimeOption.MEGATRON:
+        if model is not None:
+            raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
+        recipe, unread = read_megatron(text, devices, told.stem)
+        if unread:
+            typer.echo(f"read: not priced: {', '.join(unread)}", err=True)
+        return recipe
+    if model is None or devices is None:
+        raise PhazeError("read: torchtitan is not told model and devices: give --model and --devices")
+    return read_torchtitan(text, load_transformer(model, "read"), devices)

@@ -1,0 +1,30 @@
+"""Plans as runtimes are told them, and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+
+RUN = CliRunner()
+TOLD = {"megatron": [], "torchtitan": ["--model", "llama-3.1-8b"]}
+
+
+@pytest.mark.parametrize("runtime", TOLD)
+def test_what_a_runtime_is_told_is_read_back_as_the_same_run(runtime: str, tmp_path: Path) -> None:
+    plan, told = tmp_path / "plan.json", tmp_path / "told.txt"
+    asked = ["plan", "llama-3.1-8b", "--system", "h100", "--devices", "16", "--global-batch", "16"]
+    asked += ["--sequence", "2048", "--runtime", runtime, "--fix", "pp=2,zero=0,recompute=none", "--top", "1"]
+    made = RUN.invoke(app, [*asked, "-o", str(plan)], catch_exceptions=False)
+    assert made.exit_code == 0
+    emitted = RUN.invoke(app, ["emit", str(plan), "--for", runtime, "-o", str(told)], catch_exceptions=False)
+    assert emitted.exit_code == 0
+    back = ["read", str(told), "--for", runtime, "--system", "h100", "--devices", "16", "--json"]
+    read = RUN.invoke(app, [*back, *TOLD[runtime]], catch_exceptions=False)
+    planned, found = json.loads(plan.read_text()), json.loads(read.stdout)
+    assert found["time_s"] == planned["time_s"]
+    assert found["layout"] == planned["layout"]
