@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
 BF16 = "bf16"
+SEQUENCE = 8192
+"""Tokens of a sample in most published pre-training; a model's longest is for later phases."""
 WORDS = {"true": 1, "false": 0}
 
 
@@ -46,7 +48,10 @@ def plan(
         str | None,
         typer.Option(help="Devices, several numbers with commas; the system's unless given."),
     ] = None,
-    sequence: options.SequenceOption = None,
+    sequence: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
+    ] = None,
     precision: Annotated[str, typer.Option(help="Precision of products: bf16.")] = BF16,
     top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 10,
     runtime: Annotated[RuntimeOption, typer.Option(help="Whose layouts.")] = RuntimeOption.MEGATRON,
@@ -133,7 +138,7 @@ def _questions(
     cluster = load_cluster(system)[0]
     chosen = stack or stack_for(system, runtime.value)
     load_stack(chosen)
-    tokens = spec.usual_sequence if sequence is None else sequence
+    tokens = min(spec.usual_sequence, SEQUENCE) if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
