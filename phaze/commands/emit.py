@@ -72,11 +72,11 @@ def read(
 ) -> None:
     """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
     recipe = _recipe(told, runtime, devices, model)
-    from phaze.plan.layouts.answer import RUNTIMES
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
     from phaze.plan.layouts.words import shape
     from phaze.plan.lowered import load_machine
+    from phaze.runtimes.known import RUNTIMES
     from phaze.spec.systems import stack_for
     from phaze.validate.intervals import interval
 
