@@ -105,7 +105,7 @@ class TrainingPlanner:
             priced = PricedLayout.of(self.question, found.plans[0])
             return Explained(fixed=own, best=self.row(priced), longer_s=priced.longer_s(first))
         if found.closest is None:
-            return Explained(fixed=own, reason=self.refused(first.chosen, fixed))
+            return Explained(fixed=own, reason=self.refused(fixed, first.chosen))
         nearest = self._nearest(found.closest)
         return Explained(
             fixed=own,
@@ -114,13 +114,14 @@ class TrainingPlanner:
             memory=tuple(nearest.memory),
         )
 
-    def refused(self, best: ChosenLayout, fixed: Fixed) -> str:
-        """Reason of the runtime against that of all layouts with fixed fields which is most like another."""
-        question = self.question
+    def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
+        """Reason of the runtime against layouts with fixed fields: of that which is most like another one."""
+        question, place = self.question, 0
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
-        own = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
-        own["recompute"] = grid.recomputes.index(best.recompute)
-        place = int(np.argmax(sum(getattr(grid, name) == own[name] for name in COLUMNS)))
+        if best is not None:
+            own = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
+            own["recompute"] = grid.recomputes.index(best.recompute)
+            place = int(np.argmax(sum(getattr(grid, name) == own[name] for name in COLUMNS)))
         reason = question.runtime.why_not(question.task, grid.layout(place), grid.schedule_of(place))
         return reason or f"{question.runtime.name}: no layout with these fields is legal"
 
@@ -136,8 +137,7 @@ class TrainingPlanner:
     def _unfit(self, found: LayoutPlans) -> UnfitPlan:
         certificate = certificate_of(found.certificate)
         if found.closest is None:
-            rules = ", ".join(f"{name} {count:,}" for name, count in certificate.illegal.items())
-            reason = f"{self.asked.runtime} can run none of {certificate.layouts:,} layouts: {rules}"
+            reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
             return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
         nearest, lacking_gib = self._nearest(found.closest), found.closest[2] / GIB
         return UnfitPlan(

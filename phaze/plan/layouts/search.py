@@ -239,7 +239,10 @@ def plan_layouts(
 def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float] | None:
     if not len(grid):
         return None
-    # What may fit by its bound was looked at, and does not.
-    lacking = np.where(bounds.fits, np.inf if not bounds.fits.all() else 0.0, bounds.lacking_bytes)
+    # What may fit by its bound was looked at, and does not. Interleaved stages hold no less than others, and
+    # their bounds are looser.
+    looser = (bounds.fits, bounds.fits | (grid.vp > 1))
+    out = next((one for one in reversed(looser) if not one.all()), np.zeros(len(grid), np.bool_))
+    lacking = np.where(out, np.inf, bounds.lacking_bytes)
     place = int(np.argmin(lacking))
     return grid.layout(place), grid.schedule_of(place), float(bounds.lacking_bytes[place])
