@@ -14,6 +14,7 @@ from phaze.cost.network.network import Levels
 from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.plan import Machine
+from phaze.plan.price import COMMUNICATION, price
 from phaze.spec.system import Stack
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
@@ -137,6 +138,17 @@ def test_zero_shares_what_its_stage_says() -> None:
     weights, optimizer = found[0].weights_gib, found[0].optimizer_gib
     assert [one.optimizer_gib / optimizer for one in found] == pytest.approx([1, 1 / 4, 1 / 4, 1 / 4])
     assert [one.weights_gib / weights for one in found] == pytest.approx([1, 1, 5 / 8, 1 / 4])
+
+
+def test_parts_of_a_step_are_all_of_it_where_replicas_share_gradients_and_weights() -> None:
+    """What hides behind passes is no part; what does not is an exchange of replicas, not of slices."""
+    for zero in (2, 3):
+        for overlap in ((), ("dp",)):
+            run = changed(SMALL, zero=zero, tp=1, pp=1, dp=8, gpus=8, overlap=overlap)
+            one = price(plan_of_run(run, machine()), machine())
+            assert sum(one.shares.values()) == pytest.approx(1)
+            assert one.shares[COMMUNICATION[0]] == 0
+            assert one.shares["gradient synchronisation"] > 0
 
 
 def test_overlapped_synchronisation_is_never_slower() -> None:

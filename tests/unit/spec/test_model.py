@@ -109,6 +109,16 @@ def test_flops_per_token_are_those_of_palm() -> None:
     assert gpt2.flops_per_token(1024) == 6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024
 
 
+def test_a_token_is_multiplied_with_every_matrix_once_and_attends_to_others() -> None:
+    """Of the parameters the matrices: not the embedding, nor norms (2 of a block and the last one)."""
+    model = load_transformer("llama-3.1-8b", "test")
+    norms = (2 * model.layers + 1) * model.hidden
+    matrices = model.parameters - model.embedding_parameters - norms
+    for attended in (0, 4096, 8192):
+        scores = 2 * model.layers * model.query_width * attended
+        assert model.products_per_token(attended) == matrices + scores
+
+
 def test_a_model_survives_json() -> None:
     """Every spec that comes with phaze is named by its file, and the same when passed by value."""
     paths = sorted(SPECS.glob("*.yaml"))
