@@ -8,8 +8,9 @@ from snakemake.utils import min_version
 sys.path.insert(0, str(workflow.basedir))
 
 from phaze.layout import KEY_PATTERN, Layout
-from phaze.spec.config import check_config_files, let_jobs_import, load_settings
+from phaze.spec.config import check_config_files, load_settings
 from phaze.base.errors import PhazeError
+from phaze.base.job import let_jobs_import
 from phaze.base.occupancy import begin_run, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
 

@@ -127,3 +127,9 @@ class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """`error: message`."""
         return f"{record.levelname.lower()}: {record.getMessage()}"
+
+
+def let_jobs_import(folder: Path) -> None:
+    """Let the jobs of a workflow import phaze from a folder, also inside a conda environment without it."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, known)])

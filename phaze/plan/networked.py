@@ -27,8 +27,9 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
 from phaze.plan.plan import Plan, Way
-from phaze.plan.price import LinkUse, Tensors, charged_s, pipeline_of
+from phaze.plan.price import LinkUse, charged_s
 from phaze.plan.replay import Replay, planned_on, replay
+from phaze.plan.stage_costs import Tensors, pipeline_of
 
 MOST = 1_000_000
 """Messages of slices that are worth their time; of long pipelines an all-reduce stands for several."""

@@ -41,7 +41,8 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.steady import ideal_time_s, time_per_microbatch_s
 from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage, StageWork
-from phaze.plan.price import Price, batch_s, pipeline_of, silent
+from phaze.plan.price import Price, batch_s, silent
+from phaze.plan.stage_costs import pipeline_of
 from phaze.tables import PARTS, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN, TIMED
 

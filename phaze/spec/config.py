@@ -5,7 +5,6 @@ fails if they are out of step with the code.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -375,12 +374,6 @@ def _check_area_limits(settings: Settings, source: str) -> None:
                 f"{source}: scenarios.{name}.area_limit_mm2: {limit!r} is not among architectures.named "
                 f"{sorted(settings.architectures)}; give a number in mm2 or one of them"
             )
-
-
-def let_jobs_import(folder: Path) -> None:
-    """Let the jobs of a workflow import phaze from a folder, also inside a conda environment without it."""
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, known)])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -41,7 +41,7 @@ REPAIRS = 6
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDivision:
     """A division that fits, and the seconds of its step."""
 
     division: Division
@@ -58,7 +58,7 @@ class DivisionSearch:
     """Seconds of a plan that is known; divisions that take longer need not be told apart."""
     bound_s: float = 0.0
     """No division takes less; infinite where none fits."""
-    found: Found | None = None
+    found: FoundDivision | None = None
     relaxed: bool = False
     """The bound does not rise any further with parts of blocks."""
     done: bool = False
@@ -256,7 +256,7 @@ class DivisionSearch:
         timeline = self.divided.timeline(division)
         over: Floats = timeline.peak_bytes - self.limit_bytes
         if (over <= 0).all() and (self.found is None or timeline.time_s < self.found.time_s):
-            self.found = Found(division, timeline.time_s)
+            self.found = FoundDivision(division, timeline.time_s)
         return over
 
     def _leaner(self, division: Division, over: Floats) -> Division:

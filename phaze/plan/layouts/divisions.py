@@ -21,7 +21,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.given import Lowering
 from phaze.plan.plan import Plan, Stage
-from phaze.plan.price import pipeline_of, stage_cost
+from phaze.plan.stage_costs import pipeline_of, stage_cost
 
 Place = Literal["first", "middle", "last", "whole"]
 """Where a stage is: with the embedding, between, with the head, with both."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
-from phaze.plan.layouts.division_search import DivisionSearch, Found
+from phaze.plan.layouts.division_search import DivisionSearch, FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.runtimes.grid import LayoutGrid
@@ -35,7 +35,7 @@ class PlannedLayout:
     """A layout with the best division found of it."""
 
     divided: DividedLayout
-    found: Found
+    found: FoundDivision
 
     @property
     def layout(self) -> Layout:
