@@ -19,10 +19,13 @@ from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import JobKind, borders, durations, overlap_s
 from phaze.pipeline.graph import EventGraph, all_jobs, event_graph, fetches_ahead
 from phaze.pipeline.longest_path import ADVICE
-from phaze.pipeline.orders import Jobs, Key
+from phaze.pipeline.orders import Jobs
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 from tests.oracles.links import Idle, Machine, Process, Task, Transfer
+
+Key = tuple[JobKind, int, int]
+"""Kind, stage, and microbatch or batch of a job."""
 
 Message = tuple[JobKind, int, int, int]
 """A job and the replica that tells it that it may start; 0 where only one does."""

@@ -1,0 +1,119 @@
+"""Costs of the pipeline stages of a plan on a machine: what its pipeline is simulated with.
+
+Layers bring their seconds and bytes; here tensors between stages take what the network needs for them, and
+gradients, weights and optimizer states are shared as ZeRO says.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from phaze.layout import Group, Layout
+from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
+from phaze.pipeline.schedules import SCHEDULES
+from phaze.plan.plan import Machine, Plan, Stage
+
+Tensors = Literal["longest", "all"]
+"""How long tensors between stages are on their way: as long as the largest that enters the stage; or one
+after the other on the link of the stage, while operators share the HBM of their device as well."""
+
+
+def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipeline:
+    """Pipeline of a plan, with what lies between its stages as said."""
+    groups = [stage.layout for stage in plan.stages[: plan.depth]]
+    return Pipeline(
+        tuple(stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))),
+        plan.microbatches,
+        plan.schedule,
+        chunks=plan.layout.vp,
+        data=plan.data,
+        tensor=tuple(layout.tp * layout.cp for layout in groups),
+        transfers=plan.execution.transfers,
+        overlap_sync=plan.execution.overlap_sync,
+        early_recompute=plan.execution.early_recompute,
+    )
+
+
+def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -> StageCost:
+    """Seconds and bytes of the q-th stage of a plan, with what lies between it and its neighbours."""
+    stage, zero = plan.stages[q], plan.stages[q].layout.zero
+    splits = SCHEDULES[plan.schedule].splits
+    held = [
+        one.held_s(machine.hbm_bytes_per_s) if tensors == "all" else one.seconds
+        for one in stage.passes.values()
+    ]
+    reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
+    activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
+    cost = StageCost(
+        forward_s=held[0],
+        backward_s=held[2],
+        weight_s=min(stage.weight_s, held[2]) if splits else 0.0,
+        recompute_s=held[1],
+        send_activation_s=activation_s,
+        send_gradient_s=gradient_s,
+        sync_s=_sync_s(plan, machine, q),
+        update_s=stage.update_bytes / machine.hbm_bytes_per_s,
+        gather_s=_gather_s(plan, stage, held[0], gather_s) if zero in (1, 2) else 0.0,
+        operators=stage.pieces or stage.layers,
+        stash_bytes=stage.stash_bytes,
+        work_bytes=stage.work_bytes,
+        fixed_bytes=stage.fixed_bytes,
+    )
+    if zero < 2:
+        return cost
+    return with_exchanges(cost, gather_s if zero == 3 else 0.0, reduce_s, overlap=plan.execution.overlap_sync)
+
+
+def _gather_s(plan: Plan, stage: Stage, forward_s: float, gather_s: float) -> float:
+    """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what the first forward
+    pass does not hide, and the first piece.
+    """
+    if not plan.execution.overlap_sync:
+        return gather_s
+    return max(gather_s - forward_s, gather_s / (stage.pieces or stage.layers))
+
+
+def _exchange_s(
+    stage: Stage, machine: Machine, kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+) -> float:
+    """Time in which replicas exchange the gradients or the weights of a stage."""
+    size = stage.weight_bytes if kind == "all_gather" else stage.gradient_bytes or stage.weight_bytes
+    return machine.network.seconds(kind, size, stage.layout.group("dp-cp"))
+
+
+def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
+    """Time to synchronise gradients once per batch.
+
+    From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage add.
+    """
+    stage = plan.stages[q]
+    zero = stage.layout.zero
+    found = 0.0 if zero >= 2 else _exchange_s(stage, machine, "reduce_scatter" if zero else "all_reduce")
+    if stage.tied_bytes and plan.depth > 1:
+        apart = (plan.depth - 1) * stage.layout.group("pp").stride
+        found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, apart))
+    return found
+
+
+def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
+    """Seconds on the way of what the next stage needs, and of gradients for the one before."""
+    sent, returned = 0.0, 0.0
+    if q + 1 < len(plan.stages):
+        later = plan.stages[q + 1]
+        sent = later.arriving_bytes if tensors == "all" else later.longest_arriving_bytes
+    if q > 0:
+        earlier = plan.stages[q - 1]
+        returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
+    layout = plan.stages[q].layout
+    return _send_s(plan, machine, layout, sent), _send_s(plan, machine, layout, returned)
+
+
+def _send_s(plan: Plan, machine: Machine, layout: Layout, size_bytes: float) -> float:
+    """Time of a tensor from a stage to one beside it, and there, where it is scattered, to all."""
+    if not size_bytes:
+        return 0.0
+    network, pair = machine.network, Group(2, layout.group("pp").stride)
+    if not plan.execution.scattered or layout.cuts_sequence:
+        return network.seconds("send", size_bytes, pair)
+    scattered_s = network.seconds("send", size_bytes / layout.tp, pair)
+    return scattered_s + network.seconds("all_gather", size_bytes, layout.group("tp"))
