@@ -167,10 +167,23 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.spec.stages import StoredStages
     from phaze.workload.operator_graphs import stage_graph
 
+    _refuse_training_plan(task.source)
     stored = read_as(StoredStages, task.source)
     mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
     file = stored_mapping(mapped, stored.model, task.topology, task.settings)
     return file, mapped, mapped.best
+
+
+def _refuse_training_plan(file: Path) -> None:
+    from phaze.base.errors import PhazeError
+    from phaze.spec.plain import read_json
+
+    found = read_json(file)
+    if isinstance(found, dict) and found.get("format") == "phaze-plan":
+        raise PhazeError(
+            f"{file}: is a plan of `plan`, whose runtime numbers the ranks of its layout itself; map takes "
+            "stages of `partition`, or plans of a study"
+        )
 
 
 def _map_plan(

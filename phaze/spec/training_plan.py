@@ -100,9 +100,9 @@ class RankedPlan(Noun):
     time_s: Result
     """Seconds of a step."""
     time_s_low: Result
-    """Four of five measured runs are predicted to take longer than this."""
+    """Lower end of the interval in which four of five runs like it are to lie."""
     time_s_high: Result
-    """Four of five measured runs are predicted to take no longer: the upper end of the same interval."""
+    """Upper end of that interval."""
     tokens_per_s_per_device: Result
     """Throughput of a device."""
     mfu: Result

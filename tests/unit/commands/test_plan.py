@@ -82,6 +82,8 @@ def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_p
     assert json.loads(trace.read_text())["traceEvents"]
     with pytest.raises(PhazeError, match="--planner is for a plan of a study"):
         run("simulate", str(out), "--planner", "phaze")
+    with pytest.raises(PhazeError, match="is a plan of `plan`"):
+        run("map", str(out), "--topology", "two-level")
 
 
 def test_a_file_whose_stages_do_not_hold_the_model_is_refused(
