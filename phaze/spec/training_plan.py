@@ -202,6 +202,8 @@ class TrainingPlan(RankedPlan):
     """The ranked table: this plan and the next ones by their time."""
     next_longer_s: dict[Label, Finite]
     """Seconds by which parts of a step of the next plan are longer, the largest first."""
+    rests_on: tuple[str, ...] = ()
+    """Assumptions without which another one of the first plans would be the fastest."""
     what_if: tuple[WhatIf, ...] = ()
     """What would make it faster."""
     explained: Explained | None = None

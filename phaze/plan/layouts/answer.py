@@ -17,7 +17,7 @@ from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
-from phaze.plan.layouts.what_if import what_if
+from phaze.plan.layouts.what_if import rests_on, what_if
 from phaze.plan.lowered import load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
@@ -84,6 +84,7 @@ class TrainingPlanner:
             certificate=certificate_of(found.certificate),
             alternatives=rows,
             next_longer_s=priced[1].longer_s(first) if len(priced) > 1 else {},
+            rests_on=tuple(rests_on(priced)),
             what_if=tuple(what_if(self.asked.system, first, self.folder)),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.question.runtime),

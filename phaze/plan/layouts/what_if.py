@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from phaze.cost.network.fabric import network_of
+from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
@@ -20,6 +21,8 @@ from phaze.spec.training_plan import WhatIf
 MORE = 1.1
 """Of memory, bandwidths and clock."""
 BATCHES = 2
+COMPARED = 5
+"""Plans of which the fastest is looked for under other assumptions."""
 WIDTHS = ("tp", "cp", "pp", "dp")
 """Fields that a plan keeps where it is planned again."""
 
@@ -37,6 +40,23 @@ def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[
     batch = replace(task, global_batch=BATCHES * task.global_batch)
     time_s = _again(plan, replace(plan.question, task=batch, _lowerings={})).price.time_s
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
+
+
+def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
+    """Sentences on assumptions without which another one of the first plans would be the fastest."""
+    question, beside = plans[0].question, plans[:COMPARED]
+    stack = question.machine.stack
+    for name in stack.overlap:
+        own = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != name)})
+        machine = replace(question.machine, stack=own)
+        asked = replace(question, machine=machine, _lowerings={})
+        times_s = [_again(plan, asked).price.time_s for plan in beside]
+        best = times_s.index(min(times_s))
+        if best:
+            yield (
+                f"if {HIDDEN[name]} did not hide behind computing, plan {best + 1} would be the fastest, "
+                f"{times_s[best]:.4g} s against {times_s[0]:.4g} s"
+            )
 
 
 def _again(plan: PricedLayout, question: PlanQuestion) -> PricedLayout:

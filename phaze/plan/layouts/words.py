@@ -122,6 +122,7 @@ def _best(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         f"{plan.time_s_high:.4g} s; stages {plan.layout.pipeline_layout}; its fullest rank holds "
         f"{plan.fullest_gib:.1f} of {hbm_gib:g} GiB"
     )
+    yield from plan.rests_on
     if plan.tokens is not None and plan.days is not None:
         low, high = (plan.days * time_s / plan.time_s for time_s in (plan.time_s_low, plan.time_s_high))
         yield f"{plan.days:.4g} days for {plan.tokens:.4g} tokens ({low:.4g} to {high:.4g})"
