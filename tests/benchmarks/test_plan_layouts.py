@@ -1,0 +1,101 @@
+"""Speed of the search over layouts; `pytest tests/benchmarks --benchmark-enable` measures it.
+
+Without measuring there are fewer devices, and of published layouts the first of the newest table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import process_time
+from typing import Any
+
+import pytest
+
+from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.search import PlannedLayout, plan_layouts
+from phaze.plan.lowered import load_machine
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import TrainingTask
+from phaze.runtimes.space import legal_space
+from phaze.spec.config import load_transformer
+from tests.unit.plan.layouts.published import published_layouts
+
+Benchmark = Callable[..., Any]
+SIZES = {"llama-3.1-8b": (64, 128), "llama-3.1-70b": (1024, 1024), "llama-3.1-405b": (16384, 2048)}
+"""Devices and samples of a batch."""
+FEW = 8
+SEQUENCE = 8192
+
+
+def question_of(model: str, devices: int, batch: int) -> PlanQuestion:
+    """Return the question for a Llama on H100."""
+    task = TrainingTask(load_transformer(model, "benchmark"), SEQUENCE, batch, devices)
+    return PlanQuestion(task, load_machine("h100", devices=devices), MEGATRON)
+
+
+@dataclass
+class Clock:
+    """Seconds of the processor until the first plan was known."""
+
+    started_s: float = field(default_factory=process_time)
+    first_s: float = 0.0
+
+    def __call__(self, _: PlannedLayout) -> None:
+        self.first_s = self.first_s or process_time() - self.started_s
+
+
+def sized(benchmark: Any, model: str) -> PlanQuestion:
+    """Return the question of a model: of few layers on few devices unless it is measured."""
+    if benchmark.enabled:
+        return question_of(model, *SIZES[model])
+    small = question_of("llama-3.1-8b", FEW, FEW)
+    model_ = small.task.model.model_copy(update={"layers": 4})
+    return PlanQuestion(TrainingTask(model_, SEQUENCE, FEW, FEW), small.machine, MEGATRON)
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_bounds_of_all_layouts(model: str, benchmark: Benchmark) -> None:
+    question = sized(benchmark, model)
+    grid = legal_space(question.runtime, question.task).grid
+    bounds = bound_layouts(question, grid)  # compiled, and kernels known
+    found = benchmark(bound_layouts, question, grid)
+    assert (found.time_s == bounds.time_s).all()
+    if benchmark.enabled:  # type: ignore[attr-defined]
+        seconds = benchmark.stats.stats.min  # type: ignore[attr-defined]
+        benchmark.extra_info.update(layouts=len(grid), layouts_per_s=len(grid) / seconds)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
+    """From the question on, kernels unknown; compiled code is there."""
+    plan_layouts(sized(benchmark, "llama-3.1-8b"), {"tp": 1, "cp": 1})
+    clocks: list[Clock] = []
+
+    def plan() -> float:
+        clocks.append(Clock())
+        return plan_layouts(sized(benchmark, model), on_better=clocks[-1]).certificate.gap
+
+    gap = benchmark.pedantic(plan, rounds=1)  # type: ignore[attr-defined]
+    benchmark.extra_info.update(first_plan_s=clocks[-1].first_s, gap=gap)  # type: ignore[attr-defined]
+    assert 0 <= gap < 1
+    assert clocks[-1].first_s > 0
+
+
+def test_published_layouts_beside_plans(benchmark: Benchmark) -> None:
+    """The plan ranked first is at most as slow as the published layout; how much faster is in the extra info."""
+    every = list(published_layouts())
+    rows = every if benchmark.enabled else [one for one in every if one.row.runs[0].gpus == 48]  # type: ignore[attr-defined]
+
+    def ratios() -> dict[str, float]:
+        found = {}
+        for one in rows:
+            question = one.question
+            best_s = plan_layouts(question, wanted=1).plans[0].found.time_s
+            found[f"{one.source} {one.label}"] = one.fastest(question)[1] / best_s
+        return found
+
+    found = benchmark.pedantic(ratios, rounds=1)  # type: ignore[attr-defined]
+    benchmark.extra_info.update(published_over_planned=found)  # type: ignore[attr-defined]
+    assert min(found.values()) >= 1

@@ -1,0 +1,23 @@
+"""Plans of the search beside the layouts of published runs, under the same price."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from phaze.plan.layouts.search import plan_layouts
+from tests.unit.plan.layouts.published import PublishedLayout, published_layouts
+
+DEVICES = 100
+SMALL = [one for one in published_layouts() if one.row.runs[0].gpus < DEVICES]
+
+
+@pytest.mark.parametrize("one", SMALL, ids=lambda one: f"{one.label}-{one.source}")
+def test_the_first_plan_of_the_same_widths_is_at_most_as_slow(one: PublishedLayout) -> None:
+    """Benchmarks compare all rows, and over all widths."""
+    question = one.question
+    layout, published_s = one.fastest(question)
+    assert published_s < inf
+    best = plan_layouts(question, {"tp": layout.tp, "pp": layout.pp, "cp": 1}, wanted=1).plans[0]
+    assert best.found.time_s <= published_s
