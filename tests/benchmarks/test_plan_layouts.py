@@ -84,7 +84,7 @@ def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
 
 
 def test_published_layouts_beside_plans(benchmark: Benchmark) -> None:
-    """The plan ranked first is at most as slow as the published layout; how much faster is in the extra info."""
+    """The plan ranked first is at most as slow as the published layout; ratios are extra info."""
     every = list(published_layouts())
     rows = every if benchmark.enabled else [one for one in every if one.row.runs[0].gpus == 48]  # type: ignore[attr-defined]
 

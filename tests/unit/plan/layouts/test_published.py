@@ -9,7 +9,7 @@ import pytest
 from phaze.plan.layouts.search import plan_layouts
 from tests.unit.plan.layouts.published import PublishedLayout, published_layouts
 
-DEVICES = 100
+DEVICES = 64
 SMALL = [one for one in published_layouts() if one.row.runs[0].gpus < DEVICES]
 
 
