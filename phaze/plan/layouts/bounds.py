@@ -279,7 +279,7 @@ def blocks_within(
     blocks = 0.0
     for rank in range(depth):
         start, end = rank == 0, rank == depth - 1
-        room = limit - held[rank, 1] * row[8] - start * (row[10] + row[12]) - end * (row[11] + row[13])
+        room = limit - start * (row[10] + row[12]) - end * (row[11] + row[13])
         if room < 0:
             return 0.0
         passed = blocks if chunks == 1 else max((rank - 1) * max(few, 1), rank * (few + 1) - missing)
@@ -302,11 +302,12 @@ def blocks_within(
 def blocks_of_rank(row: Floats, held: Floats, room: float, spare_s: float, per_block_s: float) -> float:
     """Most blocks, and parts of them, for which a rank has room and seconds of a microbatch."""
     again, state, stash, saved = row[2], row[7], row[8], row[9]
-    full, lean = state + stash * held[0], state + stash * held[0] - saved * held[2]
+    full, lean = state + stash * held[0], state + (stash - saved) * held[0]
+    kept, bare = max(room - stash * held[1], 0.0), max(room - (stash - saved) * held[1], 0.0)
     here = spare_s / per_block_s
     if saved <= 0:
-        return float(min(here, room / full))
-    if here > room / full:
+        return float(min(here, kept / full))
+    if here > kept / full:
         freed = saved * held[2]
-        here = (spare_s + again * room / freed) / (per_block_s + again * full / freed)
-    return float(min(here, room / lean)) if lean > 0 else float(here)
+        here = (spare_s + again * kept / freed) / (per_block_s + again * full / freed)
+    return float(min(here, bare / lean))
