@@ -134,9 +134,10 @@ class PlanPricer:
         asked = self.asked
         return TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
 
-    def _lowering(self, tp: int) -> Lowering:
+    def _lowering(self, layout: Layout) -> Lowering:
+        tp = layout.tp
         if tp not in self._lowerings:
-            asked, words = self.asked, padded_vocabulary(self.asked.model.vocabulary, tp)
+            asked, words = self.asked, padded_vocabulary(self.asked.model.vocabulary, layout)
             model = asked.model.model_copy(update={"vocabulary": words})
             training = ModelTraining(model, asked.sequence, asked.global_batch, flash_attention=True)
             self._lowerings[tp] = Lowering(training, self.machine)
@@ -146,7 +147,7 @@ class PlanPricer:
         self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
     ) -> DrawnPlan:
         """A plan with its price; the embedding is on its first stage, the head on its last one."""
-        lowering, ends = self._lowering(layout.tp), [0, *np.cumsum(blocks) + 1]
+        lowering, ends = self._lowering(layout), [0, *np.cumsum(blocks) + 1]
         ends[-1] += 1
         numbers = recomputed if layout.recompute == "full" else [None] * len(blocks)
         stages = [

@@ -59,9 +59,9 @@ NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm
 """What of kernels is in their seconds only."""
 
 
-def padded_vocabulary(vocabulary: int, tp: int) -> int:
-    """Words of a vocabulary with those that fill it up for so many slices."""
-    multiple = VOCABULARY_MULTIPLE * tp
+def padded_vocabulary(vocabulary: int, layout: Layout) -> int:
+    """Words of a vocabulary with those that fill it up for the slices of a layout."""
+    multiple = VOCABULARY_MULTIPLE * layout.tp
     return -(-vocabulary // multiple) * multiple
 
 
@@ -134,7 +134,7 @@ class Run:
             "heads": self.heads,
             "key_value_heads": self.kv_heads or None,
             "feed_forward": self.ffn or 4 * self.hidden,
-            "vocabulary": padded_vocabulary(self.vocab, self.layout.tp),
+            "vocabulary": padded_vocabulary(self.vocab, self.layout),
             "position_count": self.seq,
             "fused_qkv": self.kv_heads in (0, self.heads),
         }

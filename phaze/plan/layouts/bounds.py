@@ -129,9 +129,9 @@ def _block_figures(question: PlanQuestion, grid: LayoutGrid) -> BlockFigures:
         Layout(tp=tp, cp=cp, microbatch=size, sequence_parallel=bool(cut), recompute=grid.recomputes[again])
         for tp, cp, size, cut, again in distinct.tolist()
     ]
-    for tp in {layout.tp for layout in layouts}:
-        question.lowering(tp).prepare([layout for layout in layouts if layout.tp == tp])
-    costs = [question.lowering(layout.tp).layers(layout)[1] for layout in layouts]
+    for first in {layout.tp: layout for layout in layouts}.values():
+        question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
+    costs = [question.lowering(layout).layers(layout)[1] for layout in layouts]
     rows = [
         _figures(layout, cost["embedding"], cost["block"], cost["head"])
         for layout, cost in zip(layouts, costs, strict=True)
@@ -163,7 +163,7 @@ def _figures(layout: Layout, first: LayerCost, block: LayerCost, last: LayerCost
 
 def _state_figures(question: PlanQuestion, grid: LayoutGrid) -> StateFigures:
     distinct, where = np.unique(np.stack([grid.zero, grid.sharers], axis=1), axis=0, return_inverse=True)
-    machine, lowering = question.machine, question.lowering(1)
+    machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
     for zero, replicas in distinct.tolist():

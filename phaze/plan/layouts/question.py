@@ -40,11 +40,12 @@ class PlanQuestion:
         places = [i for i, word in enumerate(grid.recomputes) if word == "selective"]
         return np.isin(grid.recompute, places) & (self.machine.stack.selective == "attention")
 
-    def lowering(self, tp: int) -> Lowering:
-        """Stages of the model for so many tensor-parallel slices, its vocabulary padded for them."""
+    def lowering(self, layout: Layout) -> Lowering:
+        """Stages of the model in layouts of as many slices, its vocabulary padded for them."""
+        tp = layout.tp
         if tp not in self._lowerings:
             task = self.task
-            padded = padded_vocabulary(task.model.vocabulary, tp)
+            padded = padded_vocabulary(task.model.vocabulary, layout)
             model = task.model.model_copy(update={"vocabulary": padded})
             training = ModelTraining(
                 model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
@@ -54,4 +55,4 @@ class PlanQuestion:
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
         """A layout with all of its divisions."""
-        return DividedLayout(self.lowering(layout.tp), layout, schedule)
+        return DividedLayout(self.lowering(layout), layout, schedule)

@@ -88,13 +88,13 @@ def planned(question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbe
     ends[-1] += 1
     starts = [0, *ends[:-1]]
     stages = [_stage(question, layout, *one) for one in zip(starts, ends, again, strict=True)]
-    return question.lowering(layout.tp).plan(stages, schedule)
+    return question.lowering(layout).plan(stages, schedule)
 
 
 @cache
 def _stage(question: PlanQuestion, layout: Layout, start: int, end: int, again: int) -> Stage:
     number = again if layout.recompute == "full" else None
-    return question.lowering(layout.tp).stage(range(start, end), layout, number)
+    return question.lowering(layout).stage(range(start, end), layout, number)
 
 
 def priced(
