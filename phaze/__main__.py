@@ -5,6 +5,8 @@ Verbs are the stages. Every verb prints a table for a reader, or with `--json` o
 
 import os
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -24,9 +26,9 @@ from phaze.commands.trace import trace
 from phaze.commands.validate import validate
 
 app = typer.Typer(
-    name="python -m phaze",
+    name="phaze",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Which accelerator should be built for a model, and how should its training be spread?",
@@ -35,6 +37,34 @@ VERBS = (
     plan, certify, emit, read, space, extract, estimate, schedule, place, simulate, validate, calibrate,
     partition, export, trace, status,
 )  # fmt: skip
+
+
+def _told(version: bool) -> None:  # Typer hands it on so
+    if version:
+        from phaze.base.provenance import phaze_version
+
+        typer.echo(f"phaze {phaze_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _begin(
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Folder of models, systems and devices, in the shape of phaze's own config."),
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_told, is_eager=True)
+    ] = False,
+) -> None:
+    """Take another folder of configuration before anything reads one."""
+    if config is None:
+        return
+    if not (config / "systems").is_dir():
+        raise PhazeError(f"--config {config}: must be a folder with systems, models and devices")
+    os.environ["PHAZE_CONFIG"] = str(config)
+
+
 for verb in VERBS:
     app.command()(verb)
 app.command(name="map")(map_stages)

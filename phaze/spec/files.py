@@ -1,5 +1,6 @@
 """Where files of the configuration lie, and what they hold as keys and values."""
 
+import os
 import re
 from difflib import get_close_matches
 from pathlib import Path
@@ -7,7 +8,25 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 from phaze.spec.plain import read_yaml, short, shown
 
-FOLDER = Path("config")
+PACKAGE = Path(__file__).resolve().parents[1]
+VARIABLE = "PHAZE_CONFIG"
+"""Environment variable that names another folder of configuration."""
+
+
+def configuration() -> Path:
+    """Folder of configuration: the one that `PHAZE_CONFIG` names, or that lies where one works.
+
+    Else that of the checkout from which phaze is run, or the one that is installed with it.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    here = Path("config")
+    known = (here, PACKAGE.parent / "config", PACKAGE / "config")
+    return next((folder for folder in known if (folder / "systems").is_dir()), here)
+
+
+FOLDER = configuration()
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 """What may be the name of a file in a folder: never a path."""
 
