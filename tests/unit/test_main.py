@@ -118,7 +118,7 @@ def test_place_in_json_says_what_the_line_says(model: str) -> None:
 
 def test_place_says_where_equal_stages_are_simulated_to_be_faster(model: str) -> None:
     arguments = ("--model", model, "--devices", "8", "--global-batch", "32", "--tensor", "2", "--json")
-    found = json.loads(run("place", *arguments).output)
+    found = json.loads(run("place", *arguments).stdout)
     shown = "(equal stages, t=2 d=2 s=2 microbatch 4: 2 s as planned, 1 s as simulated)"
     equal = {"tensor": "2", "data": "2", "stages": 2, "microbatch": 4, "planned_s": 2.0, "simulated_s": 1.0}
     assert shown in in_one_line({**found, "equal_stages": equal, "simulated_s": 1.5})
