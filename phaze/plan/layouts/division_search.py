@@ -30,14 +30,15 @@ from phaze.solver.linear import LinearProgram
 CLOSE = 2e-4
 """Relative distance of simulation and program at which no new path is looked for."""
 ROUNDS = 300
-"""Linear programs solved for a layout at most."""
+"""Linear programs with parts of blocks that are solved for a layout at most."""
 BUSIER = 1.5
 """How much longer stages take when paths through them are looked for."""
 WHOLE_ROUNDS = 8
-"""Of them with whole numbers of blocks, which take longest."""
+"""The same with whole numbers of blocks for every rank, which take longest."""
 FEW = 300
 """Divisions that are all simulated instead."""
 REPAIRS = 6
+"""Times that more blocks are let run forward again where a division does not fit."""
 
 
 @dataclass(frozen=True)
