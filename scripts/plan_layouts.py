@@ -8,7 +8,7 @@ from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.study import proof_row, ranked_rows
 from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
-from phaze.spec.systems import stack_for
+from phaze.spec.systems import load_cluster, stack_for
 from phaze.spec.training_plan import AskedPlan
 from phaze.tables import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
@@ -23,7 +23,7 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, f
         {
             "model": model,
             "system": size.system,
-            "stack": study.stack or stack_for(size.system, study.runtime, folder),
+            "stack": study.stack or stack_for(load_cluster(size.system, folder)[0], study.runtime),
             "devices": size.devices,
             "global_batch": study.global_batch,
             "sequence": study.sequence,

@@ -20,7 +20,7 @@ from phaze.base.progress import counted
 from phaze.base.units import GIB
 from phaze.certify.stage import EQUAL
 from phaze.layout import Layout
-from phaze.plan.given import Lowering, ModelTraining, padded_vocabulary
+from phaze.plan.given import Lowerings
 from phaze.plan.lowered import load_machine, usable_gib
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
@@ -28,7 +28,7 @@ from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import LARGEST_MICROBATCH
-from phaze.spec.training_plan import AskedPlan, ChosenLayout, TrainingPlan
+from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 Drawn = tuple[Layout, str, tuple[int, ...], tuple[int, ...]]
 """Layout, schedule, blocks of every stage, and those of them that run forward again."""
@@ -116,7 +116,6 @@ class PlanPricer:
     """Prices of any plan for a question."""
 
     asked: AskedPlan
-    _lowerings: dict[int, Lowering] = field(default_factory=dict)
 
     @cached_property
     def machine(self) -> Machine:
@@ -131,23 +130,17 @@ class PlanPricer:
     @property
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
-        asked = self.asked
-        return TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
+        return TrainingTask.of(self.asked)
 
-    def _lowering(self, layout: Layout) -> Lowering:
-        tp = layout.tp
-        if tp not in self._lowerings:
-            asked, words = self.asked, padded_vocabulary(self.asked.model.vocabulary, layout)
-            model = asked.model.model_copy(update={"vocabulary": words})
-            training = ModelTraining(model, asked.sequence, asked.global_batch, flash_attention=True)
-            self._lowerings[tp] = Lowering(training, self.machine)
-        return self._lowerings[tp]
+    @cached_property
+    def _lowerings(self) -> Lowerings:
+        return Lowerings(self.task, self.machine)
 
     def of(
         self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
     ) -> DrawnPlan:
         """A plan with its price; the embedding is on its first stage, the head on its last one."""
-        lowering, ends = self._lowering(layout), [0, *np.cumsum(blocks) + 1]
+        lowering, ends = self._lowerings.of(layout), [0, *np.cumsum(blocks) + 1]
         ends[-1] += 1
         numbers = recomputed if layout.recompute == "full" else [None] * len(blocks)
         stages = [
@@ -188,9 +181,11 @@ class PlanLot:
         """A layout that the runtime can run, with its schedule."""
         if way == "division":
             rows = self.plan.alternatives
-            return layout_of(rows[int(self.rng.integers(len(rows)))].layout)
+            chosen = rows[int(self.rng.integers(len(rows)))].layout
+            return chosen.spread, chosen.schedule
+        own = self.plan.layout
         for _ in range(TRIES):
-            found = self._any() if way == "layout" else self._beside(*layout_of(self.plan.layout))
+            found = self._any() if way == "layout" else self._beside(own.spread, own.schedule)
             if self._is_meant(*found):
                 return found
         raise PhazeError(f"certify: of {TRIES} layouts drawn none can be run with what the question fixes")
@@ -279,15 +274,10 @@ class PlanLot:
         return tuple(again.tolist())
 
 
-def layout_of(chosen: ChosenLayout) -> tuple[Layout, str]:
-    """Layout of a file, with its schedule."""
-    return Layout(**chosen.model_dump(exclude={"schedule", "pipeline_layout"})), chosen.schedule
-
-
 def given(plan: TrainingPlan) -> Drawn:
     """The plan of a file."""
-    blocks, again = (tuple(getattr(one, key) for one in plan.stages) for key in ("layers", "recomputed"))
-    return *layout_of(plan.layout), blocks, again
+    recipe = Recipe.of(plan)
+    return recipe.layout, recipe.schedule, recipe.blocks, recipe.recomputed
 
 
 def divisors(number: int) -> list[int]:
@@ -313,11 +303,9 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
 
 def _check_plan(plan: TrainingPlan, pricer: PlanPricer) -> None:
     """Raise PhazeError where the price of the plan is not that of its file."""
-    layout, schedule, blocks, again = given(plan)
-    asked, usable = plan.question, usable_gib(pricer.machine)
-    recipe = Recipe(asked.model, asked.sequence, asked.global_batch, layout, schedule, blocks, again)
-    recipe.check(pricer.runtime)
-    own = pricer.of(layout, schedule, blocks, again)
+    usable = usable_gib(pricer.machine)
+    Recipe.of(plan).check(pricer.runtime)
+    own = pricer.of(*given(plan))
     if abs(own.time_s / plan.time_s - 1) > EQUAL:
         raise PhazeError(f"certify: time_s: must be the plan's price {own.time_s:.9g}, got {plan.time_s:.9g}")
     if own.peak_gib > usable:

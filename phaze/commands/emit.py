@@ -32,11 +32,11 @@ def emit(
     What the runtime will do otherwise is said on standard error.
     """
     refuse_outputs(out, reads=(planned,))
-    from phaze.plan.layouts.replay import recipe_of
+    from phaze.runtimes.recipe import Recipe
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
-    found = _emitted(recipe_of(read_as(TrainingPlan, planned)), runtime)
+    found = _emitted(Recipe.of(read_as(TrainingPlan, planned)), runtime)
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
@@ -77,11 +77,11 @@ def read(
     from phaze.plan.layouts.words import shape
     from phaze.plan.lowered import load_machine
     from phaze.runtimes.known import RUNTIMES
-    from phaze.spec.systems import stack_for
+    from phaze.spec.systems import load_cluster, stack_for
     from phaze.validate.intervals import interval
 
     with telling("read"):
-        chosen = stack or stack_for(system, runtime.value)
+        chosen = stack or stack_for(load_cluster(system)[0], runtime.value)
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[runtime.value]))
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s))

@@ -102,7 +102,7 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
     from phaze.runtimes.grid import COLUMNS
 
     found: dict[str, int | str] = {}
-    for part in (text or "").split(",") if text is not None else ():
+    for part in () if text is None else text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or not value or name not in COLUMNS or name in found:
             raise PhazeError(
@@ -136,7 +136,7 @@ def _questions(
     model, system, stack = names
     spec = load_transformer(model, "plan")
     cluster = load_cluster(system)[0]
-    chosen = stack or stack_for(system, runtime.value)
+    chosen = stack or stack_for(cluster, runtime.value)
     load_stack(chosen)
     tokens = min(spec.usual_sequence, SEQUENCE) if sequence is None else sequence
     spec.check_sequence(tokens, "plan")

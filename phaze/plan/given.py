@@ -32,6 +32,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
 from phaze.plan.lowered import HBM, KEPT, LayerCost, kernel_times, kernels_in, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import HALF, unshared_bytes, working_bytes
+from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import AnyModel, Model
 from phaze.spec.system import Overlap, Stack
 from phaze.workload.models import library_workload
@@ -306,6 +307,27 @@ class Lowering:
             pieces=max(sum(name not in KEPT for name in names), 1),
             spent_s=tuple((forward + again + backward).tolist()),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Lowerings:
+    """Stages of a model in any layout on a machine, its vocabulary padded for the slices of each."""
+
+    task: TrainingTask
+    machine: Machine
+    optimizer: Optimizer = "adam"
+    _known: dict[int, Lowering] = field(default_factory=dict)
+
+    def of(self, layout: Layout) -> Lowering:
+        """Stages in layouts of as many slices."""
+        if layout.tp not in self._known:
+            task, words = self.task, padded_vocabulary(self.task.model.vocabulary, layout)
+            model = task.model.model_copy(update={"vocabulary": words})
+            training = ModelTraining(
+                model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
+            )
+            self._known[layout.tp] = Lowering(training, self.machine)
+        return self._known[layout.tp]
 
 
 def _ways(

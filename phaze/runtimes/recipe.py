@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from itertools import groupby
+from typing import Self
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.spec.model import Model
+from phaze.spec.training_plan import TrainingPlan
 
 Value = int | str | bool | float | tuple[int, ...] | None
 NAMELESS = ("name", "hyper_operators", "key_value_heads", "head_size", "embedding_width")
@@ -32,6 +34,20 @@ class Recipe:
     """Blocks of every virtual stage, (pp · vp,)."""
     recomputed: tuple[int, ...]
     """Of these the ones that run forward again in full, (pp · vp,); all zero unless the layout says full."""
+
+    @classmethod
+    def of(cls, planned: TrainingPlan) -> Self:
+        """Run that the file of a plan says."""
+        asked, stages = planned.question, planned.stages
+        return cls(
+            asked.model,
+            asked.sequence,
+            asked.global_batch,
+            planned.layout.spread,
+            planned.layout.schedule,
+            tuple(stage.layers for stage in stages),
+            tuple(stage.recomputed for stage in stages),
+        )
 
     @property
     def task(self) -> TrainingTask:

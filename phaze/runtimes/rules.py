@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from phaze.base.arrays import Bools, Ints
 from phaze.layout import Layout, Recompute, Zero
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.model import Model
+from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
 """Entries of a pipeline beside the layers: the embedding, and the head with its loss."""
@@ -28,6 +30,11 @@ class TrainingTask:
     global_batch: int
     """Samples of a batch, on all devices."""
     devices: int
+
+    @classmethod
+    def of(cls, asked: AskedPlan) -> Self:
+        """Training that a question is about."""
+        return cls(asked.model, asked.sequence, asked.global_batch, asked.devices)
 
 
 @dataclass(frozen=True)

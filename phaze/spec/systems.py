@@ -157,9 +157,9 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     return path, _device_path(cluster.device, folder, path.parent), *stack
 
 
-def stack_for(system: str, runtime: str, folder: Path = FOLDER) -> str:
+def stack_for(cluster: Cluster, runtime: str) -> str:
     """Software stack of a runtime on a system: the system's own where it is of that runtime."""
-    own = load_cluster(system, folder)[0].stack or ""
+    own = cluster.stack or ""
     return own if own.startswith(runtime) else STACKS[runtime]
 
 

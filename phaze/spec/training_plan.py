@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from phaze.layout import Recompute, Zero
+from phaze.layout import Layout, Recompute, Zero
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Flag, Index, Label, Location, PositiveInt, Result
@@ -66,6 +66,11 @@ class ChosenLayout(Noun):
     """Order of the passes."""
     pipeline_layout: Label
     """Blocks of every virtual stage as Megatron-Core's layout string, E, t and L."""
+
+    @property
+    def spread(self) -> Layout:
+        """The layout without its schedule and its stages."""
+        return Layout(**self.model_dump(exclude={"schedule", "pipeline_layout"}))
 
 
 class StageShare(Noun):

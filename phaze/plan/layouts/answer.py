@@ -154,9 +154,8 @@ class TrainingPlanner:
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
-    task = TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
-    return PlanQuestion(task, machine, RUNTIMES[asked.runtime])
+    return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
 
 
 def days(plan: RankedPlan, devices: int, tokens: float) -> float:

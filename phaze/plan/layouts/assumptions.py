@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from phaze.base.provenance import library_version, phaze_version
 from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import device_of
+from phaze.plan.lowered import device_of, usable_gib
 from phaze.runtimes.rules import Runtime
 from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack
@@ -28,7 +28,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield f"bf16 with {question.optimizer} in mixed precision, flash attention"
     yield (
         f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
-        f"HBM bandwidth sustained, {question.limit_bytes / 2**30:.4g} of {device.hbm_gib:g} GiB for a plan"
+        f"HBM bandwidth sustained, {usable_gib(machine):.4g} of {device.hbm_gib:g} GiB for a plan"
     )
     yield _stack(machine.stack)
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"

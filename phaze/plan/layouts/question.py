@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from phaze.base.arrays import Bools
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
-from phaze.plan.given import Lowering, ModelTraining, padded_vocabulary
+from phaze.plan.given import Lowering, Lowerings
 from phaze.plan.layouts.divisions import DividedLayout
 from phaze.plan.lowered import usable_gib
 from phaze.plan.plan import Machine
@@ -26,7 +27,6 @@ class PlanQuestion:
     machine: Machine
     runtime: Runtime
     optimizer: Optimizer = "adam"
-    _lowerings: dict[int, Lowering] = field(default_factory=dict)
 
     @property
     def limit_bytes(self) -> float:
@@ -42,16 +42,11 @@ class PlanQuestion:
 
     def lowering(self, layout: Layout) -> Lowering:
         """Stages of the model in layouts of as many slices, its vocabulary padded for them."""
-        tp = layout.tp
-        if tp not in self._lowerings:
-            task = self.task
-            padded = padded_vocabulary(task.model.vocabulary, layout)
-            model = task.model.model_copy(update={"vocabulary": padded})
-            training = ModelTraining(
-                model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
-            )
-            self._lowerings[tp] = Lowering(training, self.machine)
-        return self._lowerings[tp]
+        return self._lowerings.of(layout)
+
+    @cached_property
+    def _lowerings(self) -> Lowerings:
+        return Lowerings(self.task, self.machine, self.optimizer)
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
         """A layout with all of its divisions."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phaze.layout import Layout
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.priced import PricedLayout
@@ -27,7 +26,7 @@ class ReplayedPlan:
     @classmethod
     def of(cls, planned: TrainingPlan) -> ReplayedPlan:
         """Plan of a file; PhazeError for one that its runtime cannot run, or that does not hold the model."""
-        recipe, question = recipe_of(planned), question_of(planned.question)
+        recipe, question = Recipe.of(planned), question_of(planned.question)
         recipe.check(question.runtime)
         return cls(planned, priced_recipe(recipe, question))
 
@@ -68,20 +67,6 @@ class ReplayedPlan:
         parts = ", ".join(f"{name} {part_s / time_s:.1%}" for name, part_s in ranked if part_s > 0)
         memory = ", ".join(f"{rank.peak_gib:.3g}" for rank in self.now.memory)
         return "\n".join([self.which(), times, parts, f"GiB by pipeline rank: {memory}"])
-
-
-def recipe_of(planned: TrainingPlan) -> Recipe:
-    """Run that a plan says, as runtimes are told it."""
-    asked = planned.question
-    return Recipe(
-        asked.model,
-        asked.sequence,
-        asked.global_batch,
-        Layout(**planned.layout.model_dump(exclude={"schedule", "pipeline_layout"})),
-        planned.layout.schedule,
-        tuple(stage.layers for stage in planned.stages),
-        tuple(stage.recomputed for stage in planned.stages),
-    )
 
 
 def priced_recipe(recipe: Recipe, question: PlanQuestion) -> PricedLayout:

@@ -14,6 +14,7 @@ from math import inf
 
 import numpy as np
 
+from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
 from phaze.plan.layouts.division_search import DivisionSearch, FoundDivision
@@ -224,9 +225,7 @@ def plan_layouts(
         illegal={name: count for name, count in every.illegal.items() if count},
         same=int(again.sum()),
         unfit=int((~bounds.fits).sum()),
-        lacking_gib=float(bounds.lacking_bytes[~bounds.fits].min()) / 2**30
-        if not bounds.fits.all()
-        else None,
+        lacking_gib=float(bounds.lacking_bytes[~bounds.fits].min()) / GIB if not bounds.fits.all() else None,
         bounded={"layout": int(bounds.fits.sum()) - search.looked_at},
         simulated=search.looked_at,
         divisions=search.divisions,

@@ -34,11 +34,11 @@ def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[
     yield _more_memory(plan)
     percent = f"{100 * (MORE - 1):.0f} %"
     for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
-        time_s = _again(plan, replace(plan.question, machine=machine, _lowerings={})).price.time_s
+        time_s = _again(plan, replace(plan.question, machine=machine)).price.time_s
         yield WhatIf(change=f"{name} +{percent}", time_s=time_s, replanned=False)
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
-    time_s = _again(plan, replace(plan.question, task=batch, _lowerings={})).price.time_s
+    time_s = _again(plan, replace(plan.question, task=batch)).price.time_s
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
 
 
@@ -49,7 +49,7 @@ def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
     for name in stack.overlap:
         own = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != name)})
         machine = replace(question.machine, stack=own)
-        asked = replace(question, machine=machine, _lowerings={})
+        asked = replace(question, machine=machine)
         times_s = [_again(plan, asked).price.time_s for plan in beside]
         best = times_s.index(min(times_s))
         if best:
@@ -70,7 +70,7 @@ def _more_memory(plan: PricedLayout) -> WhatIf:
     device = device_of(question.machine)
     larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
     fixed = {name: getattr(layout, name) for name in WIDTHS}
-    found = plan_layouts(replace(question, machine=larger, _lowerings={}), fixed, wanted=1).plans
+    found = plan_layouts(replace(question, machine=larger), fixed, wanted=1).plans
     time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
     return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
 

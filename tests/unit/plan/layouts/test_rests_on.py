@@ -50,5 +50,5 @@ def test_the_plan_that_would_win_without_an_assumption_is_faster_without_it(
 def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: list[PricedLayout]) -> None:
     machine = plans[0].question.machine
     open_ = replace(machine, stack=machine.stack.model_copy(update={"overlap": ()}))
-    question = replace(plans[0].question, machine=open_, _lowerings={})
+    question = replace(plans[0].question, machine=open_)
     assert not list(rests_on([replace(one, question=question) for one in plans]))
