@@ -146,7 +146,7 @@ def read_tasks(
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
-    """Yield what to plan; tables layers and solves hold all points of a model."""
+    """Tasks, each with what asks for it; tables layers and solves hold all points of a model."""
     names = list(dict.fromkeys(one.architecture for one in asked))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
     wanted = pd.DataFrame({"architecture": names, "kept": True})

@@ -61,7 +61,7 @@ class TwoGroups(NamedTuple):
 def exchange(
     grid: TileGrid, source: Sequence[int], target: Sequence[int], adapters: int, ties: Ties
 ) -> TwoGroups:
-    """Who talks to whom between two groups, both in the order of their rings.
+    """Pairs of ranks that talk between two groups, both in the order of their rings.
 
     The destination is cut into as many runs of equal length as there are adapters, of which the tile nearest
     to the source is the adapter. Every run of the source goes to one adapter, over the fewest hops in total,

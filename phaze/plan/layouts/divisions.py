@@ -8,7 +8,7 @@ alone there. Stages in the middle with the same numbers cost the same, so that e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Literal
@@ -119,18 +119,7 @@ class DividedLayout:
 
     def framed(self, costs: Sequence[StageCost]) -> Pipeline:
         """Pipeline with these costs of its stages."""
-        frame = self.frame
-        return Pipeline(
-            tuple(costs),
-            frame.microbatches,
-            frame.schedule,
-            chunks=frame.chunks,
-            data=frame.data,
-            tensor=frame.tensor,
-            transfers=frame.transfers,
-            overlap_sync=frame.overlap_sync,
-            early_recompute=frame.early_recompute,
-        )
+        return replace(self.frame, stages=tuple(costs))
 
     def timeline(self, division: Division) -> Timeline:
         """Events of a step of a division."""

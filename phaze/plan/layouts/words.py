@@ -184,7 +184,7 @@ def _what_if(plan: TrainingPlan) -> Iterator[str]:
 
 
 def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
-    """What it costs to fix fields of the layout, or why that cannot be."""
+    """Cost of the fields of a layout that are fixed, or the reason why they cannot be."""
     fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
     if found.best is not None:
         share = found.best.time_s / plan.time_s - 1
