@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
+from math import inf
 from typing import Literal, Self, get_args
 
 from phaze.base.errors import PhazeError
@@ -17,14 +18,27 @@ from phaze.base.errors import PhazeError
 Zero = Literal[0, 1, 2, 3]
 """What replicas share: nothing, the optimizer state, also the gradients, also the weights (Rajbhandari et
 al., SC 2020, Section 5)."""
-Recompute = Literal["none", "full", "selective"]
-"""What runs forward again for the backward pass: nothing, every layer, the core of attention."""
+Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+"""Part of a layer that runs forward again alone (Megatron-Core, `--recompute-modules`)."""
+MODULES: tuple[Module, ...] = get_args(Module)
+Recompute = str
+"""What runs forward again for the backward pass: none, every layer in full, selective (what the software
+stack means by it), or modules joined by +, in the order of `MODULES`; see `recompute_of`."""
+RECOMPUTES = ("none", "full", "selective")
+"""Words beside those of modules."""
+CpKind = Literal["all_gather", "p2p", "a2a", "a2a+p2p"]
+"""How context-parallel ranks come to the keys and values of others: gathered; passed around a ring while a
+part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); the last inside
+groups of ranks and a ring among them (Megatron-Core, `--cp-comm-type`)."""
 Precision = Literal["half", "mixed", "single"]
 Axis = Literal["tp", "cp", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
 """Whose members form a group; dp-cp are all ranks that hold the same dense weights."""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 
-_KEY = re.compile(r"tp(\d+)(?:-cp(\d+))?(?:-ep(\d+))?(?:-etp(\d+))?(-sp)?-b(\d+)(-single)?")
+_KEY = re.compile(
+    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(\d+(?:\.\d+)?))?(-sp)?"
+    r"-b(\d+)(-single)?"
+)
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
 """What a `Layout.key` looks like, as a regular expression without groups."""
 
@@ -65,6 +79,10 @@ class Layout:
     zero: Zero = 0
     recompute: Recompute = "none"
     precision: Precision = "mixed"
+    cp_kind: CpKind = "all_gather"
+    load: float = 1.0
+    """Rows that the fullest rank has for its experts, over those of balanced experts: their capacity where
+    rows are dropped and padded."""
 
     @property
     def devices(self) -> int:
@@ -98,8 +116,15 @@ class Layout:
         Axes of width 1 other than tp are left out, so that a new axis renames nothing.
         """
         cuts = [f"{name}{getattr(self, name)}" for name in ("cp", "ep", "etp") if getattr(self, name) > 1]
+        cuts[1:1] = [self.cp_kind] * (self.cp > 1 and self.cp_kind != "all_gather")
+        cuts += [f"load{self.load:g}"] * (self.load != 1)
         parts = [f"tp{self.tp}", *cuts, *["sp"] * self.cuts_sequence, f"b{self.microbatch}"]
         return "-".join([*parts, *["single"] * (self.precision == "single")])
+
+    @property
+    def modules(self) -> frozenset[Module]:
+        """Modules that run forward again alone, where recomputation is given by these."""
+        return frozenset(module for module in MODULES if module in self.recompute.split("+"))
 
     @classmethod
     def of_key(cls, key: str) -> Self:
@@ -107,7 +132,7 @@ class Layout:
         found = _KEY.fullmatch(key)
         if found is None:
             raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
-        tp, cp, ep, etp, sp, microbatch, single = found.groups("")
+        tp, cp, kind, ep, etp, load, sp, microbatch, single = found.groups("")
         return cls(
             tp=int(tp),
             cp=int(cp or 1),
@@ -116,6 +141,8 @@ class Layout:
             microbatch=int(microbatch),
             sequence_parallel=bool(sp),
             precision="single" if single else "mixed",
+            cp_kind=next((one for one in get_args(CpKind) if one == kind), "all_gather"),
+            load=float(load or 1),
         )
 
     def group(self, axis: Axis) -> Group:
@@ -142,8 +169,7 @@ class Layout:
         for name in (*WIDTHS, "microbatch"):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.zero not in get_args(Zero):
-            raise PhazeError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        self._check_words()
         if self.tp * self.cp * self.dp % (self.etp * self.ep):
             raise PhazeError(
                 f"ep * etp must divide tp * cp * dp {self.tp * self.cp * self.dp}, got {self.ep * self.etp}"
@@ -159,6 +185,31 @@ class Layout:
             raise PhazeError(
                 f"microbatch * dp must divide global_batch {global_batch}, got {self.microbatch * self.dp}"
             )
+
+    def _check_words(self) -> None:
+        if self.zero not in get_args(Zero):
+            raise PhazeError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if self.cp_kind not in get_args(CpKind):
+            raise PhazeError(f"cp_kind must be one of {', '.join(get_args(CpKind))}, got {self.cp_kind}")
+        if recompute_of(self.recompute) != self.recompute:
+            raise PhazeError(
+                f"recompute must be {recompute_of(self.recompute)} in order, got {self.recompute}"
+            )
+        if not 0 < self.load < inf:
+            raise PhazeError(f"load must be a number > 0, got {self.load:g}")
+
+
+def recompute_of(text: str) -> Recompute:
+    """Recomputation that a text means, modules each once and in order; PhazeError for one that is none."""
+    if text in RECOMPUTES:
+        return text
+    parts = [part.strip() for part in text.split("+")]
+    if unknown := [part for part in parts if part not in MODULES]:
+        raise PhazeError(
+            f"recompute must be one of {', '.join(RECOMPUTES)}, or of {', '.join(MODULES)} joined by +, "
+            f"got {unknown[0][:40]}"
+        )
+    return "+".join(module for module in MODULES if module in parts)
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from phaze.layout import Layout, Recompute, Zero
+from phaze.base.errors import PhazeError
+from phaze.layout import Layout, Recompute, Zero, recompute_of
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Flag, Index, Label, Location, PositiveInt, Result
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _recompute(text: str) -> Recompute:
+    try:
+        return recompute_of(text)
+    except PhazeError as error:
+        raise ValueError(str(error)) from error
 
 
 class AskedPlan(Noun):
@@ -60,8 +68,9 @@ class ChosenLayout(Noun):
     """Whether activations between layers are cut along the sequence."""
     zero: Zero
     """What replicas share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
-    recompute: Recompute
-    """What runs forward again: nothing, the core of attention, or whole blocks (those of `stages`)."""
+    recompute: Annotated[Recompute, AfterValidator(_recompute)]
+    """What runs forward again: none, selective (the core of attention), full (whole blocks, those of
+    `stages`), or modules of every block joined by +."""
     schedule: Label
     """Order of the passes."""
     pipeline_layout: Label

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from phaze.layout import Recompute, Zero
+from phaze.layout import Zero
 from phaze.tables.base import Table, count, flag, real, text
 
 _SIZE = {
@@ -34,7 +34,7 @@ class RankedLayouts(Table):
         "microbatch": count("samples of a microbatch", 1),
         "sequence_parallel": flag("whether tensor parallel ranks cut the sequence between layers"),
         "zero": count("what replicas share of the states, 0 to 3"),
-        "recompute": text("what runs forward again", *get_args(Recompute)),
+        "recompute": text("what runs forward again"),
         "recomputed_layers": count("blocks that run forward again in full"),
         "schedule": text("order of the passes"),
         "pipeline_layout": text("blocks of every virtual stage, as Megatron-Core's layout string"),

@@ -11,13 +11,12 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
-from phaze.layout import Layout, Precision, Recompute, Zero
+from phaze.layout import Layout, Precision, Recompute, Zero, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Gradients, Run
 from phaze.spec.plain import short
 
 WORDS = {
-    "recompute": get_args(Recompute),
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
     "optimizer": get_args(Optimizer),
     "precision": get_args(Precision),
@@ -165,6 +164,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _word
     if name == "overlap":
         return _overlap
+    if name == "recompute":
+        return _recompute
     if isinstance(OWN[name].default, bool):
         return _flag
     return _zero if name == "zero" else _whole
@@ -174,6 +175,10 @@ def _word(name: str, text: str) -> str:
     if text.lower() not in WORDS[name]:
         raise PhazeError(f"{name} must be one of {', '.join(WORDS[name])}, got {short(text)}")
     return text.lower()
+
+
+def _recompute(_: str, text: str) -> Recompute:
+    return recompute_of(text.lower())
 
 
 def _overlap(name: str, text: str) -> tuple[str, ...]:

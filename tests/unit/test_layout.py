@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Axis, Layout
+from phaze.layout import MODULES, Axis, Layout, recompute_of
 
 WIDTH = st.sampled_from([1, 2, 3, 4, 8])
 LAYOUTS = st.builds(
     Layout, tp=WIDTH, cp=WIDTH, ep=WIDTH, etp=WIDTH, pp=WIDTH, vp=WIDTH, dp=WIDTH, microbatch=WIDTH,
-    sequence_parallel=st.booleans(), precision=st.sampled_from(["half", "mixed", "single"]),
+    sequence_parallel=st.booleans(), cp_kind=st.sampled_from(["all_gather", "p2p", "a2a", "a2a+p2p"]),
+    load=st.sampled_from([1.0, 1.25, 2.0]), precision=st.sampled_from(["half", "mixed", "single"]),
 )  # fmt: skip
 DENSE: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 EXPERTS: tuple[Axis, ...] = ("etp", "ep", "edp", "pp")
@@ -57,6 +58,16 @@ def test_axes_of_width_one_are_not_in_the_key() -> None:
     assert Layout(tp=4, microbatch=2).key == "tp4-b2"
     assert Layout(tp=4, cp=2, sequence_parallel=True).key == "tp4-cp2-sp-b1"
     assert Layout(sequence_parallel=True).key == "tp1-b1"
+    assert Layout(cp_kind="p2p").key == "tp1-b1"
+    assert Layout(cp=2, cp_kind="a2a+p2p", ep=4, load=1.25, dp=2).key == "tp1-cp2-a2a+p2p-ep4-load1.25-b1"
+
+
+def test_recomputation_by_modules_is_one_word_in_one_order() -> None:
+    assert recompute_of("moe_act + core_attn+moe_act") == "core_attn+moe_act"
+    assert [recompute_of(word) for word in ("none", "full", "selective")] == ["none", "full", "selective"]
+    assert Layout(recompute="core_attn+moe").modules == {"core_attn", "moe"}
+    assert all(not Layout(recompute=word).modules for word in ("none", "full", "selective"))
+    assert recompute_of("+".join(reversed(MODULES))) == "+".join(MODULES)
 
 
 @pytest.mark.parametrize("key", ["", "t4-b2", "tp4", "tp4-b2-", "tp-b1", "b1-tp4"])
@@ -70,6 +81,10 @@ def test_another_word_is_no_key(key: str) -> None:
     [
         (Layout(tp=0), "tp must be >= 1, got 0"),
         (Layout(ep=4, dp=2), "ep [*] etp must divide tp [*] cp [*] dp 2, got 4"),
+        (Layout(cp=2, cp_kind="ring"), "cp_kind must be one of all_gather, p2p, a2a, a2a[+]p2p, got ring"),  # type: ignore[arg-type]
+        (Layout(recompute="some"), "recompute must be one of none, full, selective, or of .* got some"),
+        (Layout(recompute="moe+mlp"), "recompute must be mlp[+]moe in order, got moe[+]mlp"),
+        (Layout(load=0.0), "load must be a number > 0, got 0"),
         (Layout(tp=2, ep=2), "sequence_parallel must be true with ep 2 and tp 2, got false"),
         (Layout(vp=2), "pp must be >= 2 with vp 2, got 1"),
         (Layout(tp=2, dp=3), "tp [*] pp [*] dp must be gpus 8, got 6"),

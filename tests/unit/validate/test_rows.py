@@ -72,7 +72,7 @@ def test_values_without_a_column_of_their_own_are_refused(
 @pytest.mark.parametrize(
     ("column", "value", "problem"),
     [
-        ("recompute", "half", "recompute must be one of none, full, selective, got 'half'"),
+        ("recompute", "half", "recompute must be one of none, full, selective, or of core_attn, moe_act, "),
         ("sequence_parallel", "perhaps", "sequence_parallel must be one of true, yes, 1"),
         ("tp", "0", "tp must be a whole number from 1"),
         ("tp", "1.5", "tp must be a whole number from 1"),
