@@ -242,23 +242,20 @@ class PlanLot:
         return fixed if isinstance(fixed, int) else int(self.rng.choice(values))
 
     def _blocks(self, layout: Layout) -> tuple[int, ...]:
-        """Blocks of every stage: as equal as may be, with some of them at another stage.
-
-        No stage in the middle is empty; virtual stages of several chunks differ by one block, of which the
-        first and the last one may have any number less.
+        """Blocks of every stage: as equal as may be, with some of them at another stage; no stage in the
+        middle is empty.
         """
         count, layers = layout.stages, self.pricer.task.model.layers
         if count == 1:
             return (layers,)
-        few, most = (layers // count, layers // count + 1) if layout.vp > 1 else (1, layers)
-        least = np.full(count, max(few, 1))
+        least = np.ones(count, int)
         least[[0, -1]] = 0
         blocks = least.copy()
         for _ in range(layers - int(least.sum())):
-            blocks[int(np.argmin(np.where(blocks < most, blocks, layers)))] += 1
+            blocks[int(np.argmin(blocks))] += 1
         for _ in range(int(self.rng.integers(0, count + 1))):
             source, target = self.rng.choice(count, 2, replace=False)
-            if blocks[source] > least[source] and blocks[target] < most:
+            if blocks[source] > least[source]:
                 blocks[source] -= 1
                 blocks[target] += 1
         return tuple(blocks.tolist())

@@ -1,8 +1,9 @@
-"""Divisions of a model's blocks into the pipeline stages of one layout, and what each of them costs.
+"""Divisions of a model's layers into the pipeline stages of one layout, and what each of them costs.
 
-A division says how many blocks every virtual stage has, in the order of the data flow, and how many of them
-run forward again. The embedding is on the first stage, the head with the loss on the last one; both may be
-alone there. Stages in the middle with the same numbers cost the same, so that each is priced once.
+A division says how many layers every virtual stage has, in the order of the data flow, and how many of them,
+the first ones, run forward again. What a stage holds is what the order of the model has there: layers of one
+kind, or of several. The embedding is on the first stage, the head with the loss on the last one; both may be
+alone there. Stages with the same numbers of every kind cost the same, so that each is priced once.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import Literal
 
 import numpy as np
 
+from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -25,21 +27,50 @@ from phaze.plan.stage_costs import pipeline_of, stage_cost
 
 Place = Literal["first", "middle", "last", "whole"]
 """Where a stage is: with the embedding, between, with the head, with both."""
+Numbers = tuple[int, ...]
+Content = tuple[Place, Numbers, Numbers]
+"""A stage's place, its layers by kind, and of these those that run forward again."""
+
+
+@dataclass(frozen=True)
+class LayerOrder:
+    """Layers between the embedding and the head by name, in order; those of one name are of one kind."""
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds as they first come, K."""
+        return tuple(dict.fromkeys(self.names))
+
+    @cached_property
+    def kind(self) -> Ints:
+        """Place of every layer's kind in `kinds`, (L,)."""
+        return np.array([self.kinds.index(name) for name in self.names], np.int64)
+
+    @cached_property
+    def before(self) -> Ints:
+        """Layers of every kind before each layer, and of all, (L + 1, K)."""
+        one_hot = self.kind[:, None] == np.arange(len(self.kinds))
+        return np.concatenate([np.zeros((1, len(self.kinds)), np.int64), np.cumsum(one_hot, axis=0)])
+
+    def counts(self, window: range) -> Numbers:
+        """Layers of every kind among those of a range."""
+        found: list[int] = (self.before[window.stop] - self.before[window.start]).tolist()
+        return tuple(found)
 
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks of every virtual stage, and how many of them run forward again, (stages,) each."""
+    """Layers of every virtual stage, and how many of them run forward again, (stages,) each."""
 
-    blocks: tuple[int, ...]
-    recomputed: tuple[int, ...]
+    blocks: Numbers
+    recomputed: Numbers
 
     @property
-    def cuts(self) -> list[range]:
-        """Layers of every stage, the embedding and the head with the ends."""
-        ends = [1 + int(end) for end in np.cumsum(self.blocks)]
-        ends[-1] += 1
-        return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    def windows(self) -> list[range]:
+        """Layers of every stage by number, without the embedding and the head."""
+        return [range(start, end) for start, end in pairwise([0, *np.cumsum(self.blocks).tolist()])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +80,26 @@ class DividedLayout:
     lowering: Lowering
     layout: Layout
     schedule: str
-    _stages: dict[tuple[Place, int, int], Stage] = field(default_factory=dict)
-    _costs: dict[tuple[Place, int, int], StageCost] = field(default_factory=dict)
+    _stages: dict[Content, Stage] = field(default_factory=dict)
+    _costs: dict[Content, StageCost] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> LayerOrder:
+        """Layers between the embedding and the head."""
+        return LayerOrder(self.lowering.layers(self.layout)[0].order[1:-1])
 
     @property
     def layers(self) -> int:
-        """Blocks of the model."""
-        return len(self.lowering.layers(self.layout)[0].order) - 2
+        """Layers of the model, L."""
+        return len(self.order.names)
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """Passes of every layer for one microbatch, (L,)."""
+        costs = self.lowering.layers(self.layout)[1]
+        each = [costs[name].forward_s.sum() + costs[name].backward_s.sum() for name in self.order.kinds]
+        found: Floats = np.array(each)[self.order.kind]
+        return found
 
     @property
     def count(self) -> int:
@@ -64,7 +108,7 @@ class DividedLayout:
 
     @property
     def partial(self) -> bool:
-        """Whether a stage may choose which of its blocks run forward again."""
+        """Whether a stage may choose which of its layers run forward again."""
         return self.layout.recompute == "full"
 
     @cached_property
@@ -75,46 +119,59 @@ class DividedLayout:
         middle: list[Place] = ["middle"] * (self.count - 2)
         return ("first", *middle, "last")
 
-    def stage(self, place: Place, blocks: int, recomputed: int) -> Stage:
-        """Stage at a place; its layer numbers are those of some stage there."""
-        key = place, blocks, recomputed
+    def windows(self, place: Place, layers: int) -> list[range]:
+        """All runs of so many layers that a stage at a place can have, one for each content."""
+        total = self.layers
+        starts: dict[Place, range] = {
+            "first": range(1),
+            "middle": range(total - layers + 1),
+            "last": range(total - layers, total - layers + 1),
+            "whole": range(1),
+        }
+        every = [range(start, start + layers) for start in starts[place]]
+        return list({self.order.counts(window): window for window in reversed(every)}.values())[::-1]
+
+    def content(self, place: Place, window: range, recomputed: int) -> Content:
+        """What a stage at a place holds, of which the first layers may run forward again."""
+        again = range(window.start, window.start + recomputed)
+        return place, self.order.counts(window), self.order.counts(again)
+
+    def stage(self, place: Place, window: range, recomputed: int) -> Stage:
+        """Stage at a place; its layer numbers are those of some stage with the same content."""
+        key = self.content(place, window, recomputed)
         if key not in self._stages:
-            last = self.layers + 1
-            cut = {
-                "first": range(blocks + 1),
-                "middle": range(1, 1 + blocks),
-                "last": range(last - blocks, last + 1),
-                "whole": range(last + 1),
-            }[place]
-            self._stages[key] = self.lowering.stage(cut, self.layout, recomputed if self.partial else None)
+            start = window.start + (place not in ("first", "whole"))
+            stop = window.stop + 1 + (place in ("last", "whole"))
+            again = recomputed if self.partial else None
+            self._stages[key] = self.lowering.stage(range(start, stop), self.layout, again)
         return self._stages[key]
 
-    def _template(self, blocks: int, recomputed: int) -> Plan:
-        """Plan whose stages have all so many blocks, whatever the model has."""
-        stages = {place: self.stage(place, blocks, recomputed) for place in set(self.places)}
+    @cached_property
+    def _template(self) -> Plan:
+        """Plan whose stages have two layers each, whatever the model has."""
+        few = self.layers if self.count == 1 else min(2, self.layers)
+        found = {place: self.windows(place, few)[0] for place in set(self.places)}
+        stages = {place: self.stage(place, window, int(self.partial)) for place, window in found.items()}
         return self.lowering.plan([stages[place] for place in self.places], self.schedule)
 
-    def cost(self, place: Place, blocks: int, recomputed: int) -> StageCost:
+    def cost(self, place: Place, window: range, recomputed: int) -> StageCost:
         """Costs of a stage at a place, as the price of a plan has them."""
-        key = place, blocks, recomputed
+        key = self.content(place, window, recomputed)
         if key not in self._costs:
-            # Empty stages are only at the ends; what is beside them does not change with the numbers.
-            plan = self._template(max(blocks, 1), min(recomputed, max(blocks, 1)))
-            q = self.places.index(place)
-            stages = (*plan.stages[:q], self.stage(place, blocks, recomputed), *plan.stages[q + 1 :])
-            own = self.lowering.plan(stages, self.schedule)
-            self._costs[key] = stage_cost(own, self.lowering.machine, q)
+            # Empty stages are only at the ends; what is beside a stage does not change with the numbers.
+            plan, q = self._template, self.places.index(place)
+            stages = (*plan.stages[:q], self.stage(place, window, recomputed), *plan.stages[q + 1 :])
+            self._costs[key] = stage_cost(replace(plan, stages=stages), self.lowering.machine, q)
         return self._costs[key]
 
     @cached_property
     def frame(self) -> Pipeline:
-        """Pipeline with two blocks a stage: all but the costs of its stages is that of every division."""
-        blocks = self.layers if self.count == 1 else min(2, self.layers)
-        return pipeline_of(self._template(blocks, int(self.partial)), self.lowering.machine)
+        """Pipeline of the template: all but the costs of its stages is that of every division."""
+        return pipeline_of(self._template, self.lowering.machine)
 
     def pipeline(self, division: Division) -> Pipeline:
         """Pipeline of a division."""
-        numbers = zip(self.places, division.blocks, division.recomputed, strict=True)
+        numbers = zip(self.places, division.windows, division.recomputed, strict=True)
         return self.framed([self.cost(*one) for one in numbers])
 
     def framed(self, costs: Sequence[StageCost]) -> Pipeline:
@@ -128,29 +185,28 @@ class DividedLayout:
     def plan(self, division: Division) -> Plan:
         """Plan of a division."""
         again = division.recomputed if self.partial else [None] * self.count
+        ends = [1 + window.stop for window in division.windows]
+        ends[-1] += 1
+        cuts = [range(start, end) for start, end in pairwise([0, *ends])]
         stages = [
             self.lowering.stage(cut, self.layout, recomputed)
-            for cut, recomputed in zip(division.cuts, again, strict=True)
+            for cut, recomputed in zip(cuts, again, strict=True)
         ]
         return self.lowering.plan(stages, self.schedule)
 
 
 def blocks_at(divided: DividedLayout) -> list[tuple[int, int]]:
-    """Fewest and most blocks of every stage.
+    """Fewest and most layers of every stage: the embedding and the head may be alone, no other is empty."""
+    if divided.count == 1:
+        return [(divided.layers, divided.layers)]
+    return [(int(place == "middle"), divided.layers) for place in divided.places]
 
-    The embedding and the head may be alone. Virtual stages of several chunks differ by one block, of which
-    the first and the last stage may have any number less, as layouts are written in practice.
+
+def even_blocks(divided: DividedLayout) -> Numbers:
+    """Layers of stages that are as equal as may be; the ends have fewer where not all can be equal.
+
+    Layers of several kinds weigh what their passes take.
     """
-    layers, count = divided.layers, divided.count
-    if count == 1:
-        return [(layers, layers)]
-    few, most = (layers // count, layers // count + 1) if divided.layout.vp > 1 else (1, layers)
-    few = max(few, 1)
-    return [(0 if place != "middle" else few, most) for place in divided.places]
-
-
-def even_blocks(divided: DividedLayout) -> tuple[int, ...]:
-    """Blocks of stages that are as equal as may be; the ends have fewer where not all can be equal."""
     ranges = blocks_at(divided)
     blocks = np.array([low for low, _ in ranges])
     ahead = np.zeros(len(blocks))
@@ -158,18 +214,38 @@ def even_blocks(divided: DividedLayout) -> tuple[int, ...]:
     for _ in range(divided.layers - int(blocks.sum())):
         full = blocks >= [high for _, high in ranges]
         blocks[int(np.argmin(blocks + ahead + full * 2.0 * divided.layers))] += 1
+    if len(divided.order.kinds) > 1 and divided.count > 1:
+        weights = divided.seconds / divided.seconds.mean()
+        ends = np.cumsum(np.full(len(blocks), (divided.layers + ahead.sum()) / len(blocks)) - ahead)
+        return ordered_blocks(weights, ends, ranges)
     return tuple(blocks.tolist())
 
 
+def ordered_blocks(weights: Floats, ends: Floats, ranges: Sequence[tuple[int, int]]) -> Numbers:
+    """Layers of every stage, whose weights before the end of each stage are next to `ends`, (stages,).
+
+    `weights` are those of all layers in order, (L,); `ranges` the fewest and most layers of every stage.
+    """
+    known = np.concatenate([[0.0], np.cumsum(weights)])
+    layers, found = len(weights), [0]
+    for q, (few, most) in enumerate(ranges):
+        later = ranges[q + 1 :]
+        low = max(found[-1] + few, layers - sum(one[1] for one in later))
+        high = min(found[-1] + most, layers - sum(one[0] for one in later))
+        nearest = int(np.argmin(np.abs(known - ends[q])))
+        found.append(min(max(nearest, low), high))
+    return tuple(end - start for start, end in pairwise(found))
+
+
 def all_divisions(divided: DividedLayout) -> Iterator[Division]:
-    """Every division of a layout; under full recomputation some block runs forward again."""
+    """Every division of a layout; under full recomputation some layer runs forward again."""
     for blocks in _all_blocks(blocks_at(divided), divided.layers):
         again = product(*(range(n + 1) for n in blocks)) if divided.partial else [(0,) * len(blocks)]
         yield from (Division(blocks, one) for one in again if any(one) or not divided.partial)
 
 
-def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[tuple[int, ...]]:
-    """Numbers of blocks within ranges, which sum up to all."""
+def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:
+    """Numbers of layers within ranges, which sum up to all."""
     if not ranges:
         if not layers:
             yield ()

@@ -1,7 +1,8 @@
-"""Linear bounds of what the stages of a layout take, by their blocks and how many of them run forward again.
+"""Linear bounds of what the stages of a layout take, by their layers and how many of these run again.
 
-Seconds and bytes of a stage are nearly linear in both numbers n and k. A plane a + b n + c k that no stage in
-a range of n lies below makes every path through the events of a step a linear bound of its time.
+Seconds and bytes of a stage are nearly linear in its numbers of layers n of every kind, and in those k of
+them that run forward again. A plane a + b n + c k that no stage in a range of n lies below makes every path
+through the events of a step a linear bound of its time.
 """
 
 from __future__ import annotations
@@ -21,30 +22,33 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Place
 
 SAMPLES = 24
-"""Numbers of blocks at which planes are held against stages; where there are more, so many among them."""
+"""Numbers of layers at which planes are held against stages; where there are more, so many among them."""
+NEAR = 1e-6
+"""Distance of numbers of layers that are in line with others."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planes:
     """Coefficients a, b, c of planes over (n, k) for every stage of a layout, by what they bound.
 
-    Seconds of kinds of jobs and of what overlaps, and bytes, each (rows, stages, 3).
+    Seconds of kinds of jobs and of what overlaps, and bytes, each (rows, stages, 1 + 2K) for K kinds of
+    layers: the constant, those of n by kind, those of k by kind.
     """
 
     seconds: Floats
-    """(kinds of jobs, stages, 3), none below."""
+    """(kinds of jobs, stages, 1 + 2K), none below."""
     early: Floats
-    """(stages, 3): how long before the end of the last backward pass gradients may go, at most."""
+    """(stages, 1 + 2K): how long before the end of the last backward pass gradients may go, at most."""
     stash: Floats
-    """(stages, 3): bytes kept of a microbatch, at least."""
+    """(stages, 1 + 2K): bytes kept of a microbatch, at least."""
     fixed: Floats
-    """(stages, 3): bytes there all the time, at least."""
+    """(stages, 1 + 2K): bytes there all the time, at least."""
     work: Floats
     """(stages,): bytes while at work, at least."""
 
 
 def planes_of(divided: DividedLayout, most: int) -> Planes:
-    """Planes that hold for stages of at most so many blocks."""
+    """Planes that hold for stages of at most so many layers."""
     by_place = {place: _Sampled(divided, place, most) for place in dict.fromkeys(divided.places)}
     each = [by_place[place] for place in divided.places]
     return Planes(
@@ -58,29 +62,38 @@ def planes_of(divided: DividedLayout, most: int) -> Planes:
 
 @dataclass(frozen=True, eq=False)
 class _Sampled:
-    """Costs of a stage at one place at some n and k."""
+    """Costs of a stage at one place with some of the layers that it may have."""
 
     divided: DividedLayout
     place: Place
     most: int
 
     @cached_property
-    def numbers(self) -> Ints:
-        """Rows of n and k, (samples, 2)."""
-        layers = self.divided.layers
+    def samples(self) -> list[tuple[range, int]]:
+        """Runs of layers, and how many of them run forward again, once for each content."""
+        divided, layers = self.divided, self.divided.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
-        n = np.unique(np.linspace(least, max(self.most, least), SAMPLES).astype(int))
-        if not self.divided.partial:
-            return np.stack([n, np.zeros_like(n)], axis=1)
+        lengths = np.unique(np.linspace(least, max(self.most, least), SAMPLES).astype(int)).tolist()
+        windows = [window for length in lengths for window in divided.windows(self.place, length)]
+        if not divided.partial:
+            return [(window, 0) for window in windows]
         # With ZeRO 3 the time is convex in k, so that every k has to be looked at.
-        every = self.divided.layout.zero >= 2
-        rows = [(i, k) for i in n.tolist() for k in (range(i + 1) if every else {0, i})]
-        return np.array(sorted(rows))
+        every = divided.layout.zero >= 2
+        rows = [
+            (one, k) for one in windows for k in (range(len(one) + 1) if every else sorted({0, len(one)}))
+        ]
+        return list({divided.content(self.place, *row): row for row in rows}.values())
+
+    @cached_property
+    def numbers(self) -> tuple[Ints, Ints]:
+        """Layers n by kind, and of these k that run forward again, (samples, K) each."""
+        contents = [self.divided.content(self.place, *row) for row in self.samples]
+        return np.array([one[1] for one in contents]), np.array([one[2] for one in contents])
 
     @cached_property
     def costs(self) -> list[StageCost]:
-        """Costs at these numbers."""
-        return [self.divided.cost(self.place, n, k) for n, k in self.numbers.tolist()]
+        """Costs of these stages."""
+        return [self.divided.cost(self.place, *row) for row in self.samples]
 
     @cached_property
     def _pipelines(self) -> list[Pipeline]:
@@ -90,31 +103,57 @@ class _Sampled:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Planes below the seconds of every kind of job, (kinds, 3)."""
+        """Planes below the seconds of every kind of job, (kinds of jobs, 1 + 2K)."""
         q = self.divided.places.index(self.place)
         found = np.array([durations(pipeline)[:, q] for pipeline in self._pipelines])
         return np.stack([self._below(column) for column in found.T])
 
     @cached_property
     def early(self) -> Floats:
-        """Plane above the time for which gradients go beside the last backward pass, (3,)."""
+        """Plane above the time for which gradients go beside the last backward pass, (1 + 2K,)."""
         q = self.divided.places.index(self.place)
         return -self._below(-np.array([overlap_s(pipeline)[q] for pipeline in self._pipelines]))
 
     def plane(self, of: Callable[[StageCost], float]) -> Floats:
-        """Plane below one of the costs, (3,)."""
+        """Plane below one of the costs, (1 + 2K,)."""
         return self._below(np.array([of(cost) for cost in self.costs]))
 
+    @cached_property
+    def _beside(self) -> Ints:
+        """The sample with the same layers of which none runs forward again, (samples,)."""
+        n, k = self.numbers
+        plain = {tuple(row): i for i, row in enumerate(n.tolist()) if not k[i].any()}
+        return np.array([plain[tuple(row)] for row in n.tolist()])
+
     def _below(self, values: Floats) -> Floats:
-        """Plane through the ends of the range, lowered until no sample lies below it, (3,)."""
-        n, k = self.numbers[:, 0], self.numbers[:, 1]
-        plain = np.flatnonzero(k == 0)
-        span = n[plain[-1]] - n[plain[0]]
-        b = (values[plain[-1]] - values[plain[0]]) / span if span else 0.0
-        top = int(np.argmax(k))
-        beside = int(plain[n[plain] == n[top]][0])
-        c = (values[top] - values[beside]) / k[top] if k[top] else 0.0
-        return np.array([(values - b * n - c * k).min(), b, c])
+        """Plane through the ends of the range, lowered until no sample lies below it, (1 + 2K,)."""
+        n, k = self.numbers
+        plain = np.flatnonzero(~k.any(axis=1))
+        b = slopes(n[plain] - n[plain[0]], values[plain] - values[plain[0]])
+        c = slopes(k, values - values[self._beside])
+        return np.concatenate([[(values - n @ b - k @ c).min()], b, c])
+
+
+def slopes(points: Ints, values: Floats) -> Floats:
+    """Slopes of a plane through the origin and the points that lie farthest from each other, (K,).
+
+    `points` are (samples, K), `values` what the plane is to meet there, (samples,): first the farthest point,
+    then that which is farthest from the line to it, and so on (Gram-Schmidt with pivots).
+    """
+    rest, missed = points.astype(float), values.copy()
+    found = np.zeros(points.shape[1])
+    for _ in range(points.shape[1]):
+        lengths = np.sqrt((rest**2).sum(axis=1))
+        far = int(np.argmax(lengths))
+        if lengths[far] < NEAR:
+            break
+        unit = rest[far] / lengths[far]
+        slope = missed[far] / lengths[far]
+        along = rest @ unit
+        found += slope * unit
+        missed = missed - slope * along
+        rest = rest - along[:, None] * unit
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +179,7 @@ class Paths:
         return np.flatnonzero(self.graph.jobs.kind[self._edges] == JobKind.SYNC)
 
     def seconds(self, point: Floats) -> Floats:
-        """Seconds of every kind of job at every stage, (kinds, stages), at (stages, 3) of 1, n and k."""
+        """Seconds of every kind of job at every stage, (kinds, stages), at (stages, 1 + 2K) of 1, n and k."""
         found: Floats = np.maximum(np.einsum("ksc,sc->ks", self.planes.seconds, point), 0.0)
         return found
 
@@ -157,11 +196,11 @@ class Paths:
         return Timeline(self.divided.frame, jobs, start, duration, arrival, binding)
 
     def cut(self, timeline: Timeline) -> Floats:
-        """Coefficients (stages, 3) of 1, n and k: their sum is what the critical path takes at least."""
+        """Coefficients (stages, 1 + 2K) of 1, n and k: their sum is what the critical path takes at least."""
         jobs, planes = self.graph.jobs, self.planes
         path = np.array(timeline.critical_jobs)
         job, sent = path[:, 0], path[path[:, 1] > 0, 0]
-        found = np.zeros((self.divided.count, 3))
+        found = np.zeros(planes.early.shape)
         np.add.at(found, jobs.stage[job], planes.seconds[jobs.kind[job], jobs.stage[job]])
         early = sent[jobs.kind[sent] == JobKind.SYNC]
         np.subtract.at(found, jobs.stage[early], planes.early[jobs.stage[early]])

@@ -68,15 +68,9 @@ def legal_layouts(question: PlanQuestion) -> Iterator[tuple[Layout, str]]:
 
 
 def divisions(layout: Layout, layers: int) -> Iterator[tuple[Numbers, Numbers]]:
-    """Blocks of every stage, and of these those that run forward again; only the ends may be empty.
-
-    Virtual stages of several chunks have f or f + 1 blocks, the first and the last one at most so many.
-    """
-    count = layout.stages
-    few, most = (layers // count, layers // count + 1) if layout.vp > 1 else (1, layers)
-    for blocks in product(range(most + 1), repeat=count):
-        inner = all(n >= max(few, 1) for n in blocks[1:-1])
-        if sum(blocks) == layers and inner:
+    """Blocks of every stage, and of these those that run forward again; only the ends may be empty."""
+    for blocks in product(range(layers + 1), repeat=layout.stages):
+        if sum(blocks) == layers and all(blocks[1:-1]):
             for again in product(*(range(n + 1) for n in blocks)):
                 if any(again) == (layout.recompute == "full"):
                     yield blocks, again

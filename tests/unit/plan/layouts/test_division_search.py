@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from phaze.plan.layouts import division_search
-from phaze.plan.layouts.division_search import DivisionSearch, held_microbatches
+from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.held import held_microbatches
 from phaze.plan.layouts.question import PlanQuestion
 from tests.unit.plan.layouts.exhaustive import (
     PricedDivision,
