@@ -147,6 +147,9 @@ class Level(Noun):
     """Time of a step of a collective beside its bytes."""
     start_s: Size = 0.0
     """Time of a collective beside its steps."""
+    port_devices: PositiveInt = 1
+    """Devices that share a port to this level: collectives of several devices of a node none of which share
+    one go through one port of the node, as NCCL looks for rings."""
 
 
 class Calibration(Noun):

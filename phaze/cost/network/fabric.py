@@ -60,6 +60,7 @@ def _tier(level: Level) -> Tier:
         level.latency_s,
         level.start_s,
         0.0 if messages is None else bandwidth * messages,
+        level.port_devices,
     )
 
 

@@ -99,6 +99,8 @@ class Tier(NamedTuple):
     """Time of a collective beside its steps."""
     message_bytes_per_s: float = 0.0
     """What a message to one other device reaches; 0: as much as collectives do."""
+    port_devices: int = 1
+    """Devices that share a port to this level."""
 
 
 @dataclass(frozen=True)
@@ -137,24 +139,49 @@ class Levels:
         mirrors it, an all-reduce is both. In an all-to-all nothing becomes less: a rank sends every other one
         its part over the level on which they meet.
         """
+        each = self.by_level(kind, size_bytes, group)
+        start_s = 0.0
+        if kind != "send":
+            met = zip(self.tiers, self.meeting(group), strict=True)
+            start_s = max(tier.start_s * (ranks > 1) for tier, ranks in met)
+        return sum(each, 0.0 * size_bytes) + start_s
+
+    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+        """Seconds for which a collective or message is on the links of each level, the innermost first."""
         if kind == "send":
             return self._message_s(size_bytes, group)
         meeting = self.meeting(group)
-        seconds, inside, all_ranks, start_s = 0.0 * size_bytes, 1, prod(meeting), 0.0
-        for tier, ranks in zip(self.tiers, meeting, strict=True):
+        found, inside, all_ranks = [], 1, prod(meeting)
+        for level, (tier, ranks) in enumerate(zip(self.tiers, meeting, strict=True)):
             part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
             others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
-            seconds += others * (part / tier.bandwidth_bytes_per_s + tier.latency_s)
+            bandwidth = tier.bandwidth_bytes_per_s
+            if kind != "all_to_all" and inside > 1:
+                bandwidth /= self._ports_for_one(level, group)
+            found.append(EXCHANGES[kind] * others * (part / bandwidth + tier.latency_s))
             inside *= ranks
-            start_s = max(start_s, tier.start_s * (ranks > 1))
-        return EXCHANGES[kind] * seconds + start_s
+        return tuple(found)
 
-    def _message_s(self, size_bytes: Size, group: Members) -> Size:
-        if _ranks(group) == 1:
-            return 0.0 * size_bytes
-        ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
-        tier = next((self.tiers[k] for k, ranks in enumerate(ends) if ranks > 1), self.tiers[-1])
-        return size_bytes / (tier.message_bytes_per_s or tier.bandwidth_bytes_per_s) + tier.latency_s
+    def _ports_for_one(self, level: int, group: Members) -> float:
+        """Ports of a node for each one that rings of a group with several ranks on a node use.
+
+        NCCL looks for rings that leave a node by the port by which they come, and takes a port far from a
+        device rather than another one for the way out (`ncclTopoCompute`, src/graph/search.cc). Where no two
+        ranks of a node are at one port, all groups of the node then use the same.
+        """
+        shared = self.tiers[level].port_devices
+        stride = group.stride if isinstance(group, Group) else 1
+        return 1.0 if stride < shared or shared == 1 else self.tiers[level - 1].devices / shared
+
+    def _message_s(self, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+        found = [0.0 * size_bytes] * len(self.tiers)
+        if _ranks(group) > 1:
+            ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
+            level = next((k for k, ranks in enumerate(ends) if ranks > 1), len(ends) - 1)
+            tier = self.tiers[level]
+            bandwidth = tier.message_bytes_per_s or tier.bandwidth_bytes_per_s
+            found[level] = size_bytes / bandwidth + tier.latency_s
+        return tuple(found)
 
 
 class Wired(ABC):

@@ -239,6 +239,17 @@ def test_a_step_has_its_latency() -> None:
     assert levels.seconds("all_reduce", 1.0, Group(32, 1)) == pytest.approx(2 * (7 * 1e-6 + 3 * 5e-6))
 
 
+def test_rings_of_devices_at_different_ports_share_one_port_of_the_node() -> None:
+    """Of four ports for eight devices groups at a stride of four or two use one, neighbours all."""
+    levels = Levels((Tier(8, 1e30), Tier(64, 1e9, port_devices=2)))
+    groups = (Group(8, 8), Group(64, 1), Group(16, 4), Group(32, 2))
+    alone, neighbours, two, four = (levels.seconds("all_reduce", 8.0, group) for group in groups)
+    assert (alone, neighbours) == pytest.approx((2 * 7 / 1e9, 2 * 7 / 8 / 1e9))
+    assert (two, four) == pytest.approx((4 * 2 * 7 / 2 / 1e9, 4 * 2 * 7 / 4 / 1e9))
+    to_all = levels.seconds("all_to_all", 8.0, Group(16, 4))
+    assert to_all == pytest.approx(7 * 2 * 8 / 16 / 1e9), "every device sends by the port beside it"
+
+
 MEASURED = {
     # bytes: seconds of all-reduces on two and on eight A100 of a node (VIA-Research/vTrain, trace/a100)
     1 << 20: (44.21e-6, 92.79e-6),
