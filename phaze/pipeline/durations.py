@@ -6,8 +6,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Bools, Floats
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
@@ -20,14 +21,28 @@ class JobKind(IntEnum):
     FORWARD = 1
     RECOMPUTE = 2
     BACKWARD = 3
-    """The gradients of the input and of the weights; where a schedule splits them, those of the input."""
-    WEIGHT_GRADIENT = 4
-    SYNC = 5
+    """The gradients of the input and of the weights."""
+    PAIRED_BACKWARD = 4
+    """The same as the second half of one job with the forward pass before it: both begin when what both need
+    is there, and send when both are over."""
+    INPUT_GRADIENT = 5
+    """The gradients of the input alone, where a schedule splits them."""
+    WEIGHT_GRADIENT = 6
+    SYNC = 7
     """Synchronisation that can start before the last backward pass is over."""
-    LAST_SYNC = 6
+    LAST_SYNC = 8
     """Synchronisation of the last piece; all of it without overlap."""
-    UPDATE = 7
-    GATHER = 8
+    UPDATE = 9
+    GATHER = 10
+
+
+BACKWARD_PASSES = (JobKind.BACKWARD, JobKind.PAIRED_BACKWARD, JobKind.INPUT_GRADIENT)
+"""Passes that wait for the gradient of a stage's output and make that of its input."""
+
+
+def goes_back(kind: NDArray[np.integer]) -> Bools:
+    """Jobs that are such passes."""
+    return np.asarray((kind >= JobKind.BACKWARD) & (kind <= JobKind.INPUT_GRADIENT))
 
 
 def durations(pipeline: Pipeline) -> Floats:
@@ -37,8 +52,9 @@ def durations(pipeline: Pipeline) -> Floats:
     table[JobKind.FETCH] = pipeline.fetch_s
     table[JobKind.FORWARD] = pipeline.column("forward_s")
     table[JobKind.RECOMPUTE] = pipeline.column("recompute_s")
-    table[JobKind.WEIGHT_GRADIENT] = pipeline.column("weight_s") * pipeline.rules.splits
-    table[JobKind.BACKWARD] = pipeline.column("backward_s") - table[JobKind.WEIGHT_GRADIENT]
+    table[[JobKind.BACKWARD, JobKind.PAIRED_BACKWARD]] = pipeline.column("backward_s")
+    table[JobKind.WEIGHT_GRADIENT] = pipeline.column("weight_s")
+    table[JobKind.INPUT_GRADIENT] = pipeline.column("backward_s") - pipeline.column("weight_s")
     table[JobKind.SYNC] = pipeline.column("sync_s") * (parts - 1) / parts
     table[JobKind.LAST_SYNC] = pipeline.column("sync_s") / parts
     table[JobKind.UPDATE] = pipeline.column("update_s")
@@ -53,15 +69,20 @@ def occupied_s(pipeline: Pipeline) -> Floats:
         activation, gradient = borders(pipeline)
         table[JobKind.FORWARD, 1:] += activation
         table[JobKind.FORWARD, :-1] += activation
-        table[JobKind.BACKWARD, 1:] += gradient
-        table[JobKind.BACKWARD, :-1] += gradient
+        for kind in BACKWARD_PASSES:
+            table[kind, 1:] += gradient
+            table[kind, :-1] += gradient
     return table
 
 
 def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Seconds of an activation and of a gradient over every border, (stages - 1,) each."""
+    """Seconds of an activation and of a gradient over every border, (stages - 1,) each.
+
+    Nothing is sent between stages of one device group.
+    """
+    crosses = (np.diff(pipeline.groups) != 0).astype(np.float64)
     gradient = pipeline.column("send_gradient_s")[1:] * pipeline.rules.trains
-    return pipeline.column("send_activation_s")[:-1], gradient
+    return pipeline.column("send_activation_s")[:-1] * crosses, gradient * crosses
 
 
 def overlap_s(pipeline: Pipeline) -> Floats:

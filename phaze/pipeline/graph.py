@@ -12,8 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
-from phaze.pipeline.durations import JobKind, borders, durations, fetches_on_worker, overlap_s, pieces
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.pipeline.durations import (
+    JobKind,
+    borders,
+    durations,
+    fetches_on_worker,
+    goes_back,
+    overlap_s,
+    pieces,
+)
 from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
@@ -53,18 +61,19 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     sites = _sites(pipeline, jobs)
     single, delay = _single_predecessors(pipeline, jobs, sites)
     joins = _joins(pipeline, jobs)
-    has = single >= 0
-    preceded = np.concatenate([[0], np.cumsum(has)])
-    predecessor, delays = single[has], delay[has]
-    if joins:
-        sizes = np.array([len(join.predecessors) for join in joins])
-        at = np.repeat(preceded[[join.job for join in joins]], sizes)
-        predecessor = np.insert(predecessor, at, np.concatenate([join.predecessors for join in joins]))
-        delays = np.insert(delays, at, np.repeat([join.delay_s for join in joins], sizes))
-        added = np.zeros(len(preceded), np.int64)
-        added[[join.job + 1 for join in joins]] = sizes
-        preceded += np.cumsum(added)
-    return EventGraph(jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor, delays)
+    has = np.flatnonzero(single >= 0)
+    second = _seconds_of_pairs(jobs)
+    second = second[single[second] >= 0]
+    sizes = [len(join.predecessors) for join in joins]
+    many = np.repeat(np.array([join.job for join in joins], np.int64), sizes)
+    waiting = np.concatenate([many, has, _firsts_of_pairs(jobs, second)])
+    predecessor = np.concatenate([*(join.predecessors for join in joins), single[has], single[second]])
+    delays = np.concatenate([np.repeat([join.delay_s for join in joins], sizes), delay[has], delay[second]])
+    order = np.argsort(waiting, kind="stable")
+    preceded = np.concatenate([[0], np.cumsum(np.bincount(waiting, minlength=len(jobs)))])
+    return EventGraph(
+        jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor[order], delays[order]
+    )
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:
@@ -76,8 +85,8 @@ def synchronising_groups(pipeline: Pipeline) -> list[int]:
     """Device groups that have a synchronisation port."""
     if not pipeline.rules.trains:
         return []
-    busy = pipeline.column("sync_s").reshape(pipeline.chunks, pipeline.depth).any(axis=0)
-    return np.flatnonzero(busy).tolist()
+    busy: list[int] = np.unique(pipeline.groups[pipeline.column("sync_s") > 0]).tolist()
+    return busy
 
 
 def _input_ports(pipeline: Pipeline) -> list[Passes]:
@@ -93,7 +102,7 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
     for group in synchronising_groups(pipeline):
-        chunks = [q for q in reversed(range(group, len(syncs), pipeline.depth)) if syncs[q]]
+        chunks = [q for q in reversed(pipeline.stages_of(group).tolist()) if syncs[q]]
         pairs = [
             (k, q)
             for q in chunks
@@ -109,20 +118,38 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
-    """Index of each pass among the jobs by kind, (stages, microbatches), -1 where there is none."""
+    """Index of each pass among the jobs by kind, (stages, microbatches), -1 where there is none.
+
+    Gradients of the input are with the backward passes; the forward pass of a pair is over with the pair.
+    """
     shape = (len(pipeline.stages), max(pipeline.lane_microbatches, 1) * pipeline.batches)
     sites = {}
     for kind in (JobKind.FETCH, JobKind.FORWARD, JobKind.BACKWARD, JobKind.LAST_SYNC):
-        found = np.flatnonzero(jobs.kind == kind)
+        found = np.flatnonzero(goes_back(jobs.kind) if kind == JobKind.BACKWARD else jobs.kind == kind)
         sites[kind] = np.full(shape, -1, np.int64)
         sites[kind][jobs.stage[found], jobs.microbatch[found]] = found
+    second = _seconds_of_pairs(jobs)
+    first = _firsts_of_pairs(jobs, second)
+    sites[JobKind.FORWARD][jobs.stage[first], jobs.microbatch[first]] = second
     return sites
+
+
+def _seconds_of_pairs(jobs: Jobs) -> Ints:
+    """Backward passes that are one job with the forward pass before them."""
+    return np.flatnonzero(jobs.kind == JobKind.PAIRED_BACKWARD)
+
+
+def _firsts_of_pairs(jobs: Jobs, second: Ints) -> Ints:
+    """These forward passes; recomputation may stand between."""
+    between = jobs.kind[second - 1] == JobKind.RECOMPUTE
+    found: Ints = second - 1 - between
+    return found
 
 
 def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Floats]:
     """One predecessor of every job, -1 without, and the delay after it."""
     single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
-    stages = len(pipeline.stages)
+    in_stream = np.arange(len(pipeline.stages)) % pipeline.stream
     activation, gradient = borders(pipeline)
     if pipeline.transfers == "occupying":
         activation, gradient = np.zeros_like(activation), np.zeros_like(gradient)
@@ -131,16 +158,14 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
         single[which] = sites[kind][jobs.stage[which] + step, jobs.microbatch[which]]
         delay[which] = lag
 
-    forward = np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage > 0))
+    forward = np.flatnonzero((jobs.kind == JobKind.FORWARD) & (in_stream[jobs.stage] > 0))
     link(forward, JobKind.FORWARD, -1, activation[jobs.stage[forward] - 1])
     if fetches_ahead(pipeline):
         link(
             np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage == 0)), JobKind.FETCH, 0, np.zeros(1)
         )
-    waits = (jobs.kind == JobKind.BACKWARD) | (
-        (jobs.kind == JobKind.RECOMPUTE) & (not pipeline.early_recompute)
-    )
-    backward = np.flatnonzero(waits & (jobs.stage < stages - 1))
+    waits = goes_back(jobs.kind) | ((jobs.kind == JobKind.RECOMPUTE) & (not pipeline.early_recompute))
+    backward = np.flatnonzero(waits & (in_stream[jobs.stage] < pipeline.stream - 1))
     link(backward, JobKind.BACKWARD, 1, gradient[jobs.stage[backward]])
     link(np.flatnonzero(jobs.kind == JobKind.UPDATE), JobKind.LAST_SYNC, 0, np.zeros(1))
     if pipeline.release_s > 0:
@@ -152,13 +177,13 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     """Jobs that wait for all replicas, in rising order."""
-    passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, JobKind.UPDATE, 1)
+    passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     early = overlap_s(pipeline)
     joins: list[Join] = []
     for job in np.flatnonzero(jobs.kind >= JobKind.SYNC).tolist():
         kind, stage, batch = jobs.kind[job], int(jobs.stage[job]), int(jobs.microbatch[job])
-        members = groups == stage % pipeline.depth
+        members = groups == pipeline.groups[stage]
         chunk = slice(stage // pipeline.depth, stage // pipeline.depth + 1)
         if kind == JobKind.SYNC:
             joins.append(Join(job, passes[members, chunk, batch].max(axis=1), -float(early[stage])))
@@ -172,11 +197,11 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
 
 def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
     """Each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
-    return _last(pipeline, jobs, pipeline.rules.last_pass, pipeline.lane_microbatches)
+    return _last(pipeline, jobs, pipeline.rules.releases(jobs.kind), pipeline.lane_microbatches)
 
 
-def _last(pipeline: Pipeline, jobs: Jobs, kind: JobKind, per_batch: int) -> Ints:
-    found = np.flatnonzero(jobs.kind == kind)
+def _last(pipeline: Pipeline, jobs: Jobs, which: Bools, per_batch: int) -> Ints:
+    found = np.flatnonzero(which)
     last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
     where = (jobs.resource[found], jobs.stage[found] // pipeline.depth, jobs.microbatch[found] // per_batch)
     np.maximum.at(last, where, found)

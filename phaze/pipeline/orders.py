@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Ints
-from phaze.pipeline.durations import JobKind, fetches_on_worker
+from phaze.pipeline.durations import JobKind, fetches_on_worker, goes_back
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
 
@@ -67,7 +67,7 @@ def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
 
 def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
     kind, stage, microbatch = passes
-    again = (kind == JobKind.BACKWARD) & (pipeline.column("recompute_s") > 0)[stage]
+    again = goes_back(kind) & (pipeline.column("recompute_s") > 0)[stage]
     fetch = (kind == JobKind.FORWARD) & (stage == 0) & fetches_on_worker(pipeline)
     copies = 1 + again + fetch
     prepared = np.repeat(kind, copies)
@@ -78,7 +78,7 @@ def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
 
 def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
     """Add the updates of every batch, later chunks first as their gradients are."""
-    chunks = range(group, len(pipeline.stages), pipeline.depth)
+    chunks = pipeline.stages_of(group).tolist()
     gathers = pipeline.column("gather_s") > 0
     pairs = [
         (kind, q)
@@ -101,7 +101,7 @@ def _update_places(pipeline: Pipeline, jobs: Passes) -> Ints:
     batches = np.arange(pipeline.batches)
     batch = jobs.microbatch // pipeline.lane_microbatches
     if not pipeline.overlap_sync or pipeline.rules.flushes:
-        last = np.flatnonzero(jobs.kind == pipeline.rules.last_pass)
+        last = np.flatnonzero(pipeline.rules.releases(jobs.kind))
         return last[np.searchsorted(batch[last], batches, side="right") - 1] + 1
     forward = np.flatnonzero(jobs.kind <= JobKind.FORWARD)
     next_use = np.searchsorted(batch[forward], batches + 2)

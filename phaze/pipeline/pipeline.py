@@ -2,10 +2,10 @@
 
 A stage is what one tile group, or one group of devices, holds of the model; its costs come as seconds and
 bytes, for one microbatch on one replica. A pipeline of depth p with v chunks has p v stages in the order of
-the data flow; stage q is on device group q mod p. Group g has d_g replicas of t_g devices; microbatch m goes
-to replica m mod d_g of every group (round-robin, Piper, Figure 5). Where all d_g have a common divisor, so
-many pipelines (lanes) run beside each other and meet in synchronisation only: the one with the most
-microbatches is simulated, for all.
+the data flow; stage q is on device group q mod p, or where else the schedule places it (`groups`). Group g
+has d_g replicas of t_g devices; microbatch m goes to replica m mod d_g of every group (round-robin, Piper,
+Figure 5). Where all d_g have a common divisor, so many pipelines (lanes) run beside each other and meet in
+synchronisation only: the one with the most microbatches is simulated, for all.
 
 Where PALM's text leaves a choice, this level has it as a field of `Pipeline`, and says what it takes:
 
@@ -81,7 +81,7 @@ class Pipeline:
     """Stages in the order of the data flow, and how a batch goes through them."""
 
     stages: tuple[StageCost, ...]
-    """p v of them; stage q is on device group q mod p."""
+    """p v of them; stage q is on device group `groups[q]`."""
     microbatches: int
     """In a batch, over all replicas; in inference: in all."""
     schedule: str = "1f1b"
@@ -125,6 +125,20 @@ class Pipeline:
     def depth(self) -> int:
         """Number of device groups, p."""
         return len(self.stages) // self.chunks
+
+    @cached_property
+    def groups(self) -> Ints:
+        """Device group of every stage, (p v,)."""
+        return self.rules.groups(self.depth, self.chunks)
+
+    def stages_of(self, group: int) -> Ints:
+        """Stages of a device group in the order of the data flow, (v,)."""
+        return np.flatnonzero(self.groups == group)
+
+    @property
+    def stream(self) -> int:
+        """Stages that a microbatch passes: all, unless the model is there more than once."""
+        return len(self.stages) // self.rules.streams
 
     @cached_property
     def lanes(self) -> int:

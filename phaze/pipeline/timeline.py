@@ -29,6 +29,8 @@ USES: dict[JobKind, Use] = {
     JobKind.FORWARD: "forward",
     JobKind.RECOMPUTE: "recompute",
     JobKind.BACKWARD: "backward",
+    JobKind.PAIRED_BACKWARD: "backward",
+    JobKind.INPUT_GRADIENT: "backward",
     JobKind.WEIGHT_GRADIENT: "backward",
     JobKind.SYNC: "synchronisation",
     JobKind.LAST_SYNC: "synchronisation",
@@ -39,6 +41,8 @@ WAITS: dict[JobKind, Use] = {
     JobKind.FETCH: "fetch",
     JobKind.FORWARD: "transfer",
     JobKind.BACKWARD: "transfer",
+    JobKind.PAIRED_BACKWARD: "transfer",
+    JobKind.INPUT_GRADIENT: "transfer",
     JobKind.LAST_SYNC: "synchronisation",
 }
 """What a worker waits for before a job, by the kind of job that sends it."""
@@ -143,7 +147,7 @@ class Timeline:
         spent: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(self.pipeline.depth))
         for step in self.critical_path:
             for resource, part_s in spends(step).items():
-                spent[resource][step.stage % self.pipeline.depth] += part_s
+                spent[resource][self.pipeline.groups[step.stage]] += part_s
         resource, seconds = max(spent.items(), key=lambda item: (item[1].sum(), item[0]))
         share = float(seconds.sum()) / self.time_s if self.time_s else 0.0
         return Bound(resource, int(np.argmax(seconds)), share)
@@ -171,7 +175,7 @@ class Timeline:
     def most_in_flight(self, worker: int) -> int:
         """Most microbatches that a worker holds at once, counted for each chunk."""
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
-        released = kind == self.pipeline.rules.last_pass
+        released = self.pipeline.rules.releases(kind)
         return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
     def passed_s(self, kind: JobKind, stage: int) -> Floats:
@@ -257,7 +261,7 @@ def held_bytes(
 ) -> tuple[Floats, Floats]:
     """Bytes that a device of a group holds during and after each of a worker's jobs."""
     stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
-    freed = np.where(kind == pipeline.rules.last_pass, stash, 0.0)
+    freed = np.where(pipeline.rules.releases(kind), stash, 0.0)
     taken = np.where(kind == JobKind.FORWARD, stash, 0.0)
     after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
     busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
@@ -266,4 +270,4 @@ def held_bytes(
 
 def fixed_bytes(pipeline: Pipeline, group: int) -> float:
     """Bytes that a device of a group holds all the time, for all its chunks."""
-    return float(pipeline.column("fixed_bytes")[group :: pipeline.depth].sum())
+    return float(pipeline.column("fixed_bytes")[pipeline.stages_of(group)].sum())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phaze.base.files import atomic_path
-from phaze.pipeline.durations import JobKind
+from phaze.pipeline.durations import BACKWARD_PASSES, JobKind
 from phaze.pipeline.timeline import MemoryProfile, Timeline
 
 Row = dict[str, object]
@@ -20,6 +20,8 @@ NAMES: dict[JobKind, str] = {
     JobKind.FORWARD: "forward",
     JobKind.RECOMPUTE: "recompute",
     JobKind.BACKWARD: "backward",
+    JobKind.PAIRED_BACKWARD: "backward",
+    JobKind.INPUT_GRADIENT: "input gradient",
     JobKind.WEIGHT_GRADIENT: "weight gradient",
     JobKind.SYNC: "synchronise",
     JobKind.LAST_SYNC: "synchronise",
@@ -45,7 +47,7 @@ def _places(timeline: Timeline) -> list[tuple[int, int, str]]:
     places = [(group, replica, f"replica {replica}") for group, replica in timeline.pipeline.workers]
     for port in range(len(places), len(timeline.jobs.first) - 1):
         job = int(timeline.jobs.first[port])
-        group = int(timeline.jobs.stage[job]) % timeline.pipeline.depth
+        group = int(timeline.pipeline.groups[timeline.jobs.stage[job]])
         fetches = timeline.jobs.kind[job] == JobKind.FETCH
         places.append((group, port, "input" if fetches else "synchronisation"))
     return places
@@ -79,7 +81,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
     """Jobs that wait for a tensor of a pass, with the job that sends it."""
-    kind, passes = timeline.jobs.kind, (JobKind.FORWARD, JobKind.BACKWARD)
+    kind, passes = timeline.jobs.kind, (JobKind.FORWARD, *BACKWARD_PASSES)
     for job, sender in enumerate(timeline.binding.tolist()):
         if sender >= 0 and kind[sender] in passes and kind[job] < JobKind.SYNC:
             yield job, sender

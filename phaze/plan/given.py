@@ -29,6 +29,7 @@ from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout, Recompute
 from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.lowered import HBM, KEPT, LayerCost, kernel_times, kernels_in, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import HALF, unshared_bytes, working_bytes
@@ -151,11 +152,15 @@ class Run:
 
     @property
     def cuts(self) -> tuple[range, ...]:
-        """Layers of every stage, whose blocks differ by one at most; ends are with the ends."""
-        count = self.layout.stages
+        """Layers of every stage, whose blocks differ by one at most; ends are with the ends.
+
+        Where a schedule has copies of the model, those of every copy.
+        """
+        count = self.layout.stages // SCHEDULES[self.schedule].streams
         ends = [1 + self.layers * (q + 1) // count for q in range(count)]
         ends[-1] += 1
-        return tuple(range(start, end) for start, end in zip([0, *ends], ends, strict=False))
+        cuts = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        return tuple(cuts * SCHEDULES[self.schedule].streams)
 
     @property
     def model_flops(self) -> float:

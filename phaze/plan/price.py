@@ -232,8 +232,9 @@ class Price:
         found: dict[str, float] = defaultdict(float)
         exchanged = 0.0
         for q, stage in enumerate(self.plan.stages):
-            group = q % pipeline.depth
-            passes = pipeline.batches * pipeline.lane_microbatches / pipeline.replicas[group]
+            group = pipeline.groups[q]
+            lane = pipeline.lane_microbatches / pipeline.rules.streams
+            passes = pipeline.batches * lane / pipeline.replicas[group]
             of_time = passes * self.plan.group_devices[group] / devices / self.timeline.time_s
             spent = self._spent_s(stage)
             for name, part_s in spent.items():
@@ -260,7 +261,7 @@ class Price:
 
     def memory_of(self, group: int) -> Memory:
         """Memory of a device of a group."""
-        own = self.plan.stages[group :: self.plan.depth]
+        own = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
         layout = own[0].layout
         replicas = layout.group("dp-cp").ranks
         weights, gradients = (replicas if layout.zero >= 3 else 1, replicas if layout.zero >= 2 else 1)

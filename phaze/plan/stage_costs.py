@@ -84,14 +84,20 @@ def _exchange_s(
 def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
     """Time to synchronise gradients once per batch.
 
-    From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage add.
+    From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage
+    add, or copies of a stage where microbatches enter at both ends.
     """
     stage = plan.stages[q]
     zero = stage.layout.zero
     found = 0.0 if zero >= 2 else _exchange_s(stage, machine, "reduce_scatter" if zero else "all_reduce")
-    if stage.tied_bytes and plan.depth > 1:
-        apart = (plan.depth - 1) * stage.layout.group("pp").stride
-        found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, apart))
+    rules, depth, stride = SCHEDULES[plan.schedule], plan.depth, stage.layout.group("pp").stride
+    groups = rules.groups(depth, plan.layout.vp)
+    if stage.tied_bytes and depth > 1 and groups[0] != groups[-1]:
+        found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
+    if rules.streams > 1:  # the other copy of the stage is as far from the other end
+        apart, sharers = abs(depth - 1 - 2 * int(groups[q])), stage.layout.group("dp-cp").ranks if zero else 1
+        size = (stage.gradient_bytes or stage.weight_bytes) / sharers
+        found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
     return found
 
 

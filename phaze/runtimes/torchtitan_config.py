@@ -27,8 +27,9 @@ NAMES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 BY_FILE = "PipelineScheduleMulti"
 """The name that stands for a schedule by CSV."""
 CSV = "schedule.csv"
-WHOLE = {JobKind.FORWARD: "F", JobKind.BACKWARD: "B"}
-SPLIT = {JobKind.FORWARD: "F", JobKind.BACKWARD: "I", JobKind.WEIGHT_GRADIENT: "W"}
+LETTERS = {
+    JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
+}  # fmt: skip
 """Passes in cells: forward, backward; or gradients of the input, of the weights."""
 CHECKPOINTING: dict[Recompute, str] = {
     "none": "None",
@@ -105,11 +106,11 @@ def schedule_csv(recipe: Recipe) -> str:
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
     stages, schedule = (StageCost(0.0),) * layout.stages, SCHEDULES[recipe.schedule]
     pipeline = Pipeline(stages, count, schedule.name, chunks=layout.vp, data=(1,) * layout.pp)
-    letters, rows = SPLIT if schedule.splits else WHOLE, []
+    rows = []
     for rank in range(layout.pp):
         kinds, stage, microbatch = (
             each.tolist() for each in schedule.order(pipeline, rank, np.arange(count))
         )
         cells = zip(stage, kinds, microbatch, strict=True)
-        rows.append(",".join(f"{q}{letters[JobKind(kind)]}{m}" for q, kind, m in cells))
+        rows.append(",".join(f"{q}{LETTERS[JobKind(kind)]}{m}" for q, kind, m in cells))
     return "\n".join(rows) + "\n"

@@ -120,15 +120,19 @@ def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
     found = []
     for microbatch in microbatches:
         run = _run({**given, "microbatch": microbatch})
-        open_ = SCHEDULES[run.schedule].chunked and "chunks" not in given
-        found += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)] if open_ else [run]
+        if not SCHEDULES[run.schedule].chunked or "chunks" in given:
+            found.append(run)
+            continue
+        found += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
     return tuple(found)
 
 
 def _chunks(run: Run) -> list[int]:
-    """Numbers of chunks, two or more, that divide the blocks of every stage equally."""
-    pp = run.layout.pp
-    return [v for v in range(2, run.layers // pp + 1) if run.layers % (pp * v) == 0] or [2]
+    """Numbers of chunks that the schedule allows and that divide the blocks of every stage equally."""
+    pp, (least, most) = run.layout.pp, SCHEDULES[run.schedule].chunks
+    if least == most:
+        return [least]
+    return [v for v in range(least, run.layers // pp + 1) if run.layers % (pp * v) == 0] or [least]
 
 
 def _measured(name: str, given: Mapping[str, str]) -> float | None:

@@ -16,7 +16,7 @@ import simpy
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.pipeline.durations import JobKind, borders, durations, overlap_s
+from phaze.pipeline.durations import BACKWARD_PASSES, JobKind, borders, durations, overlap_s
 from phaze.pipeline.graph import EventGraph, all_jobs, event_graph, fetches_ahead
 from phaze.pipeline.longest_path import ADVICE
 from phaze.pipeline.orders import Jobs
@@ -66,6 +66,11 @@ class _Run:
         self.when: dict[Message, float] = {}
         self.done: list[list[Done]] = [[] for _ in range(len(jobs.first) - 1)]
         self.left = _passes_left(pipeline, jobs)
+        self.pairs = dict(
+            pair for resource in range(len(jobs.first) - 1) for pair in _pairs(list(self.keys(resource)))
+        )
+        """Forward passes by the backward passes with which they are one job."""
+        self.seconds_of = {forward: backward for backward, forward in self.pairs.items()}
         for resource in range(len(jobs.first) - 1):
             self.env.process(self._in_order(resource))
 
@@ -103,58 +108,72 @@ class _Run:
         """Return what must have happened before a job."""
         kind, stage, number = key
         if kind >= JobKind.SYNC and kind != JobKind.UPDATE:
-            return [(*key, replica) for replica in range(self.pipeline.replicas[stage % self.pipeline.depth])]
-        if kind == JobKind.RECOMPUTE and not self.pipeline.early_recompute:
+            return [(*key, replica) for replica in range(self.pipeline.replicas[self._group(stage)])]
+        if (kind == JobKind.RECOMPUTE and not self.pipeline.early_recompute) or kind in BACKWARD_PASSES:
             kind = JobKind.BACKWARD
+        needed = [(kind, stage, number, 0)] if self._waits(kind, stage, number) else []
+        second = self.seconds_of.get(key)
+        return needed + (self._needs(second) if second else [])
+
+    def _group(self, stage: int) -> int:
+        return int(self.pipeline.groups[stage])
+
+    def _waits(self, kind: JobKind, stage: int, number: int) -> bool:
+        """Whether a job of this kind needs anything but its resource."""
+        place, last = stage % self.pipeline.stream, self.pipeline.stream - 1
         waits = {
             JobKind.FETCH: self.pipeline.release_s > 0 and number > 0,
-            JobKind.FORWARD: stage > 0 or fetches_ahead(self.pipeline),
-            JobKind.BACKWARD: stage + 1 < len(self.pipeline.stages),
+            JobKind.FORWARD: place > 0 or fetches_ahead(self.pipeline),
+            JobKind.BACKWARD: place < last,
             JobKind.UPDATE: self.pipeline.stages[stage].sync_s > 0,
         }
-        return [(kind, stage, number, 0)] if waits.get(kind) else []
+        return waits.get(kind, False)
 
     def _announce_start(self, resource: int, key: Key) -> None:
         """Tell what becomes possible some time after a job's start."""
         kind, stage, number = key
         if kind == JobKind.FETCH and self.pipeline.release_s > 0:
             self._later(self.pipeline.release_s, (JobKind.FETCH, 0, number + 1, 0))
-        last = self.pipeline.rules.last_pass
         again = self.pipeline.stages[stage].recompute_s > 0 and not self.pipeline.early_recompute
-        again = again and last == JobKind.BACKWARD
+        again = again and not self.pipeline.rules.splits
         batch = number // self.pipeline.lane_microbatches
-        if (
-            self.pipeline.rules.trains
-            and kind == (JobKind.RECOMPUTE if again else last)
-            and self.left[resource, stage, batch] == 1
-        ):
-            span = self.seconds[last][stage] + again * self.seconds[JobKind.RECOMPUTE][stage]
+        begins = kind == JobKind.RECOMPUTE if again else self.pipeline.rules.releases(np.array(kind))
+        if self.pipeline.rules.trains and begins and self.left[resource, stage, batch] == 1:
+            span = self.seconds[JobKind.BACKWARD if again else kind][stage]
+            span += again * self.seconds[JobKind.RECOMPUTE][stage]
             message = JobKind.SYNC, stage, batch, self.pipeline.workers[resource][1]
             self._later(span - self.early[stage], message)
 
     def _announce_end(self, resource: int, key: Key) -> None:
         """Tell what becomes possible with a job's end."""
         kind, stage, number = key
-        if kind == self.pipeline.rules.last_pass and self.pipeline.rules.trains:
+        place, last = stage % self.pipeline.stream, self.pipeline.stream - 1
+        if self.pipeline.rules.releases(np.array(kind)) and self.pipeline.rules.trains:
             self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
         if kind == JobKind.FETCH:
             self._tell((JobKind.FORWARD, 0, number, 0))
-        elif kind == JobKind.FORWARD and stage + 1 < len(self.pipeline.stages):
+        elif kind == JobKind.FORWARD and place < last and key not in self.seconds_of:
             self._send(resource, key, stage + 1, self.activation[stage])
-        elif kind == JobKind.BACKWARD and stage > 0:
-            self._send(resource, key, stage - 1, self.gradient[stage - 1])
+        elif kind in BACKWARD_PASSES and place > 0:
+            self._send(resource, (JobKind.BACKWARD, stage, number), stage - 1, self.gradient[stage - 1])
         elif kind == JobKind.LAST_SYNC:
-            group = stage % self.pipeline.depth
-            for replica in range(self.pipeline.replicas[group]):
+            for replica in range(self.pipeline.replicas[self._group(stage)]):
                 self._tell((JobKind.UPDATE, stage, number, replica))
         elif kind == JobKind.UPDATE:
             self._tell((JobKind.GATHER, stage, number, self.pipeline.workers[resource][1]))
+        if key in self.pairs:
+            self._announce_paired(resource, self.pairs[key])
+
+    def _announce_paired(self, resource: int, forward: Key) -> None:
+        """Send what the forward pass of a pair made, now that both are over."""
+        if forward[1] % self.pipeline.stream < self.pipeline.stream - 1:
+            self._send(resource, forward, forward[1] + 1, self.activation[forward[1]])
 
     def _count_backward(self, worker: int, stage: int, batch: int) -> None:
         """Tell the synchronisation that a worker is through with a batch: with this chunk's, or with all."""
         group, replica = self.pipeline.workers[worker]
         self.left[worker, stage, batch] -= 1
-        chunks = range(group, len(self.pipeline.stages), self.pipeline.depth)
+        chunks = self.pipeline.stages_of(group).tolist()
         own = [stage] if self.pipeline.overlap_sync else chunks
         if not any(self.left[worker, q, batch] for q in own):
             for q in own:
@@ -167,7 +186,7 @@ class _Run:
     def _send(self, worker: int, key: Key, target: int, seconds: float) -> None:
         """Send an activation or a gradient to the worker that has the microbatch at the target stage."""
         kind, stage, number = key
-        receiver = self._holder(target % self.pipeline.depth, number)
+        receiver = self._holder(self._group(target), number)
         if self.pipeline.transfers == "occupying":
             self._tell((kind, target, number, 0))
             return
@@ -221,11 +240,18 @@ class _Run:
 
 def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]]:
     """Return the passes that end a microbatch by worker, stage and batch."""
-    which = np.flatnonzero(jobs.kind == pipeline.rules.last_pass)
+    which = np.flatnonzero(pipeline.rules.releases(jobs.kind))
     batch = jobs.microbatch[which] // pipeline.lane_microbatches
     return Counter(
         zip(jobs.resource[which].tolist(), jobs.stage[which].tolist(), batch.tolist(), strict=True)
     )
+
+
+def _pairs(keys: list[Key]) -> Iterator[tuple[Key, Key]]:
+    """Yield the second halves of jobs of two passes, with their first halves, of one resource."""
+    for place, key in enumerate(keys):
+        if key[0] == JobKind.PAIRED_BACKWARD:
+            yield key, next(k for k in reversed(keys[:place]) if k[0] == JobKind.FORWARD)
 
 
 def _binding(end_s: Floats, graph: EventGraph) -> Ints:

@@ -18,7 +18,7 @@ def held_microbatches(paths: Paths, rank: int) -> Ints:
     own = slice(*jobs.first[rank : rank + 2])
     kind, chunk = jobs.kind[own], jobs.stage[own] // depth
     one_hot = np.arange(paths.divided.layout.vp) == chunk[:, None]
-    last = kind == paths.divided.frame.rules.last_pass
+    last = paths.divided.frame.rules.releases(kind)
     taken = np.cumsum(one_hot & (kind == JobKind.FORWARD)[:, None], axis=0)
     freed = np.cumsum(one_hot & last[:, None], axis=0)
     moments = np.unique(taken - freed + (one_hot & last[:, None]), axis=0)

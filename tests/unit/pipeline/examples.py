@@ -40,7 +40,7 @@ def random_stage(rng: np.random.Generator) -> StageCost:
 
 def random_data(rng: np.random.Generator, depth: int, schedule: str) -> tuple[int, ...]:
     """Return replicas of every group: equal ones, ones that divide their suffix sums, or any."""
-    kind = 0 if schedule in ("interleaved", "zb-h1") else int(rng.integers(3))
+    kind = 0 if SCHEDULES[schedule].equal_replicas else int(rng.integers(3))
     if kind == 0:
         return (int(rng.integers(1, 4)),) * depth
     if kind == 1:
@@ -63,8 +63,10 @@ def divides(data: tuple[int, ...]) -> bool:
 
 def random_pipeline(rng: np.random.Generator, schedule: str) -> Pipeline:
     """Return a pipeline with unequal loads under a schedule, in which jobs never wait in a circle."""
-    depth = 1 if schedule == "layer-wise" else int(rng.integers(2 if schedule == "interleaved" else 1, 6))
-    chunks = int(rng.integers(2, 4)) if schedule == "interleaved" else 1
+    rules = SCHEDULES[schedule]
+    depth = 1 if schedule == "layer-wise" else int(rng.integers(2 if rules.chunked else 1, 6))
+    depth += depth % rules.streams
+    chunks = int(rng.integers(rules.chunks[0], min(rules.chunks[1], 3) + 1))
     data = random_data(rng, depth, schedule)
     lanes = int(np.gcd.reduce(data))
     least = sum(data) if schedule == "2bw" else max(data)
@@ -73,14 +75,14 @@ def random_pipeline(rng: np.random.Generator, schedule: str) -> Pipeline:
     stopping = schedule != "2bw" or divides(data)
     return Pipeline(
         stages=stages if stopping else tuple(replace(stage, gather_s=0.0) for stage in stages),
-        microbatches=lanes * per_lane * (depth if schedule == "interleaved" else 1),
+        microbatches=lanes * (depth * min(max(per_lane, 2), 3) if rules.chunked else per_lane),
         schedule=schedule,
         chunks=chunks,
         data=data,
         tensor=tuple(int(t) for t in rng.integers(1, 5, depth)),
         batches=int(rng.integers(1, 4)) if schedule == "2bw" else 1,
-        fetch_s=float(rng.choice([0.0, 0.5, 2.0])),
-        release_s=float(rng.choice([0.0, 1.0])),
+        fetch_s=float(rng.choice([0.0, 0.5, 2.0])) * (rules.streams == 1),
+        release_s=float(rng.choice([0.0, 1.0])) * (rules.streams == 1),
         transfers="occupying" if rng.random() < 0.3 else "overlapped",
         overlap_sync=not stopping or bool(rng.random() < 0.5),
         early_recompute=bool(rng.random() < 0.5),

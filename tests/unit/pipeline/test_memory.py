@@ -53,12 +53,11 @@ def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str) -> N
     for seed in range(6):
         pipeline = random_pipeline(np.random.default_rng(seed), schedule)
         timeline = simulate(pipeline)
-        jobs, leaving = timeline.jobs, pipeline.rules.last_pass
+        jobs = timeline.jobs
+        leaving = pipeline.rules.releases(jobs.kind)
         for worker, (group, _) in enumerate(pipeline.workers):
             own = range(*jobs.first[worker : worker + 2].tolist())
-            fixed = sum(
-                pipeline.stages[q].fixed_bytes for q in range(group, len(pipeline.stages), pipeline.depth)
-            )
+            fixed = sum(pipeline.stages[q].fixed_bytes for q in pipeline.stages_of(group).tolist())
             most = fixed
             for at in own:
                 alive = {}
@@ -66,7 +65,7 @@ def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str) -> N
                     key = int(jobs.stage[job]), int(jobs.microbatch[job])
                     if jobs.kind[job] == 1 and job <= at:
                         alive[key] = pipeline.stages[key[0]].stash_bytes
-                    if jobs.kind[job] == leaving and job < at:
+                    if leaving[job] and job < at:
                         alive.pop(key)
                 works = (
                     pipeline.stages[jobs.stage[at]].work_bytes

@@ -17,7 +17,7 @@ from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import load_machine
 from phaze.plan.price import price
 
-LETTERS = {JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.WEIGHT_GRADIENT: "W"}
+LETTERS = {JobKind.FORWARD: "F", JobKind.INPUT_GRADIENT: "B", JobKind.WEIGHT_GRADIENT: "W"}
 TIMES = ((1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (1.0, 2.0, 1.0), (1.0, 0.9, 1.1), (1.0, 1.0, 3.0))
 """Seconds of forward pass, gradient of the input, and gradient of the weights."""
 

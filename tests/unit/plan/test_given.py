@@ -214,9 +214,9 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
         ({"global_batch": 60}, "microbatch \\* dp must divide global_batch 60, got 8"),
         ({"heads": 15}, "heads must divide hidden 1024, got 15"),
         ({"layers": 1}, "pp \\* chunks must be at most layers 1, got 2"),
-        ({"vp": 2}, "chunks must be >= 2 under interleaved"),
+        ({"vp": 2}, "chunks must be 1 under 1f1b"),
         (
-            {"schedule": "interleaved", "vp": 2, "global_batch": 24},
+            {"schedule": "interleaved", "vp": 2, "global_batch": 40},
             "microbatches of a replica must be a multiple of pp",
         ),
         ({"gpus": 8192, "dp": 2048, "global_batch": 4096}, "gpus must be at most the 4480 of the system"),

@@ -1,0 +1,20 @@
+"""Pipeline schedules by name; a new one is a file here and its test."""
+
+from phaze.pipeline.schedules.base import Passes, Schedule
+from phaze.pipeline.schedules.dualpipe import DualPipe, DualPipeV
+from phaze.pipeline.schedules.greedy import ZeroBubbleByTimes
+from phaze.pipeline.schedules.interleaved import Interleaved, InterleavedZeroBubble
+from phaze.pipeline.schedules.plain import GPipe, Inference, LayerWise, OneForwardOneBackward, TwoBuffered
+from phaze.pipeline.schedules.spaced import VHalf, VMin
+from phaze.pipeline.schedules.zbv import ZeroBubbleV
+from phaze.pipeline.schedules.zero_bubble import ZeroBubble, ZeroBubbleTwice
+
+_ALL: tuple[Schedule, ...] = (
+    GPipe(), OneForwardOneBackward(), Interleaved(), ZeroBubble(), ZeroBubbleTwice(), ZeroBubbleByTimes(),
+    InterleavedZeroBubble(), ZeroBubbleV(), VHalf(), VMin(), DualPipe(), DualPipeV(),
+    TwoBuffered(), LayerWise(), Inference(),
+)  # fmt: skip
+SCHEDULES: dict[str, Schedule] = {schedule.name: schedule for schedule in _ALL}
+"""Every schedule by the name that users and tables give it."""
+
+__all__ = ["SCHEDULES", "Passes", "Schedule"]

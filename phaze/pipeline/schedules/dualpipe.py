@@ -1,0 +1,117 @@
+"""DualPipe and DualPipeV: forward passes of one microbatch beside backward passes of another (DeepSeek-V3
+Technical Report, 2024, Section 3.2.1; github.com/deepseek-ai/DualPipe).
+
+A forward and a backward pass are one job: both wait for what both need, and send when both are over. It takes
+as long as one after the other; what is gained where communication of one hides behind the other is none of
+the order's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phaze.pipeline.schedules.base import Line, Passes, Written, folded_passes
+
+if TYPE_CHECKING:
+    from phaze.pipeline.pipeline import Pipeline
+
+
+class DualPipeV(Written):
+    """DualPipe cut in half: two stages on every rank, placed in a V, as `ScheduleDualPipeV` of PyTorch."""
+
+    name = "dualpipev"
+    chunks = (2, 2)
+    folded = True
+    splits = True
+
+    def problem(self, pipeline: Pipeline) -> str:
+        """Needs as many microbatches as there are stages."""
+        least, count = 2 * pipeline.depth, pipeline.lane_microbatches
+        found = super().problem(pipeline)
+        if not found and count < least:
+            found = f"microbatches of a replica must be at least {least} under {self.name}, got {count}"
+        return found
+
+    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+        """Passes of every rank."""
+        return _folded(pipeline.depth, pipeline.lane_microbatches)
+
+
+class DualPipe(DualPipeV):
+    """Microbatches enter at both ends: every rank has a stage of each of two copies of the model.
+
+    The first half of them goes one way through stages 0 to p - 1, the other half the other way through p to
+    2 p - 1, the copies. Weights, gradients and optimizer states are there twice.
+    """
+
+    name = "dualpipe"
+    streams = 2
+
+    def problem(self, pipeline: Pipeline) -> str:
+        """Needs even numbers of ranks and of microbatches, and nothing that is fetched."""
+        found, count = super().problem(pipeline), pipeline.lane_microbatches
+        if not found and (pipeline.depth % 2 or count % 2):
+            found = (
+                f"pp and the microbatches of a replica must be even under {self.name}, got {pipeline.depth} "
+                f"and {count}"
+            )
+        if not found and (pipeline.fetch_s or pipeline.release_s):
+            found = f"fetch_s and release_s must be 0 under {self.name}"
+        return found
+
+    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+        """Passes of every rank."""
+        return _both_ways(pipeline.depth, pipeline.lane_microbatches)
+
+
+@lru_cache(maxsize=16)
+def _folded(depth: int, count: int) -> tuple[Passes, ...]:
+    return folded_passes(_line(depth, rank, count).passes for rank in range(depth))
+
+
+@lru_cache(maxsize=16)
+def _both_ways(depth: int, count: int) -> tuple[Passes, ...]:
+    """Ranks i and p - 1 - i do the same with the directions exchanged, as i does in a V of p / 2 ranks."""
+    half, found = count // 2, []
+    for rank in range(depth):
+        mirrored = rank >= depth // 2
+        line = _line(depth // 2, min(rank, depth - 1 - rank), half)
+        kind, chunk, number = np.array(line.passes, np.int64).T
+        way = chunk ^ mirrored
+        found.append(Passes(kind, np.where(way, 2 * depth - 1 - rank, rank), number + half * way))
+    return tuple(found)
+
+
+def _line(depth: int, rank: int, count: int) -> Line:
+    """Passes of a rank of which `depth` are in a V, with so many microbatches for each of its two stages."""
+    line, left = Line(), depth - rank - 1
+    line.forward(0, 2 * left)
+    for _ in range(rank + 1):
+        line.forward(0)
+        line.forward(1)
+    for _ in range(left):
+        line.input_gradient(1)
+        line.weights()
+        line.forward(1)
+    for turn in range(count - 2 * depth + rank + 1):
+        if left or turn:
+            line.pair(0, 1)
+        else:  # the last rank has nothing to hide, and does not wait for both
+            line.forward(0)
+            line.backward(1)
+        line.pair(1, 0)
+    for _ in range(left):
+        line.backward(1)
+        line.pair(1, 0)
+    for number in range(2 * (rank + 1)):
+        (line.input_gradient if number > rank else line.backward)(1 - number % 2)
+    for _ in range(left):
+        line.weights()
+        line.input_gradient(0)
+    for _ in range(rank + 1):
+        line.weights()
+    return line

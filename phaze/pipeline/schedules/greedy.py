@@ -1,0 +1,204 @@
+"""ZB-1P: a zero-bubble schedule that is found by the times of the passes (Qi et al., ICLR 2024, Section 3.1).
+
+A microbatch after the other, every rank adds a forward and a backward pass. Gradients of weights fill gaps:
+those in which they fit, those in which they do not if else the rank would idle longer than any rank so far,
+and where memory has to be given back. Three choices are open, each of which is tried: whether a further
+forward pass may delay the first gradient, whether a rank that is ahead skips a forward pass, and whether
+gradients of weights also go where a gap would be no longer than others. Of the eight orders the one that ends
+first is taken; all ranks end together, as no runtime here validates the optimizer's step afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phaze.pipeline.durations import JobKind, borders, durations
+from phaze.pipeline.schedules.base import Passes, Written
+
+if TYPE_CHECKING:
+    from phaze.pipeline.pipeline import Pipeline
+
+KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
+F, B, W = range(3)
+
+
+class ZeroBubbleByTimes(Written):
+    """1f1b with B and W apart, and W wherever the times leave a gap; every rank holds p microbatches."""
+
+    name = "zbb"
+    splits = True
+
+    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+        """Passes of every rank."""
+        table = durations(pipeline)
+        table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]
+        border = borders(pipeline) if pipeline.transfers == "overlapped" else ((), ())
+        sent_s = max((float(np.max(way, initial=0.0)) for way in border), default=0.0)
+        seconds = tuple(tuple(table[kind].tolist()) for kind in KINDS)
+        return _ranks(_Task(seconds, sent_s, pipeline.lane_microbatches))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Seconds of F, B and W by rank, seconds of a tensor on its way, and microbatches."""
+
+    seconds: tuple[tuple[float, ...], ...]
+    sent_s: float
+    count: int
+
+    @property
+    def depth(self) -> int:
+        """Ranks, of which each holds as many microbatches at most."""
+        return len(self.seconds[F])
+
+
+@lru_cache(maxsize=16)
+def _ranks(task: _Task) -> tuple[Passes, ...]:
+    choices = product((True, False), repeat=3)
+    found = [_Greedy(task, prompt, skips, eager) for prompt, skips, eager in choices]
+    best = min(found, key=lambda one: one.run())
+    return tuple(
+        Passes(kind, np.full(len(kind), rank), number)
+        for rank, passes in enumerate(best.passes)
+        for kind, number in [np.array(passes, np.int64).T]
+    )
+
+
+@dataclass
+class _Greedy:
+    """One of the orders, as it grows."""
+
+    task: _Task
+    prompt: bool
+    """No forward pass delays the first gradient."""
+    skips: bool
+    """A rank that is ahead may leave out a forward pass."""
+    eager: bool
+    """Gradients of weights also go where a gap is no longer than others."""
+    ends: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    """By pass, rank and microbatch."""
+
+    @cached_property
+    def passes(self) -> list[list[tuple[int, int]]]:
+        """Kinds and microbatches by rank."""
+        return [[] for _ in range(self.task.depth)]
+
+    @cached_property
+    def done(self) -> list[list[int]]:
+        """Number of F, B and W by rank."""
+        return [[0, 0, 0] for _ in range(self.task.depth)]
+
+    @cached_property
+    def free_s(self) -> list[float]:
+        """When each rank is free."""
+        return [0.0] * self.task.depth
+
+    @cached_property
+    def idle_s(self) -> list[float]:
+        """For how long each rank has waited since its first pass."""
+        return [0.0] * self.task.depth
+
+    def run(self) -> float:
+        """Write down all passes; the time at which the last one is over."""
+        ranks, count = range(self.task.depth), self.task.count
+        self._warm_up()
+        for number in range(1, count):
+            ahead = self._forward_passes()
+            for rank in ranks:
+                if ahead[rank]:
+                    self._forward(rank)
+            for rank in reversed(ranks):
+                self._fill(rank, B, rank + 1, number)
+                while rank == 0 and self.done[0][F] == count and self._waiting(0):
+                    self._put(W, 0)
+                self._put(B, rank)
+        for rank in ranks:
+            while self._waiting(rank):
+                self._put(W, rank)
+        return max(self.free_s)
+
+    def _waiting(self, rank: int) -> int:
+        """Gradients of weights that are put off."""
+        return self.done[rank][B] - self.done[rank][W]
+
+    def _held(self, rank: int) -> int:
+        return self.done[rank][F] - self.done[rank][W]
+
+    def _put(self, way: int, rank: int) -> None:
+        task, number = self.task, self.done[rank][way]
+        step = {F: -1, B: 1, W: 0}[way]
+        there = self.ends.get((way, rank + step, number), -task.sent_s) + task.sent_s if step else 0.0
+        start = max(self.free_s[rank], there)
+        self.idle_s[rank] += (start - self.free_s[rank]) * (self.done[rank][F] > 0)
+        self.free_s[rank] = self.ends[way, rank, number] = start + task.seconds[way][rank]
+        self.done[rank][way] += 1
+        self.passes[rank].append((KINDS[way], number))
+
+    def _warm_up(self) -> None:
+        """Forward passes until the first gradient is back, as far as memory goes, and this one."""
+        task, ranks = self.task, range(self.task.depth)
+        for rank in ranks:
+            self._put(F, rank)
+        more, back = [0] * task.depth, -task.sent_s
+        for rank in reversed(ranks):
+            end, forward_s = self.free_s[rank], task.seconds[F][rank]
+            while rank + 1 < task.depth and 1 + more[rank] < min(task.count, task.depth):
+                if (end + forward_s > back + task.sent_s) if self.prompt else end >= back + task.sent_s:
+                    break
+                end, more[rank] = end + forward_s, more[rank] + 1
+            back = max(end, back + task.sent_s) + task.seconds[B][rank]
+        for rank in ranks[1:]:
+            while more[rank] > 0 and more[rank] >= more[rank - 1] and 1 + more[rank] < task.count:
+                more[rank] -= 1
+        for rank in ranks:
+            for _ in range(more[rank]):
+                self._put(F, rank)
+        for rank in reversed(ranks):
+            self._put(B, rank)
+
+    def _forward_passes(self) -> list[bool]:
+        """Ranks that add a forward pass; none does that is not ahead of the next one."""
+        wanted = [
+            self.done[rank][F] < self.task.count and not self._skips(rank) for rank in range(self.task.depth)
+        ]
+        for rank in reversed(range(self.task.depth - 1)):
+            wanted[rank] = wanted[rank] and wanted[rank + 1]
+        return wanted
+
+    def _skips(self, rank: int) -> bool:
+        """A rank that is two ahead of the next leaves a forward pass out if that costs no longer gap."""
+        task = self.task
+        if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
+            return False
+        gradient_s = (
+            self.free_s[rank + 1] + task.seconds[F][rank + 1] + task.seconds[B][rank + 1] + task.sent_s
+        )
+        left_s = gradient_s - self.free_s[rank]
+        freed = min(max(self._held(rank) + 1 - task.depth, 0), self._waiting(rank))
+        if left_s > 0 and task.seconds[F][rank] + freed * task.seconds[W][rank] <= left_s:
+            return False
+        return left_s <= max(max(self.idle_s) - self.idle_s[rank], 0.0)
+
+    def _forward(self, rank: int) -> None:
+        while self._held(rank) + 1 > self.task.depth:
+            self._put(W, rank)
+        self._fill(rank, F, rank - 1, self.done[rank][F])
+        self._put(F, rank)
+
+    def _fill(self, rank: int, way: int, sender: int, number: int) -> None:
+        """Gradients of weights before something comes from another rank."""
+        if (way, sender, number) not in self.ends:
+            return
+        there, weight_s = self.ends[way, sender, number] + self.task.sent_s, self.task.seconds[W][rank]
+        while self._waiting(rank) and self.free_s[rank] + weight_s <= there:
+            self._put(W, rank)
+        gap_s = there - self.free_s[rank]
+        longest = max(self.idle_s) - self.idle_s[rank]
+        if self._waiting(rank) and gap_s > 0 and (self.eager or gap_s > longest):
+            self._put(W, rank)

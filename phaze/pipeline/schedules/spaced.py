@@ -1,0 +1,221 @@
+"""V-half and V-min: two stages on every rank, placed in a V, with passes spaced such that a rank holds about
+half or a third of what the first one does under 1f1b (Qi et al., Pipeline Parallelism with Controllable
+Memory, NeurIPS 2024, Sections 3 and 4).
+
+A microbatch passes both stages of a rank forward, and back; gradients of weights come in between. The
+building block says in which slot of time each pass begins; with a block for every microbatch, six slots
+apart, no two fall together. Before the first gradient is back and after the last forward pass that leaves
+gaps: there, passes move to the first free slot that what they wait for allows, unless their rank would then
+hold more than the fullest one does, and gaps are closed. It is done with the gradients of weights in their
+slots, and again with these put in afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.compiled import njit
+from phaze.pipeline.durations import JobKind
+from phaze.pipeline.schedules.base import Passes, Written, folded_passes
+
+if TYPE_CHECKING:
+    from phaze.pipeline.pipeline import Pipeline
+
+INTERVAL = 6
+"""Slots between two microbatches: one for each of their passes on a rank."""
+FREE, WEIGHTS = -1, 4
+"""Numbers of no pass, and of the first gradients of weights."""
+PASSES = (
+    (JobKind.FORWARD, 0), (JobKind.FORWARD, 1), (JobKind.INPUT_GRADIENT, 1), (JobKind.INPUT_GRADIENT, 0),
+    (JobKind.WEIGHT_GRADIENT, 1), (JobKind.WEIGHT_GRADIENT, 0),
+)  # fmt: skip
+"""Kind and chunk by number: forward, back, and the weights of these."""
+
+
+class _Spaced(Written):
+    chunks = (2, 2)
+    folded = True
+    splits = True
+    rise: ClassVar[int]
+    """Slots from a rank to the next on the way through the first stages."""
+    pause: ClassVar[int]
+    """Slots by which the way back begins later where its passes would fall on others."""
+
+    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+        """Passes of every rank."""
+        return _ranks(pipeline.depth, pipeline.lane_microbatches, self.rise, self.pause)
+
+
+class VHalf(_Spaced):
+    """About half the activations of 1f1b, without gaps in the middle of a step where F = B = W."""
+
+    name = "v-half"
+    rise = 2
+    pause = 3
+
+
+class VMin(_Spaced):
+    """About a third of the activations of 1f1b."""
+
+    name = "v-min"
+    rise = 1
+    pause = 2
+
+
+def building_block(depth: int, rise: int, pause: int) -> Ints:
+    """Slots of the four passes of the first microbatch on every rank, (p, 4)."""
+    i, turn = np.arange(depth), (rise + 1) * depth
+    back = turn + (pause if depth % (4 - rise) == 0 else 0)
+    return np.stack([rise * i, turn - rise - i, back + 1 - rise + rise * i, back + turn - rise - i], axis=1)
+
+
+@lru_cache(maxsize=16)
+def _ranks(depth: int, count: int, rise: int, pause: int) -> tuple[Passes, ...]:
+    begins = building_block(depth, rise, pause)[:, :, None] + INTERVAL * np.arange(count)
+    rows = np.full((2, depth, int(begins.max()) + 2 * count + 2), FREE, np.int64)
+    for rank, way in np.ndindex(depth, WEIGHTS):
+        rows[:, rank, begins[rank, way]] = np.full(count, way), np.arange(count)
+    ways, numbers = rows
+    _fill(ways, numbers, False)
+    _move_earlier(ways, numbers, count, True)
+    _close_gaps(ways, numbers, count)
+    ways[ways >= WEIGHTS] = FREE
+    _move_earlier(ways, numbers, count, False)
+    _fill(ways, numbers, False)
+    _close_gaps(ways, numbers, count)
+    ways[ways >= WEIGHTS] = FREE
+    _fill(ways, numbers, True)
+    return folded_passes(
+        [(*PASSES[way], number) for way, number in zip(row[row >= 0], of[row >= 0], strict=True)]
+        for row, of in zip(ways, numbers, strict=True)
+    )
+
+
+@njit
+def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
+    """Put gradients of weights into free slots behind those of the input, in the order of these; or apart by
+    stage, those of the second stage before those of the first.
+    """
+    for rank in range(ways.shape[0]):
+        waiting, done = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        for slot in range(ways.shape[1]):
+            way = ways[rank, slot]
+            if way in (2, 3):
+                waiting[way - 2 if apart else 0] += 1
+            elif way == FREE and waiting.sum():
+                first = 0 if waiting[0] else 1
+                ways[rank, slot], numbers[rank, slot] = WEIGHTS + first, done[first]
+                waiting[first] -= 1
+                done[first] += 1
+
+
+@njit
+def _most_held(ways: Ints, with_weights: bool) -> int:
+    """Most halves of a stage that a rank holds; gradients of weights take free slots where they have none."""
+    held, most, waiting = 0, 0, 0
+    for way in ways:
+        if way in (0, 1):
+            held += 1
+        elif way in (2, 3):
+            waiting += 1
+        elif way >= WEIGHTS or (not with_weights and waiting):
+            held -= 1
+            waiting -= 1
+        most = max(most, held)
+    return most
+
+
+@njit
+def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
+    """Slot of every pass, (p, 5, 2 m)."""
+    places = np.zeros((ways.shape[0], WEIGHTS + 1, 2 * count), np.int64)
+    for rank in range(ways.shape[0]):
+        for slot in range(ways.shape[1]):
+            if ways[rank, slot] != FREE:
+                places[rank, ways[rank, slot], numbers[rank, slot]] = slot
+    return places
+
+
+@njit
+def _after(places: Ints, rank: int, way: int, number: int) -> int:
+    """Last of the slots of what a pass waits for, -1 without; but for its own input's gradient."""
+    found = -1
+    if way in (0, 2) and rank > 0:
+        found = places[rank - 1, way, number]
+    if way in (1, 3) and rank + 1 < places.shape[0]:
+        found = places[rank + 1, way, number]
+    if 0 < way < WEIGHTS:
+        found = max(found, places[rank, way - 1, number])
+    if number > 0:
+        found = max(found, places[rank, way, number - 1])
+    return int(found)
+
+
+@njit
+def _gradient_slot(ways: Ints, number: int) -> int:
+    """Slot of the gradient of the input with that number among those of both stages of a rank."""
+    found = -1
+    for slot in range(len(ways)):
+        if ways[slot] in (2, 3):
+            found += 1
+            if found == number:
+                return slot
+    return -1
+
+
+@njit
+def _move_earlier(ways: Ints, numbers: Ints, count: int, with_weights: bool) -> None:
+    """Move passes to the first free slot that is allowed: those before the first rank has the first gradient
+    back, if gradients of weights have slots, and those behind the next pass forward of the last microbatch.
+    """
+    places = _place_table(ways, numbers, count)
+    fullest = 0
+    for rank in range(ways.shape[0]):
+        fullest = max(fullest, _most_held(ways[rank], with_weights))
+    first_back, before, late = places[0, 3, 0], ways.copy(), False
+    for slot in range(ways.shape[1]):
+        for rank in range(ways.shape[0]):
+            way, number = before[rank, slot], numbers[rank, slot]
+            if way != FREE and (late or (with_weights and slot < first_back)):
+                _move(ways, numbers, places, rank, slot, fullest, with_weights)
+            late = late or (slot >= first_back and way == 0 and number == count - 1)
+
+
+@njit
+def _move(
+    ways: Ints, numbers: Ints, places: Ints, rank: int, slot: int, fullest: int, with_weights: bool
+) -> None:
+    """Move a pass to the first free slot behind what it waits for, if its rank holds no more than allowed."""
+    way, number = ways[rank, slot], numbers[rank, slot]
+    first = _after(places, rank, way, number)
+    if way >= WEIGHTS:
+        first = max(first, _gradient_slot(ways[rank], number))
+    for there in range(first + 1, slot):
+        if ways[rank, there] != FREE:
+            continue
+        ways[rank, slot], ways[rank, there] = FREE, way
+        if _most_held(ways[rank], with_weights) <= fullest:
+            numbers[rank, there], places[rank, way, number] = number, there
+            return
+        ways[rank, slot], ways[rank, there] = way, FREE
+
+
+@njit
+def _close_gaps(ways: Ints, numbers: Ints, count: int) -> None:
+    """Let every pass begin as soon as what it waits for is over, in the order of the slots."""
+    before, number_before = ways.copy(), numbers.copy()
+    places = np.full((ways.shape[0], WEIGHTS + 1, 2 * count), -1, np.int64)
+    over = np.full(ways.shape[0], -1, np.int64)
+    ways[:] = FREE
+    for slot in range(ways.shape[1]):
+        for rank in range(ways.shape[0]):
+            way, number = before[rank, slot], number_before[rank, slot]
+            if way != FREE:
+                over[rank] = max(over[rank], _after(places, rank, way, number)) + 1
+                places[rank, way, number] = over[rank]
+                ways[rank, over[rank]], numbers[rank, over[rank]] = way, number
