@@ -170,7 +170,7 @@ class Run:
         Attention counts in full, not its causal half.
         """
         model = self.model.model_copy(update={"vocabulary": self.vocab})
-        return 6.0 * self.global_batch * self.seq * model.products_per_token(self.seq)
+        return 6.0 * self.global_batch * self.seq * model.products_per_token(self.seq, causal=False)
 
 
 def plan_of_run(run: Run, machine: Machine) -> Plan:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import model_validator
+from pydantic import StringConstraints, model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.spec.blocks import Attention, Block, Experts, FeedForward, Latent, Mixer, Window
+from phaze.spec.counts import Counts
 from phaze.spec.files import read_mapping
 from phaze.spec.huggingface import translate
 from phaze.spec.noun import Noun
+from phaze.spec.pattern import MIXERS, runs_of, words_of
 from phaze.spec.plain import read_json
+from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.values import Flag, Name, PositiveInt, Seed, Share
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
@@ -21,7 +26,7 @@ UNLIMITED_SEQUENCE = 2048
 
 
 class Model(Noun):
-    """A transformer as it is trained: embedding, equal blocks, head."""
+    """A transformer as it is trained: embedding, blocks of one or several kinds, head."""
 
     name: Name
     """Name of the model; by default that of its file."""
@@ -35,8 +40,28 @@ class Model(Noun):
     """Heads of keys and values; as many as `heads` unless given."""
     head_size: PositiveInt | None = None
     """Width of a head; hidden / heads unless given."""
-    feed_forward: PositiveInt
-    """Width of the feed-forward network."""
+    feed_forward: Seed = 0
+    """Width of the feed-forward network; 0 where every block has experts in its place."""
+    latent: Latent | None = None
+    """Attention makes keys and values of all heads from one narrow vector a token (DeepSeek)."""
+    window: Window | None = None
+    """Attention of the kinds named `window`, to the nearest tokens only."""
+    chunk: PositiveInt | None = None
+    """Tokens of a chunk, outside of which attention of the kinds named `chunk` goes to none (Llama 4)."""
+    experts: Experts | None = None
+    """Networks of which a router chooses some for every token."""
+    mamba: Mamba | None = None
+    """State space of the kinds named `mamba` (Mamba-2)."""
+    delta: DeltaNet | None = None
+    """Delta rule of the kinds named `delta` (gated delta net)."""
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=20_000)] | None = None
+    """Kinds of the blocks in order, as `attention-dense*3 attention-experts*58` or `(mamba experts)*23`. A
+    kind names what mixes tokens (attention, window, chunk, mamba, delta) and what works on each (dense,
+    experts), or one of both. Unless given all are equal: attention, and experts if there are some, else
+    dense."""
+    mtp: Seed = 0
+    """Layers after the last block that predict tokens further on, each a block of the last kind with a matrix
+    that joins it to the token's embedding (DeepSeek-AI 2024, V3, Section 2.2)."""
     vocabulary: PositiveInt
     """Tokens in the vocabulary, padded as it is trained."""
     embedding_width: PositiveInt | None = None
@@ -49,20 +74,31 @@ class Model(Noun):
     """Rows of the position table before the first position (OPT has 2)."""
     token_types: Seed = 0
     """Token types with an embedding (BERT has 2)."""
-    activation: Literal["gelu", "relu", "silu"] = "gelu"
+    activation: Literal["gelu", "relu", "relu2", "silu"] = "gelu"
     """Activation of the feed-forward network."""
     gated: Flag = False
     """The feed-forward network multiplies two projections, one activated (Llama)."""
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     """Normalisation, with scale and bias or with scale only."""
-    norm_position: Literal["pre", "post"] = "pre"
-    """Normalise the input of attention and feed-forward network, or the residual sum after them."""
+    norm_position: Literal["pre", "post", "both"] = "pre"
+    """Normalise the input of attention and feed-forward network, the residual sum after them, or what goes
+    into them and what comes out (Gemma)."""
     embedding_norm: Flag = False
     """Normalise after the embedding."""
     final_norm: Flag = True
     """Normalise after the last block."""
     attention_bias: Flag = True
     """Biases of the attention projections."""
+    output_bias: Flag | None = None
+    """Bias of the attention output; as `attention_bias` unless given."""
+    qk_norm: Literal["none", "heads", "all"] = "none"
+    """Norms of queries and keys with a scale: none, of each head (Qwen3), of all heads (MiniMax)."""
+    sinks: Flag = False
+    """A learned score a head that takes part in the softmax (GPT-OSS)."""
+    attention_gate: Flag = False
+    """A gate as wide as the queries scales the attention output (Qwen3-Next)."""
+    shared_kv: Flag = False
+    """Values are the keys (Gemma 4)."""
     feed_forward_bias: Flag = True
     """Biases of the feed-forward network."""
     fused_qkv: Flag = False
@@ -94,6 +130,7 @@ class Model(Noun):
             raise ValueError(
                 f"heads {self.heads} must divide hidden {self.hidden}, unless head_size is given"
             )
+        self._check_kinds()
         if self.heads % self.kv_heads:
             raise ValueError(f"key_value_heads {self.kv_heads} must divide heads {self.heads}")
         if self.fused_qkv and self.kv_heads != self.heads:
@@ -115,6 +152,23 @@ class Model(Noun):
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(f"rotary positions need an even head width, it is {self.head_width}")
         return self
+
+    def _check_kinds(self) -> None:
+        """Raise ValueError where the pattern names what is not there, or what is there is in no kind."""
+        words = {word for kind, _ in self.runs for word in self._words(kind)}
+        needed = {
+            "dense": self.feed_forward, "experts": self.experts, "window": self.window,
+            "chunk": self.chunk, "mamba": self.mamba, "delta": self.delta,
+        }  # fmt: skip
+        for word, value in needed.items():
+            key = "feed_forward" if word == "dense" else word
+            if word in words and not value:
+                raise ValueError(f"{key} must be given, blocks of the model have it")
+            if word not in words and value and word != "dense":
+                raise ValueError(f"{key} is given, and no block of pattern {self.pattern!r} has it")
+        total = sum(count for _, count in self.runs)
+        if total != self.layers:
+            raise ValueError(f"pattern must have layers {self.layers} blocks, it has {total}")
 
     @property
     def token(self) -> str:
@@ -167,15 +221,83 @@ class Model(Noun):
         return self.position_count + self.position_offset if self.positions == "learned" else 0
 
     @property
+    def runs(self) -> tuple[tuple[str, int], ...]:
+        """Kinds of the blocks in order, and how many of each follow each other."""
+        return (("block", self.layers),) if self.pattern is None else runs_of(self.pattern)
+
+    @property
+    def blocks(self) -> Mapping[str, Block]:
+        """Each kind of block by its name, in the order in which they come first."""
+        return {kind: self._block(self._words(kind)) for kind, _ in self.runs}
+
+    @property
+    def mtp_kind(self) -> str:
+        """Kind of the blocks that predict tokens further on: that of the last block."""
+        return self.runs[-1][0]
+
+    def _words(self, kind: str) -> tuple[str, ...]:
+        """What mixes tokens and what works on each, in a kind of block."""
+        return ("attention", "experts" if self.experts else "dense") if kind == "block" else words_of(kind)
+
+    def _block(self, words: tuple[str, ...]) -> Block:
+        feed_forward = None
+        if "dense" in words:
+            feed_forward = FeedForward(width=self.feed_forward, gated=self.gated, bias=self.feed_forward_bias)
+        experts = self.experts if "experts" in words else None
+        mixer = self._mixer(next((word for word in words if word in MIXERS), None))
+        parts = (mixer is not None) + (feed_forward is not None or experts is not None)
+        apart = 3 if feed_forward and experts else 0
+        norms = 2 * parts + apart if self.norm_position == "both" else parts
+        return Block(mixer, feed_forward, experts, norms)
+
+    def _mixer(self, word: str | None) -> Mixer | None:
+        if word in ("mamba", "delta", None):
+            return {"mamba": self.mamba, "delta": self.delta}.get(word or "")
+        own = self.window if word == "window" and self.window else None
+        sizes = own.model_dump(exclude_none=True, exclude={"size"}) if own else {}
+        plain = {
+            "heads": self.heads, "key_value_heads": self.kv_heads, "head_size": self.head_width,
+            "bias": self.attention_bias,
+            "output_bias": self.attention_bias if self.output_bias is None else self.output_bias,
+            "qk_norm": self.qk_norm, "sinks": self.sinks, "gate": self.attention_gate,
+            "shared_kv": self.shared_kv, "latent": self.latent,
+        }  # fmt: skip
+        chunk = self.chunk if word == "chunk" else None
+        return Attention(**plain | sizes, window=own.size if own else None, chunk=chunk)
+
+    @property
     def parameters(self) -> int:
-        """Number of parameters as published: tied embeddings once, without a masked-lm head."""
-        final = self.norm_parameters(self.hidden) if self.final_norm else 0
+        """Number of parameters as published: tied embeddings once, without a masked-lm head and without the
+        layers that predict tokens further on.
+        """
+        return self.parameter_groups().total()
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token meets: of the experts of a layer those that it is sent to."""
+        return self.parameter_groups(active=True).total()
+
+    @property
+    def mtp_parameters(self) -> int:
+        """Parameters of the layers that predict tokens further on; embedding and head are the model's."""
+        block = self.blocks[self.mtp_kind].parameters(self.hidden, self.norm_parameters(self.hidden)).total()
+        joined = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
+        return self.mtp * (block + joined)
+
+    def parameter_groups(self, *, active: bool = False) -> Counts:
+        """Parameters by group, or only those that a token meets."""
+        norm, found = self.norm_parameters(self.hidden), Counts()
+        for kind, count in self.runs:
+            for group, number in self.blocks[kind].parameters(self.hidden, norm, active=active).items():
+                found[group] += count * number
         pooler = self.hidden * (self.hidden + 1) if self.pooler else 0
         lm = self.head == "lm"
         decoder = self.word_width * self.vocabulary if lm and not self.tied_embeddings else 0
         project_out = self.hidden * self.word_width if lm and self.projected else 0
-        blocks = self.layers * self.block_parameters
-        return self.embedding_parameters + blocks + final + pooler + decoder + project_out
+        found["embedding"] += self.embedding_parameters
+        found["head"] += pooler + decoder + project_out
+        found["norm"] += norm if self.final_norm else 0
+        return found
 
     @property
     def embedding_parameters(self) -> int:
@@ -190,19 +312,9 @@ class Model(Noun):
 
     @property
     def block_parameters(self) -> int:
-        """Parameters of one block."""
-        attention = self.hidden * 2 * (self.query_width + self.kv_width)
-        attention_bias = self.query_width + 2 * self.kv_width + self.hidden
-        inner = 2 if self.gated else 1
-        feed_forward = (inner + 1) * self.hidden * self.feed_forward
-        feed_forward_bias = inner * self.feed_forward + self.hidden
-        return (
-            attention
-            + feed_forward
-            + self.attention_bias * attention_bias
-            + self.feed_forward_bias * feed_forward_bias
-            + 2 * self.norm_parameters(self.hidden)
-        )
+        """Parameters of the first block, which is like all others where there is one kind."""
+        first = self.blocks[self.runs[0][0]]
+        return first.parameters(self.hidden, self.norm_parameters(self.hidden)).total()
 
     def norm_parameters(self, width: int) -> int:
         """Parameters of a normalisation of that width."""
@@ -211,20 +323,26 @@ class Model(Noun):
     def flops_per_token(self, sequence: int) -> float:
         """FLOPs that training needs for a token, 6N + 12LHQT, without recomputation.
 
-        N parameters, L layers, H heads of width Q, T tokens in the sequence (Chowdhery et al. 2022, PaLM,
-        Appendix B).
+        N parameters that a token meets, L layers, H heads of width Q, T tokens that it attends to, as if
+        nothing were masked but windows (Chowdhery et al. 2022, PaLM, Appendix B).
         """
-        return 6.0 * self.parameters + 12.0 * self.layers * self.query_width * sequence
+        scores = sum(
+            count * one.heads * (one.query_size + one.value_size) * one.attended(sequence, causal=False)
+            for kind, count in self.runs
+            if (one := self.blocks[kind].attention) is not None
+        )
+        return 6.0 * self.active_parameters + 6.0 * scores
 
-    def products_per_token(self, attended: float) -> float:
-        """Multiply-accumulates of a token in a forward pass, when it attends to so many tokens; half of the
-        sequence on average under a causal mask.
-        """
-        feed_forward = (3 if self.gated else 2) * self.hidden * self.feed_forward
-        attention = 2 * self.hidden * (self.query_width + self.kv_width) + 2 * attended * self.query_width
+    def products_per_token(self, sequence: int, *, causal: bool) -> float:
+        """Multiply-accumulates of a token in a forward pass; if `causal`, of what a causal mask leaves."""
+        blocks = sum(
+            count * self.blocks[kind].products(self.hidden, sequence, causal=causal)
+            for kind, count in self.runs
+        )
         head = (self.head != "none") * self.word_width * self.vocabulary
         projections = 2 * self.projected * self.hidden * self.word_width
-        return self.layers * (attention + feed_forward) + head + projections
+        further = self.blocks[self.mtp_kind].products(self.hidden, sequence, causal=causal)
+        return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
 
     def divides(self, width: int) -> bool:
         """Whether blocks can be cut into that many slices."""
@@ -232,7 +350,14 @@ class Model(Noun):
 
     def _sliced(self) -> dict[str, int]:
         """Sizes that a TMP width divides."""
-        return {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
+        sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
+        if self.latent is not None:
+            del sizes["key_value_heads"]
+        if self.mamba is not None:
+            sizes |= {"mamba.heads": self.mamba.heads, "mamba.groups": self.mamba.groups}
+        if self.delta is not None:
+            sizes |= {"delta.key_heads": self.delta.key_heads}
+        return sizes
 
     def check_tensor_width(self, width: int, where: str) -> None:
         """Raise PhazeError unless blocks can be cut into that many slices; `where` says who asked."""
@@ -261,7 +386,8 @@ class Model(Noun):
 
     def distinct(self) -> Model:
         """Model with as few blocks as have all of its distinct layers, and without K."""
-        return self.model_copy(update={"layers": 1, "hyper_operators": None})
+        few = {"layers": len(self.blocks), "pattern": self.pattern and " ".join(self.blocks)}
+        return self.model_copy(update={**few, "hyper_operators": None})
 
 
 AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin

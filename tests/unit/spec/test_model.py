@@ -114,9 +114,9 @@ def test_a_token_is_multiplied_with_every_matrix_once_and_attends_to_others() ->
     model = load_transformer("llama-3.1-8b", "test")
     norms = (2 * model.layers + 1) * model.hidden
     matrices = model.parameters - model.embedding_parameters - norms
-    for attended in (0, 4096, 8192):
+    for causal, attended in ((True, 4096), (False, 8192)):
         scores = 2 * model.layers * model.query_width * attended
-        assert model.products_per_token(attended) == matrices + scores
+        assert model.products_per_token(8192, causal=causal) == matrices + scores
 
 
 def test_a_model_survives_json() -> None:

@@ -1,0 +1,54 @@
+"""The order of a model's blocks, as it is written: `attention-dense*3 (mamba experts)*23`."""
+
+import re
+from functools import cache
+from itertools import groupby
+
+MIXERS = ("attention", "window", "chunk", "mamba", "delta")
+NETWORKS = ("dense", "experts")
+MOST_BLOCKS = 10_000
+_SIGN = re.compile(r"\s*(?:([a-z-]+)|([()])|\*\s*(\d+))")
+
+
+def words_of(kind: str) -> tuple[str, ...]:
+    """Words of a kind of block; ValueError where it is none."""
+    words = tuple(kind.split("-"))
+    order = [word for word in (*MIXERS, *NETWORKS) if word in words]
+    if list(words) != order or sum(word in MIXERS for word in words) > 1:
+        raise ValueError(
+            f"pattern: a kind of block must be at most one of {', '.join(MIXERS)}, then dense, experts or "
+            f"both, joined by hyphens, got {kind!r}"
+        )
+    return words
+
+
+@cache
+def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
+    """Runs of a pattern of kinds, whose groups in parentheses do not nest; ValueError where it is none."""
+    kinds: list[str] = []
+    group: int | None = None
+    last, at = 0, 0
+    while at < len(pattern.rstrip()):
+        found = _SIGN.match(pattern, at)
+        word, sign, times = found.groups() if found else (None, None, None)
+        wrong = found is None or (sign == "(" and group is not None) or (sign == ")" and group is None)
+        if found is None or wrong or (times and (last == len(kinds) or not 0 < int(times) <= MOST_BLOCKS)):
+            raise ValueError(
+                f"pattern: must be kinds such as attention-dense*3 (mamba experts)*2, got {pattern!r}"
+            )
+        at = found.end()
+        if word:
+            last = len(kinds)
+            kinds.append(word)
+        elif times:
+            kinds += kinds[last:] * (int(times) - 1)
+            last = len(kinds)
+        elif sign == "(":
+            group = len(kinds)
+        else:
+            last, group = group or 0, None
+    if group is not None or not kinds:
+        raise ValueError(
+            f"pattern: must be kinds such as attention-dense*3 (mamba experts)*2, got {pattern!r}"
+        )
+    return tuple((kind, len(list(same))) for kind, same in groupby(kinds))
