@@ -1,4 +1,4 @@
-"""Plans that are given: a transformer trained as a row of a table of runs says, or cut as another plan is.
+"""Plans that are given: a model trained with these layers in every stage, spread as said.
 
 Ranks are numbered as in Megatron-LM: tensor parallel ones beside each other, then data parallel ones, then
 stages. An activation goes to the next stage in t shares and is gathered there (Narayanan et al., SC 2021,
@@ -17,35 +17,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Literal
 
 import numpy as np
 
-from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout, Recompute
-from phaze.pipeline.pipeline import Pipeline, StageCost, Transfers
-from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.pipeline import Transfers
 from phaze.plan.lowered import HBM, KEPT, LayerCost, kernel_times, kernels_in, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import HALF, unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
-from phaze.spec.model import AnyModel, Model
-from phaze.spec.system import Overlap, Stack
+from phaze.spec.model import AnyModel
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
-Gradients = Literal["bf16", "fp32"]
-GRADIENT_BYTES: dict[Gradients, int] = {"bf16": 2, "fp32": 4}
-LLAMA = {
-    "gated": True, "activation": "silu", "norm": "rms_norm", "positions": "rotary", "attention_bias": False,
-    "feed_forward_bias": False, "tied_embeddings": False, "fused_qkv": False,
-}  # fmt: skip
-"""What a gated model is beside its sizes."""
+Replicated = Literal["dp-cp", "edp"]
+"""Axis along which ranks hold the same parameters: dense ones, or those of experts."""
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times t."""
 CONVERSION_BYTES = 34
@@ -81,116 +72,20 @@ class ModelTraining:
     schedule: str = "1f1b"
 
 
-@dataclass(frozen=True)
-class Run:
-    """A row of a table of runs; `gpus` devices in all."""
-
-    hidden: int
-    heads: int
-    layers: int
-    seq: int
-    vocab: int
-    gpus: int
-    global_batch: int
-    layout: Layout
-    schedule: str = "1f1b"
-    kv_heads: int = 0
-    """0: as many as heads."""
-    ffn: int = 0
-    """0: four times hidden."""
-    gated: bool = False
-    """A Llama's block: a gated feed-forward network of width ffn, no biases, no dropout, own head matrix."""
-    optimizer: Optimizer = "adam"
-    gradients: Gradients | None = None
-    """Precision in which gradients are added up and exchanged; the stack's unless given."""
-    overlap: Overlap | None = None
-    """Communication that hides behind computing; the stack's unless given."""
-    flash_attention: bool = False
-
-    def check(self) -> None:
-        """Raise PhazeError where the row cannot be right."""
-        # Chunks are looked at with the schedule, by the name that they have in a row.
-        replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
-        if self.hidden % self.heads:
-            raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
-        if self.layout.stages > self.layers:
-            raise PhazeError(f"pp * chunks must be at most layers {self.layers}, got {self.layout.stages}")
-        stages, data = (StageCost(0.0),) * self.layout.stages, (self.layout.dp,) * self.layout.pp
-        count = self.global_batch // self.layout.microbatch
-        Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
-
-    @cached_property
-    def training(self) -> ModelTraining:
-        """Training of the row's model."""
-        return ModelTraining(
-            self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule
-        )  # fmt: skip
-
-    @cached_property
-    def model(self) -> Model:
-        """The GPT of the row, with its vocabulary padded, and dropout, as Megatron-LM trains it."""
-        sizes = {
-            "name": "run",
-            "layers": self.layers,
-            "hidden": self.hidden,
-            "heads": self.heads,
-            "key_value_heads": self.kv_heads or None,
-            "feed_forward": self.ffn or 4 * self.hidden,
-            "vocabulary": padded_vocabulary(self.vocab, self.layout),
-            "position_count": self.seq,
-            "fused_qkv": self.kv_heads in (0, self.heads),
-        }
-        kept = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
-        return Model.parse({**sizes, **(LLAMA if self.gated else kept)}, "model")
-
-    def stack_of(self, machine: Machine) -> Stack:
-        """Software stack of the machine, with what the row says otherwise."""
-        own: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
-        if self.gradients is not None:
-            own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
-        return machine.stack.model_copy(update=own)
-
-    @property
-    def cuts(self) -> tuple[range, ...]:
-        """Layers of every stage, whose blocks differ by one at most; ends are with the ends.
-
-        Where a schedule has copies of the model, those of every copy.
-        """
-        count = self.layout.stages // SCHEDULES[self.schedule].streams
-        ends = [1 + self.layers * (q + 1) // count for q in range(count)]
-        ends[-1] += 1
-        cuts = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-        return tuple(cuts * SCHEDULES[self.schedule].streams)
-
-    @property
-    def model_flops(self) -> float:
-        """The FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT
-        (Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation taken back).
-
-        Attention counts in full, not its causal half.
-        """
-        model = self.model.model_copy(update={"vocabulary": self.vocab})
-        return 6.0 * self.global_batch * self.seq * model.products_per_token(self.seq, causal=False)
-
-
-def plan_of_run(run: Run, machine: Machine) -> Plan:
-    """Plan of a row on a machine; raise PhazeError where the row cannot be right."""
-    run.check()
-    if run.gpus > machine.devices:
-        raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
-    machine = replace(machine, stack=run.stack_of(machine))
-    return lowered_plan(run.training, run.cuts, [run.layout] * run.layout.stages, machine)
-
-
 def lowered_plan(
-    training: ModelTraining, cuts: Sequence[range], layouts: Sequence[Layout], machine: Machine
+    training: ModelTraining,
+    cuts: Sequence[range],
+    layouts: Sequence[Layout],
+    machine: Machine,
+    recomputed: int | None = None,
 ) -> Plan:
     """Plan whose stages have these layers of a model, from the embedding on, each spread as said.
 
-    Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp.
+    Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp. Of each
+    stage's blocks `recomputed` run forward again, all unless given.
     """
     lowering = Lowering(training, machine)
-    stages = [lowering.stage(cut, layout) for cut, layout in zip(cuts, layouts, strict=True)]
+    stages = [lowering.stage(cut, layout, recomputed) for cut, layout in zip(cuts, layouts, strict=True)]
     return lowering.plan(stages, training.schedule)
 
 
@@ -233,22 +128,24 @@ class Lowering:
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, megatron)
 
-    def added_s(self, gradient_bytes: float, layout: Layout) -> float:
+    def added_s(self, gradient_bytes: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
         """Seconds in which gradients of a microbatch are added to those before: two are read, one written.
 
         From ZeRO 2 on a replica adds up its share.
         """
         if self.machine.stack.fused_gradients:
             return 0.0
-        replicas = layout.group("dp-cp").ranks if layout.zero >= 2 else 1
+        replicas = layout.group(axis).ranks if layout.zero >= 2 else 1
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
-    def state_bytes(self, parameters: float, layout: Layout) -> float:
-        """Bytes of weights, gradients and optimizer state that a device holds all the time."""
+    def state_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
+        """Bytes of weights, gradients and optimizer state that a device holds all the time; `axis` says
+        which ranks hold the same parameters.
+        """
         stack, mixed = self.machine.stack, layout.precision == "mixed"
         size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
         apart = stack.second_gradients == "all" and stack.gradient_bytes > HALF and mixed
-        shared = state_bytes(parameters, size, layout.zero, layout.group("dp-cp").ranks)
+        shared = state_bytes(parameters, size, layout.zero, layout.group(axis).ranks)
         return shared + HALF * parameters * apart
 
     def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
@@ -257,9 +154,11 @@ class Lowering:
         whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
         return working_bytes(held, layout, stack, flash=flash) + whole + stack.reserved_gib * GIB
 
-    def update_bytes(self, layout: Layout, parameters: float, gradient_bytes: float) -> float:
+    def update_bytes(
+        self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
+    ) -> float:
         """Bytes that the optimizer moves: it loads and stores full-precision weights (PALM, IV.A)."""
-        replicas, optimizer = layout.group("dp-cp").ranks, self.training.optimizer
+        replicas, optimizer = layout.group(axis).ranks, self.training.optimizer
         nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
         if layout.precision == "mixed":
             nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
@@ -273,6 +172,8 @@ class Lowering:
         held = [(count, costs[name]) for name, count in Counter(names).items()]
         ways = list(_ways(held, layout.recompute, recomputed))
         parameters = sum(count * cost.layer.parameters for count, cost in held)
+        experts = sum(count * cost.layer.groups.get("expert", 0) for count, cost in held)
+        replicated: tuple[tuple[int, Replicated], ...] = ((parameters - experts, "dp-cp"), (experts, "edp"))
         size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
         forward, again, backward = (
             np.sum([count * passes for count, passes in parts], axis=0)
@@ -284,7 +185,7 @@ class Lowering:
         )
         weight_s = sum(count * cost.weight_s for count, cost in held)
         if layout.microbatches(training.global_batch) > 1:
-            added_s = self.added_s(size.gradients * parameters, layout)
+            added_s = sum(self.added_s(size.gradients * own, layout, axis) for own, axis in replicated)
             backward[HBM] += added_s
             weight_s += added_s
         arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
@@ -298,7 +199,7 @@ class Lowering:
             departing_bytes=departing,
             longest_departing_bytes=departing,
             weight_bytes=size.weights * parameters,
-            fixed_bytes=self.state_bytes(parameters, layout),
+            fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated),
             stash_bytes=sum(count * cost.kept_bytes(way)[0] for count, cost, way in ways),
             work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout),
             **dict.fromkeys(NOT_APART, 0.0),
@@ -306,7 +207,10 @@ class Lowering:
             last_layer=cut.stop - 1,
             layout=layout,
             gradient_bytes=size.gradients * parameters,
-            update_bytes=self.update_bytes(layout, parameters, size.gradients * parameters),
+            expert_share=experts / parameters if experts else 0.0,
+            update_bytes=sum(
+                self.update_bytes(layout, own, size.gradients * own, axis) for own, axis in replicated
+            ),
             tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
             weight_s=weight_s,
             pieces=max(sum(name not in KEPT for name in names), 1),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Flat, Network
-from phaze.layout import Layout
+from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Transfers
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.spec.system import Stack
@@ -114,6 +114,8 @@ class Stage(StageWork):
     """The planner's."""
     gradient_bytes: float = 0.0
     """Gradients that replicas exchange; 0: as much as the weights."""
+    expert_share: float = 0.0
+    """Part of weights and gradients that experts have, whose replicas are others (`Layout.edp`)."""
     update_bytes: float = 0.0
     """What the optimizer moves from and to the HBM of a device."""
     tied_bytes: float = 0.0
@@ -129,6 +131,16 @@ class Stage(StageWork):
     def layers(self) -> int:
         """Number of layers."""
         return self.last_layer - self.first_layer + 1
+
+    @property
+    def replicated(self) -> tuple[tuple[float, Group], ...]:
+        """Parts of the weights, and the ranks that hold the same ones: dense ones, and those of experts."""
+        dense = (1.0 - self.expert_share, self.layout.group("dp-cp"))
+        return (dense, (self.expert_share, self.layout.group("edp"))) if self.expert_share else (dense,)
+
+    def kept_share(self, *, shared: bool) -> float:
+        """Part of the weights or gradients that a rank keeps, all of them unless replicas share them."""
+        return sum(part / (group.ranks if shared else 1) for part, group in self.replicated)
 
     @property
     def compute_s(self) -> float:

@@ -262,12 +262,11 @@ class Price:
     def memory_of(self, group: int) -> Memory:
         """Memory of a device of a group."""
         own = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
-        layout = own[0].layout
-        replicas = layout.group("dp-cp").ranks
-        weights, gradients = (replicas if layout.zero >= 3 else 1, replicas if layout.zero >= 2 else 1)
-        held = sum(stage.weight_bytes for stage in own)
+        zero = own[0].layout.zero
         fixed = sum(stage.fixed_bytes for stage in own)
-        kept = held / weights + held / gradients
+        kept = sum(
+            stage.weight_bytes * stage.kept_share(shared=zero >= first) for first in (3, 2) for stage in own
+        )
         peak = float(self.peak_bytes[group])
         return Memory(peak, kept, fixed - kept, peak - fixed, max(stage.work_bytes for stage in own))
 

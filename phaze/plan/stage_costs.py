@@ -76,9 +76,9 @@ def _gather_s(plan: Plan, stage: Stage, forward_s: float, gather_s: float) -> fl
 def _exchange_s(
     stage: Stage, machine: Machine, kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
 ) -> float:
-    """Time in which replicas exchange the gradients or the weights of a stage."""
+    """Time in which replicas exchange the gradients or the weights of a stage, those of experts apart."""
     size = stage.weight_bytes if kind == "all_gather" else stage.gradient_bytes or stage.weight_bytes
-    return machine.network.seconds(kind, size, stage.layout.group("dp-cp"))
+    return sum(machine.network.seconds(kind, part * size, group) for part, group in stage.replicated)
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int) -> float:

@@ -1,42 +1,79 @@
-"""Megatron-Core's layout string: blocks of every virtual stage, as `Ettt|(tttt|)*30L`.
+"""Megatron-Core's layout string: what every virtual stage holds, as `Ettt|(tttt|)*30mL`.
 
-`E` is the embedding, `t` a block, `L` the loss, `|` a boundary of virtual stages in the order of the data
-flow; `t*n` and `(...)*n` repeat, commas mean nothing (`--pipeline-model-parallel-layout`, class
-`PipelineParallelLayerLayout`).
+`E` is the embedding, `t` a block, `m` a layer of multi-token prediction, `L` the loss, `|` a boundary of
+virtual stages in the order of the data flow; `t*n` and `(...)*n` repeat, commas mean nothing
+(`--pipeline-model-parallel-layout`, class `PipelineParallelLayerLayout`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 
 from phaze.base.errors import PhazeError
 from phaze.spec.plain import short
 
 _GROUP = re.compile(r"\(([^()]+)\)\*(\d+)")
-_ONE = re.compile(r"([EtL])\*(\d+)")
+_ONE = re.compile(r"([EtmL])\*(\d+)")
 MOST_CHARACTERS = 100_000
 """Characters of a layout string written out; a repetition beyond is no layout."""
 
 
 def layout_string(blocks: Sequence[int]) -> str:
-    """Layout string of the blocks of every virtual stage."""
-    runs = [(count, len(list(run))) for count, run in groupby(blocks[1:-1])]
-    inner = [
-        f"({_repeated(count)}|)*{times}" if times > 1 else f"{_repeated(count)}|" for count, times in runs
-    ]
-    if len(blocks) == 1:
-        return f"E{_repeated(blocks[0])}L"
-    return f"E{_repeated(blocks[0])}|{''.join(inner)}{_repeated(blocks[-1])}L"
+    """Layout string of the blocks of every virtual stage, of a model without multi-token prediction."""
+    return written(entries_of(blocks))
 
 
-def _repeated(count: int) -> str:
-    return "t" * count if count < 4 else f"t*{count}"
+def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
+    """Entries of every virtual stage by its blocks; layers of multi-token prediction are with the loss."""
+    last = len(blocks) - 1
+    return tuple(
+        "E" * (q == 0) + "t" * count + ("m" * mtp + "L") * (q == last) for q, count in enumerate(blocks)
+    )
+
+
+def written(stages: Sequence[str]) -> str:
+    """Layout string of the entries of every virtual stage; equal ones beside each other are written once."""
+    if len(stages) == 1:
+        return _short(stages[0])
+    runs = [(stage, len(list(run))) for stage, run in groupby(stages[1:-1])]
+    inner = [f"({_short(stage)}|)*{times}" if times > 1 else f"{_short(stage)}|" for stage, times in runs]
+    return f"{_short(stages[0])}|{''.join(inner)}{_short(stages[-1])}"
+
+
+def _short(stage: str) -> str:
+    runs = [(entry, len(list(run))) for entry, run in groupby(stage)]
+    return "".join(entry * count if count < 4 else f"{entry}*{count}" for entry, count in runs)
+
+
+def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
+    """Entries of so many virtual stages where embedding, loss and multi-token prediction count as layers.
+
+    Stages differ by one entry at most, the longer ones spread; layers of multi-token prediction are in one
+    stage (recipes of Megatron-Bridge; `--account-for-embedding-in-pipeline-split`, …`-loss-`…).
+    """
+    entries = "E" + "t" * layers + "m" * mtp + "L"
+    ends = [len(entries) * (q + 1) // count for q in range(count)]
+    apart = 1 + layers
+    ends = [end if not apart < end < apart + mtp else apart for end in ends]
+    return tuple(entries[start:end] for start, end in pairwise([0, *ends]))
 
 
 def blocks_of(layout: str) -> tuple[int, ...]:
     """Blocks of every virtual stage of a layout string; PhazeError for one that is not a decoder's."""
+    stages = stages_of(layout)
+    if any("m" in stage for stage in stages):
+        raise _wrong(layout)
+    return tuple(stage.count("t") for stage in stages)
+
+
+def stages_of(layout: str) -> tuple[str, ...]:
+    """Entries of every virtual stage of a layout string; PhazeError for one that Megatron-Core refuses.
+
+    Layers of multi-token prediction are in one stage. An empty stage is refused: training does not end with
+    one (Megatron-LM, issue 1852).
+    """
     text = re.sub(r"[,\s]", "", layout)
     for pattern in (_GROUP, _ONE):
         if sum(len(one) * int(n.lstrip("0")[:7] or 0) for one, n in pattern.findall(text)) > MOST_CHARACTERS:
@@ -44,9 +81,24 @@ def blocks_of(layout: str) -> tuple[int, ...]:
                 f"layout string: repeats more than {MOST_CHARACTERS} entries, got {short(layout)}"
             )
         text = pattern.sub(lambda found: found[1] * int(found[2]), text)
-    if not re.fullmatch(r"Et*(\|t+)*(\|t*)?L", text):
-        raise PhazeError(
-            "layout string: must be E for the embedding, t for every block, L for the loss, and | between "
-            f"stages, of which those in the middle have blocks, got {short(layout)}"
-        )
-    return tuple(stage.count("t") for stage in text.split("|"))
+    stages = text.split("|")
+    whole = re.fullmatch(r"Et*m*L", "".join(stages))
+    if not whole or not all(stages) or sum("m" in stage for stage in stages) > 1:
+        raise _wrong(layout)
+    return tuple(stages)
+
+
+def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
+    """Layers of every virtual stage by their place in the model, from the embedding on."""
+    ends = [0]
+    for stage in stages:
+        ends.append(ends[-1] + len(stage))
+    return tuple(range(start, end) for start, end in pairwise(ends))
+
+
+def _wrong(layout: str) -> PhazeError:
+    return PhazeError(
+        "layout string: must be E for the embedding, t for every block, m for every layer of multi-token "
+        "prediction, all in one stage, L for the loss, and | between stages, none of which is empty, got "
+        f"{short(layout)}"
+    )

@@ -10,7 +10,7 @@ from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
 
-Overlap = tuple[Literal["tp", "dp", "pp"], ...]
+Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
 
 
 class System(Noun):
@@ -127,7 +127,8 @@ class Stack(Noun):
     """Whether the products that make gradients of weights add them up as well, or further kernels do."""
     overlap: Overlap = ()
     """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
-    (tp), of activations between pipeline stages (pp)."""
+    (tp), of activations between pipeline stages (pp), of rows for experts behind the other microbatch of a
+    pair (ep)."""
     held_processors: float = Field(default=0.0, ge=0, le=1)
     """Share of a device's processors that products lose to collectives of slices that hide behind them."""
 

@@ -11,9 +11,13 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
-from phaze.layout import Layout, Precision, Recompute, Zero, recompute_of
+from phaze.layout import CpKind, Layout, Precision, Recompute, Zero, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.given import Gradients, Run
+from phaze.plan.runs import Gradients, Run
+from phaze.runtimes.layout_string import stages_of
+from phaze.spec.config import load_transformer
+from phaze.spec.files import is_path, within
+from phaze.spec.model import Model
 from phaze.spec.plain import short
 
 WORDS = {
@@ -21,21 +25,27 @@ WORDS = {
     "optimizer": get_args(Optimizer),
     "precision": get_args(Precision),
     "gradients": get_args(Gradients),
+    "cp_kind": get_args(CpKind),
     "outcome": ("ok", "oom"),
 }
-OVERLAPS = ("tp", "dp", "pp")
+OVERLAPS = ("tp", "dp", "pp", "ep")
 ABOUT = ("system", "stack", "outcome", "overlap_dp", "measured_s", "measured_gib")
 """Columns that say nothing of the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-WIDTHS = {"tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "chunks": "vp"}
-LAYOUT = {
-    **WIDTHS,
-    **{name: name for name in ("microbatch", "sequence_parallel", "zero", "recompute", "precision")},
-}
+LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
+    "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "cp_kind": "cp_kind",
+    "capacity": "load",
+}  # fmt: skip
 """What a row says of the layout, by column."""
-OWN = {field.name: field for field in fields(Run) if field.name != "layout"} | {
+DERIVED = ("layout", "spec", "division", "recomputed")
+"""Fields of a run that several columns, or a file that one names, decide."""
+OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
     column: next(field for field in fields(Layout) if field.name == name) for column, name in LAYOUT.items()
 }
+MEANT = ("model", "vp", "pipeline_layout")
+"""Columns of a run that are no fields: a file, another name of `chunks`, and the layers of every stage."""
+SIZES = ("hidden", "heads", "layers", "vocab")
+"""Columns that a model says as well."""
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
 """Columns without which nothing can be said; any other may be absent, or empty in a row."""
 MICROBATCHES = ("1", "2", "4", "8")
@@ -70,13 +80,14 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
         )
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
-    missing = [name for name in REQUIRED if name not in table.columns]
+    said = SIZES if "model" in table.columns else ()
+    missing = [name for name in REQUIRED if name not in table.columns and name not in said]
     if missing:
         raise PhazeError(
             f"{path}: columns {', '.join(missing)} are missing; needed are {', '.join(REQUIRED)}"
         )
     return table, tuple(
-        read_row(dict(zip(table.columns, values, strict=True))) for values in table.to_numpy()
+        read_row(dict(zip(table.columns, values, strict=True)), path.parent) for values in table.to_numpy()
     )
 
 
@@ -95,15 +106,15 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
     """Columns that say nothing of a run: a user's own, or misspelt ones."""
-    return [name for name in table.columns if name not in OWN and name not in ABOUT]
+    return [name for name in table.columns if name not in (*OWN, *MEANT, *ABOUT)]
 
 
-def read_row(texts: Mapping[str, str]) -> RunRow:
-    """Row from the texts of its columns; an empty text is as good as none."""
+def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
+    """Row from the texts of its columns; an empty text is as good as none. Models by path lie in a folder."""
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
         return RunRow(
-            meanings(given),
+            meanings(given, folder),
             system=given.get("system", ""),
             stack=given.get("stack", ""),
             measured_s=_measured("measured_s", given),
@@ -114,12 +125,13 @@ def read_row(texts: Mapping[str, str]) -> RunRow:
         return RunRow((), str(error))
 
 
-def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
+def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
     """Runs that a row may mean; which are possible is not looked at."""
+    given = _with_chunks(_with_sizes(given, folder))
     microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
     found = []
     for microbatch in microbatches:
-        run = _run({**given, "microbatch": microbatch})
+        run = _run({**given, "microbatch": microbatch}, folder)
         if not SCHEDULES[run.schedule].chunked or "chunks" in given:
             found.append(run)
             continue
@@ -136,31 +148,89 @@ def _chunks(run: Run) -> list[int]:
 
 
 def _measured(name: str, given: Mapping[str, str]) -> float | None:
-    if name not in given:
-        return None
+    return _positive(name, given[name]) if name in given else None
+
+
+def _positive(name: str, text: str) -> float:
     try:
-        value = float(given[name])
+        value = float(text)
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise PhazeError(f"{name} must be a number > 0, got {short(given[name])}")
+        raise PhazeError(f"{name} must be a number > 0, got {short(text)}")
     return value
 
 
-def _run(given: Mapping[str, str]) -> Run:
+def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
+    """Texts of a row with the sizes of the model that it names; PhazeError where it says others."""
+    if "model" not in given:
+        return given
+    spec = _spec(given["model"], folder)
+    own = {"hidden": spec.hidden, "heads": spec.heads, "layers": spec.layers, "vocab": spec.vocabulary}
+    for name, size in own.items():
+        if _whole(name, given.get(name, str(size))) != size:
+            raise PhazeError(f"{name} must be {size} or empty with model {given['model']}, got {given[name]}")
+    if shaped := [name for name in ("kv_heads", "ffn", "gated") if name in given]:
+        raise PhazeError(f"{shaped[0]} must be empty with model {given['model']}, got {given[shaped[0]]}")
+    return {**given, **{name: str(size) for name, size in own.items()}}
+
+
+def _spec(name: str, folder: Path) -> Model:
+    """Transformer of a name in config/models, or of a file in the folder of the table."""
+    by_path = is_path(name) or name.endswith(".json")
+    return load_transformer(str(within(folder, folder / name)) if by_path else name, "model")
+
+
+def _with_chunks(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Texts of a row with the chunks that `vp` or the stages of its layout say."""
+    copies = SCHEDULES[given["schedule"]].streams if given.get("schedule") in SCHEDULES else 1
+    stages = copies * len(stages_of(given["pipeline_layout"])) if "pipeline_layout" in given else 0
+    pp = _whole("pp", given.get("pp", "1"))
+    if stages % pp:
+        raise PhazeError(f"pipeline_layout must have a multiple of pp {pp} stages, got {stages}")
+    meant = {"vp": given.get("vp", ""), "pipeline_layout": str(stages // pp) if stages else ""}
+    chunks = given.get("chunks", "")
+    for name, text in meant.items():
+        if chunks and text and _whole(name, text) != _whole("chunks", chunks):
+            raise PhazeError(f"{name} and chunks must agree, got {short(text)} and {short(chunks)}")
+        chunks = chunks or text
+    return {**given, "chunks": chunks} if chunks else given
+
+
+def _run(given: Mapping[str, str], folder: Path) -> Run:
     for name in REQUIRED:
         if name not in given:
             raise PhazeError(f"{name} must be given")
-    values: dict[str, object] = {name: _reader(name)(name, given[name]) for name in OWN if name in given}
+    again, _, blocks = given.get("recompute", "none").partition(":")
+    texts = {**given, "recompute": again}
+    values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in OWN if name in texts}
     layout = {LAYOUT[name]: values.pop(name) for name in list(values) if name in LAYOUT}
     if "overlap" not in given and "overlap_dp" in given:
         values["overlap"] = ("dp",) if _flag("overlap_dp", given["overlap_dp"]) else ()
     if "schedule" not in given and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
+    if "model" in given:
+        values["spec"] = spec = _spec(given["model"], folder)
+        values.setdefault("mtp", spec.mtp)
+    elif values.get("mtp"):
+        raise PhazeError(f"mtp must be 0 without model, got {given['mtp']}")
+    if "pipeline_layout" in given:
+        values["division"] = stages_of(given["pipeline_layout"])
+    if blocks:
+        values["recomputed"] = _recomputed(again, blocks)
     spread = Layout(**layout)  # type: ignore[arg-type]
     if "dp" not in given:  # all devices that the other widths leave
         spread = replace(spread, dp=max(_whole("gpus", given["gpus"]) // spread.devices, 1))
     return Run(**values, layout=spread)  # type: ignore[arg-type]
+
+
+def _recomputed(again: str, blocks: str) -> int:
+    """Blocks of a stage that run forward again, of `full:4`."""
+    if again.lower() != "full":
+        raise PhazeError(
+            f"recompute: only full may say a number of blocks, got {short(again)}:{short(blocks)}"
+        )
+    return _whole("recompute: blocks of full", blocks)
 
 
 def _reader(name: str) -> Callable[[str, str], object]:
@@ -170,9 +240,21 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _overlap
     if name == "recompute":
         return _recompute
+    if name == "capacity":
+        return _capacity
     if isinstance(OWN[name].default, bool):
         return _flag
+    if name == "mtp":
+        return _natural
     return _zero if name == "zero" else _whole
+
+
+def _capacity(name: str, text: str) -> float:
+    return round(_positive(name, text), 4)
+
+
+def _natural(name: str, text: str) -> int:
+    return 0 if text == "0" else _whole(name, text)
 
 
 def _word(name: str, text: str) -> str:

@@ -18,10 +18,11 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
-from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
+from phaze.plan.runs import Run, plan_of_run
+from phaze.runtimes.layout_string import written
 from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, KEYS, kind_of, with_intervals
@@ -80,7 +81,9 @@ class Prediction:
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 """What a row left open and was chosen, and the time of the worst choice."""
-ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, "status")
+DIVIDED = "pipeline_layout_used"
+"""Layers of every stage where they do not divide evenly and no layout is given; left out if no row has it."""
+ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, "status")
 """Columns that predictions add."""
 OK = "ok"
 SHARES = (0.3, 1.0)
@@ -139,7 +142,10 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
         raise PhazeError(
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
-    out = pd.concat([table, with_intervals(predict_rows(rows, machine))[list(ADDED)]], axis=1)
+    found = with_intervals(predict_rows(rows, machine))[list(ADDED)]
+    if not found[DIVIDED].fillna("").any():
+        found = found.drop(columns=DIVIDED)
+    out = pd.concat([table, found], axis=1)
     return out, _accuracy(rows, out)
 
 
@@ -195,8 +201,9 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
+    divided = {DIVIDED: "" if run.division or run.even else written(run.stages)}
     kind = dict(zip(KEYS, kind_of(machine, run.layout), strict=True))
-    return {**asdict(best), **chosen, "status": _status(best, limit), **kind}
+    return {**asdict(best), **chosen, **divided, "status": _status(best, limit), **kind}
 
 
 def _all(runs: tuple[Run, ...], machine: Machine) -> list[tuple[Run, Prediction]]:

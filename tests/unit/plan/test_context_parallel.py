@@ -11,8 +11,8 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout
-from phaze.plan.given import Run, plan_of_run
 from phaze.plan.price import price
+from phaze.plan.runs import Run, plan_of_run
 from phaze.spec.system import Stack
 from phaze.validate.rows import read_row
 from phaze.validate.table import predict

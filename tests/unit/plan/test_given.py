@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
-from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
+from phaze.plan.runs import Run, plan_of_run
 from phaze.spec.system import Stack
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload

@@ -12,12 +12,13 @@ import pytest
 from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
-from phaze.plan.given import ModelTraining, lowered_plan, plan_of_run
+from phaze.plan.given import ModelTraining, lowered_plan
 from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
 from phaze.plan.planners import PlansAsked
 from phaze.plan.price import price
 from phaze.plan.replay import assumed_s, planned_on, read_plan, replay
+from phaze.plan.runs import plan_of_run
 from phaze.plan.side_by_side import plan_model
 from phaze.spec.config import load_model_named
 from phaze.tables import PLANNERS

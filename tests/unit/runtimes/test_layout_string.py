@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
-from phaze.runtimes.layout_string import blocks_of, layout_string
+from phaze.runtimes.layout_string import (
+    blocks_of,
+    counted,
+    cuts_of,
+    entries_of,
+    layout_string,
+    stages_of,
+    written,
+)
 
 ENDS = st.integers(0, 9)
 MIDDLE = st.lists(st.sampled_from([1, 2, 2, 3, 4, 12]), max_size=40)
@@ -33,6 +41,30 @@ def test_blocks_survive_their_layout_string(first: int, middle: list[int], last:
     assert blocks_of(layout_string(blocks)) == blocks
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(32, "Et|(tt|)*30mL"), (16, "Ettt|(t*4|)*14ttmL")],  # DeepSeek-V3 of Megatron-MoE-ModelZoo on H100
+)
+def test_deepseek_v3_is_divided_as_published(count: int, text: str) -> None:
+    assert written(counted(61, 1, count)) == text
+    assert stages_of(text) == counted(61, 1, count)
+
+
+def test_counted_stages_differ_by_one_entry_and_keep_multi_token_prediction_together() -> None:
+    for layers, mtp, count in ((43, 0, 8), (70, 0, 12), (78, 1, 16), (61, 2, 32), (5, 1, 6)):
+        stages = counted(layers, mtp, count)
+        assert stages_of(written(stages)) == stages
+        assert "".join(stages) == "".join(entries_of((layers,), mtp))
+        lengths = [len(stage) for stage in stages]
+        assert max(lengths) - min(lengths) <= max(mtp, 1)
+        assert [len(cut) for cut in cuts_of(stages)] == lengths
+
+
+def test_layers_of_multi_token_prediction_have_a_stage() -> None:
+    assert stages_of("Et*2|tt,m|L") == ("Ett", "ttm", "L")
+    assert entries_of((2, 2), 1) == ("Ett", "ttmL")
+
+
 def test_equal_stages_are_written_once() -> None:
     assert layout_string((3, *(4,) * 30, 2)) == "Ettt|(t*4|)*30ttL"
     assert layout_string((1, 2, 1)) == "Et|tt|tL"
@@ -40,7 +72,19 @@ def test_equal_stages_are_written_once() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "tL", "Et", "E||L", "Et|L|tL", "EtL*3", "Et*3|(tt|)*29,m|L", "((t|)*2)*2", "E(t|)*99999999999999L"],
+    [
+        "",
+        "tL",
+        "Et",
+        "E||L",
+        "Et|L|tL",
+        "EtL*3",
+        "Et*3|(tt|)*29,m|L",
+        "Etm|mL",
+        "EtmtL",
+        "((t|)*2)*2",
+        "E(t|)*99999999999999L",
+    ],
 )
 def test_another_string_is_refused(text: str) -> None:
     with pytest.raises(PhazeError, match=r"layout string: (must be E for|repeats more than)"):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout
-from phaze.plan.given import Run
 from phaze.plan.lowered import load_machine
 from phaze.plan.plan import Machine
+from phaze.plan.runs import Run
 
 SMALL = Run(
     hidden=1024,

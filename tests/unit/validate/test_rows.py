@@ -49,6 +49,37 @@ def test_chunks_without_a_schedule_are_interleaved(tmp_path: Path) -> None:
     assert rows_of(tmp_path, ",pp,chunks", ",2,2")[0].runs[0].schedule == "interleaved"
 
 
+def test_chunks_are_those_of_vp_or_of_the_layout(tmp_path: Path) -> None:
+    for columns, values in ((",pp,vp", ",2,4"), (",pp,pipeline_layout", ",2,Ett|(t|)*5t|L")):
+        run = rows_of(tmp_path, columns, values)[0].runs[0]
+        assert (run.layout.vp, run.schedule) == (4, "interleaved")
+    for columns, values, problem in (
+        (",pp,vp,chunks", ",2,4,2", "vp and chunks must agree, got '4' and '2'"),
+        (",pp,pipeline_layout", ",4,Et*8|L", "pipeline_layout must have a multiple of pp 4 stages, got 2"),
+    ):
+        assert rows_of(tmp_path, columns, values)[0].problem == problem
+
+
+def test_a_row_says_what_runs_forward_again(tmp_path: Path) -> None:
+    for text, recompute, blocks in (
+        ("full:3", "full", 3),
+        ("moe_act+layernorm", "moe_act+layernorm", None),
+        ("Selective", "selective", None),
+    ):
+        run = rows_of(tmp_path, ",recompute", f",{text}")[0].runs[0]
+        assert (run.layout.recompute, run.recomputed) == (recompute, blocks)
+
+
+def test_a_model_by_name_or_by_file_says_its_sizes(tmp_path: Path) -> None:
+    spec = Path("config/models/llama-3.1-8b.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(spec.replace("layers: 32", "layers: 4"))
+    path = tmp_path / "runs.csv"
+    path.write_text("model,seq,gpus,global_batch,tp\nllama-3.1-8b,512,8,8,4\nmine.yaml,512,8,8,4\n")
+    runs = [row.runs[0] for row in read_rows(path)[1]]
+    assert [(run.layers, run.hidden, run.vocab) for run in runs] == [(32, 4096, 128256), (4, 4096, 128256)]
+    assert [run.model.vocabulary for run in runs] == [128512, 128512]
+
+
 def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(f"\ufeff{HEAD},,\r\n{SIZES},,\r\n", encoding="utf-8", newline="")
@@ -78,6 +109,15 @@ def test_values_without_a_column_of_their_own_are_refused(
         ("tp", "1.5", "tp must be a whole number from 1"),
         ("zero", "4", "zero must be 0, 1, 2 or 3, got '4'"),
         ("measured_s", "-3", "measured_s must be a number > 0, got '-3'"),
+        ("cp_kind", "ring", "cp_kind must be one of all_gather, p2p, a2a, a2a+p2p, got 'ring'"),
+        ("capacity", "0", "capacity must be a number > 0, got '0'"),
+        ("mtp", "-1", "mtp must be a whole number from 1"),
+        ("recompute", "selective:2", "recompute: only full may say a number of blocks, got 'selective':'2'"),
+        ("recompute", "full:0", "recompute: blocks of full must be a whole number from 1"),
+        ("pipeline_layout", "Et*8", "layout string: must be E for the embedding"),
+        ("model", "gpt-5", "config/models/gpt-5.yaml: there is no model 'gpt-5'"),
+        ("model", "gpt2-xl", "hidden must be 1600 or empty with model gpt2-xl, got 1024"),
+        ("model", "../other.json", "/"),
         ("measured_s", "soon", "measured_s must be a number > 0, got 'soon'"),
     ],
 )

@@ -64,7 +64,7 @@ def test_rows_may_name_their_own_system_and_stack() -> None:
 @pytest.mark.parametrize(
     ("own", "problem"),
     [
-        ({"overlap": "tp+ep"}, "overlap must be none, or of tp, dp, pp joined by +, got 'ep'"),
+        ({"overlap": "tp+cp"}, "overlap must be none, or of tp, dp, pp, ep joined by +, got 'cp'"),
         ({"gradients": "fp8"}, "gradients must be one of bf16, fp32, got 'fp8'"),
         ({"outcome": "maybe"}, "outcome must be one of ok, oom, got 'maybe'"),
         ({"measured_gib": "-1"}, "measured_gib must be a number > 0, got '-1'"),

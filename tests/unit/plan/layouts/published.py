@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import inf
 
 from phaze.layout import Layout
-from phaze.plan.given import Run
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import load_machine
 from phaze.plan.price import price
+from phaze.plan.runs import Run
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.systems import load_stack

@@ -1,0 +1,177 @@
+"""Runs: rows of a table of training runs of transformers, and their plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from phaze.base.errors import PhazeError
+from phaze.cost.memory import Optimizer
+from phaze.layout import Layout
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.schedules import SCHEDULES
+from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
+from phaze.plan.plan import Machine, Plan
+from phaze.runtimes.layout_string import counted, cuts_of, entries_of
+from phaze.spec.model import Model
+from phaze.spec.system import Overlap, Stack
+
+Gradients = Literal["bf16", "fp32"]
+GRADIENT_BYTES: dict[Gradients, int] = {"bf16": 2, "fp32": 4}
+LLAMA = {
+    "gated": True, "activation": "silu", "norm": "rms_norm", "positions": "rotary", "attention_bias": False,
+    "feed_forward_bias": False, "tied_embeddings": False, "fused_qkv": False,
+}  # fmt: skip
+"""What a gated model is beside its sizes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of a table of runs; `gpus` devices in all."""
+
+    hidden: int
+    heads: int
+    layers: int
+    seq: int
+    vocab: int
+    gpus: int
+    global_batch: int
+    layout: Layout
+    schedule: str = "1f1b"
+    kv_heads: int = 0
+    """0: as many as heads."""
+    ffn: int = 0
+    """0: four times hidden."""
+    gated: bool = False
+    """A Llama's block: a gated feed-forward network of width ffn, no biases, no dropout, own head matrix."""
+    optimizer: Optimizer = "adam"
+    gradients: Gradients | None = None
+    """Precision in which gradients are added up and exchanged; the stack's unless given."""
+    overlap: Overlap | None = None
+    """Communication that hides behind computing; the stack's unless given."""
+    flash_attention: bool = False
+    spec: Model | None = None
+    """Model with blocks of its own, of which hidden, layers and vocab are; None: the GPT of these sizes."""
+    mtp: int = 0
+    """Layers of multi-token prediction."""
+    division: tuple[str, ...] = ()
+    """Entries of every virtual stage as in a layout string; empty: equal blocks, or `counted`."""
+    recomputed: int | None = None
+    """Blocks of a stage that run forward again, the first ones; None: all."""
+
+    def check(self) -> None:
+        """Raise PhazeError where the row cannot be right."""
+        # Chunks are looked at with the schedule, by the name that they have in a row.
+        replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
+        if self.spec is None and self.hidden % self.heads:
+            raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
+        if not self.division and self.layout.stages > self.layers:
+            raise PhazeError(f"pp * chunks must be at most layers {self.layers}, got {self.layout.stages}")
+        self._check_division()
+        stages, data = (StageCost(0.0),) * self.layout.stages, (self.layout.dp,) * self.layout.pp
+        count = self.global_batch // self.layout.microbatch
+        Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
+
+    def _check_division(self) -> None:
+        """Raise PhazeError where stages are not those of the layout, or hold another model."""
+        layout, entries, count = self.layout, "".join(self.stages), len(self.stages)
+        if count != self.count:
+            raise PhazeError(f"pipeline_layout must have pp * chunks = {self.count} stages, got {count}")
+        for entry, name, number in (("t", "layers", self.layers), ("m", "mtp", self.mtp)):
+            if entries.count(entry) != number:
+                raise PhazeError(
+                    f"pipeline_layout must have {name} = {number} entries {entry}, got {entries.count(entry)}"
+                )
+        place = next((q for q, stage in enumerate(self.stages) if "m" in stage), count - 1)
+        straight = self.schedule in ("1f1b", "gpipe", "interleaved")
+        if straight and (
+            (place < count - 1 and place % layout.pp == 0) or place // layout.pp < layout.vp - 1
+        ):
+            raise PhazeError(
+                "pipeline_layout must have m in the last chunk of a pipeline rank behind the first, got "
+                f"stage {place + 1} of {count}"
+            )
+
+    @cached_property
+    def training(self) -> ModelTraining:
+        """Training of the row's model."""
+        return ModelTraining(
+            self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule
+        )  # fmt: skip
+
+    @cached_property
+    def model(self) -> Model:
+        """Model of the row, with its vocabulary padded; a GPT with dropout, as Megatron-LM trains it."""
+        if self.spec is not None:
+            words = padded_vocabulary(self.vocab, self.layout)
+            return self.spec.model_copy(update={"vocabulary": words, "mtp": self.mtp})
+        sizes = {
+            "name": "run",
+            "layers": self.layers,
+            "hidden": self.hidden,
+            "heads": self.heads,
+            "key_value_heads": self.kv_heads or None,
+            "feed_forward": self.ffn or 4 * self.hidden,
+            "vocabulary": padded_vocabulary(self.vocab, self.layout),
+            "position_count": self.seq,
+            "fused_qkv": self.kv_heads in (0, self.heads),
+        }
+        kept = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
+        return Model.parse({**sizes, **(LLAMA if self.gated else kept)}, "model")
+
+    def stack_of(self, machine: Machine) -> Stack:
+        """Software stack of the machine, with what the row says otherwise."""
+        own: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
+        if self.gradients is not None:
+            own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
+        return machine.stack.model_copy(update=own)
+
+    @cached_property
+    def stages(self) -> tuple[str, ...]:
+        """Entries of every virtual stage as in a layout string.
+
+        Unless given, stages have as many blocks each, with the ends and multi-token prediction beside them;
+        where that cannot be, all of these count as layers. Of the copies of the model that a schedule may
+        have it is one.
+        """
+        if self.division:
+            return self.division
+        if not self.even:
+            return counted(self.layers, self.mtp, self.count)
+        return entries_of((self.layers // self.count,) * self.count, self.mtp)
+
+    @property
+    def count(self) -> int:
+        """Virtual stages of a copy of the model."""
+        return max(self.layout.stages // SCHEDULES[self.schedule].streams, 1)
+
+    @property
+    def even(self) -> bool:
+        """Whether every stage can have as many blocks."""
+        return self.layers % self.count == 0
+
+    @property
+    def cuts(self) -> tuple[range, ...]:
+        """Layers of every virtual stage, those of every copy."""
+        return cuts_of(self.stages) * SCHEDULES[self.schedule].streams
+
+    @property
+    def model_flops(self) -> float:
+        """The FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT
+        (Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation taken back).
+
+        Attention counts in full, not its causal half.
+        """
+        model = self.model.model_copy(update={"vocabulary": self.vocab})
+        return 6.0 * self.global_batch * self.seq * model.products_per_token(self.seq, causal=False)
+
+
+def plan_of_run(run: Run, machine: Machine) -> Plan:
+    """Plan of a row on a machine; raise PhazeError where the row cannot be right."""
+    run.check()
+    if run.gpus > machine.devices:
+        raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
+    machine = replace(machine, stack=run.stack_of(machine))
+    layouts = [run.layout] * run.layout.stages
+    return lowered_plan(run.training, run.cuts, layouts, machine, run.recomputed)
