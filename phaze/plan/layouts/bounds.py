@@ -127,7 +127,7 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
 def _slice_figures(question: PlanQuestion, grid: LayoutGrid) -> tuple[LayerOrder, LayerFigures, EndFigures]:
     """Figures of the slices of every layout, which depend on few of its fields."""
     keys = np.stack([grid.tp, grid.cp, grid.microbatch, grid.sequence_parallel, grid.recompute], axis=1)
-    distinct, where = np.unique(keys, axis=0, return_inverse=True)
+    distinct, _, where = distinct_rows(keys)
     layouts = [
         Layout(tp=tp, cp=cp, microbatch=size, sequence_parallel=bool(cut), recompute=grid.recomputes[again])
         for tp, cp, size, cut, again in distinct.tolist()
@@ -173,7 +173,7 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
 
 
 def _state_figures(question: PlanQuestion, grid: LayoutGrid) -> StateFigures:
-    distinct, where = np.unique(np.stack([grid.zero, grid.sharers], axis=1), axis=0, return_inverse=True)
+    distinct, _, where = distinct_rows(np.stack([grid.zero, grid.sharers], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
@@ -191,7 +191,7 @@ def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, parameters: Floats) -
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
     network = question.machine.network
     keys = np.stack([grid.zero, grid.sharers, grid.tp], axis=1)
-    _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    _, first, where = distinct_rows(keys)
     found = np.zeros((2, len(first), parameters.shape[1]))
     for row, place in enumerate(first.tolist()):
         zero, group = grid.zero[place], Group(int(grid.sharers[place]), int(grid.tp[place]))
@@ -216,7 +216,7 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
     """
     count = grid.microbatches(question.task.global_batch)
     keys = np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1)
-    distinct, where = np.unique(keys, axis=0, return_inverse=True)
+    distinct, _, where = distinct_rows(keys)
     rows = [_held_by_rank(grid.schedules[name], pp, vp, m) for name, pp, vp, m in distinct.tolist()]
     starts = np.cumsum([0, *(len(row) for row in rows)])[:-1]
     return np.concatenate(rows), starts[where]
@@ -237,3 +237,13 @@ def _held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
 
 
 _NOTHING = StageCost(0.0)
+
+
+def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Rows that differ, the place of the first of each, and which of them every row is, (N, C) whole numbers
+    >= 0; as `np.unique`, but many times as fast, by one number for each row.
+    """
+    sizes = [int(column.max()) + 1 for column in rows.T]
+    number = np.ravel_multi_index(tuple(rows.T), sizes)
+    _, first, where = np.unique(number, return_index=True, return_inverse=True)
+    return rows[first], first, where

@@ -14,8 +14,12 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 
-STEPS = 40
-"""Halvings of the range in which the least time lies."""
+CLOSEST = 1e-4
+"""Width of the range in which the memory that lacks lies in the end, over the memory that there is."""
+CLOSE = 1e-4
+"""Relative width of the range in which the least time lies in the end."""
+GROWTH = 8.0
+"""Of steps by which an end of that range is looked for."""
 
 
 @njit
@@ -27,38 +31,70 @@ def least_times(
 
     The columns are those that `bound_layouts` puts together; `before` are layers by kind, (L + 1, K).
     """
-    found, lacking = np.empty(len(figures)), np.zeros(len(figures))
-    totals = before[-1]
+    found, lacking, above = np.empty(len(figures)), np.zeros(len(figures)), 1.0
     for i in range(len(figures)):
         row, kinds, depth, chunks = figures[i], by_kind[i], shapes[i, 0], shapes[i, 1]
         own = held[shapes[i, 2] :]
-        if not holds_all(row, kinds, depth, chunks, own, before, limit, np.inf):
-            low, high = 0.0, row[3] + row[4]
-            for kind in range(len(totals)):
-                high += totals[kind] * (kinds[kind, 4] + kinds[kind, 5] * own[0, 2])
-            for _ in range(STEPS):
-                middle = (low + high) / 2
-                if holds_all(row, kinds, depth, chunks, own, before, limit + middle, np.inf):
-                    high = middle
-                else:
-                    low = middle
-            found[i], lacking[i] = np.inf, max(low, 1.0)
-            continue
-        all_s, again_s = row[0] * (row[1] + row[2]), 0.0
-        for kind in range(len(totals)):
-            all_s += totals[kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
-            again_s += totals[kind] * row[0] * kinds[kind, 2]
-        low, high = 0.0, 2 * (all_s + again_s)
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            if holds_all(row, kinds, depth, chunks, own, before, limit, middle):
-                high = middle
-            else:
-                low = middle
-            if high - low <= 1e-4 * low:
-                break
-        found[i] = low
+        if holds_all(row, kinds, depth, chunks, own, before, limit, np.inf):
+            found[i], above = least_time(row, kinds, depth, chunks, own, before, limit, above)
+        else:
+            found[i] = np.inf
+            lacking[i] = least_lacking(row, kinds, depth, chunks, own, before, limit)
     return found, lacking
+
+
+@njit
+def least_lacking(
+    row: Floats, kinds: Floats, depth: int, chunks: int, held: Floats, before: Ints, limit: float
+) -> float:
+    """Bytes by which a rank exceeds its memory at least."""
+    low, high = 0.0, row[3] + row[4]
+    for kind in range(len(kinds)):
+        high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * held[0, 2])
+    while high - low > CLOSEST * max(low, limit):
+        middle = (low + high) / 2
+        if holds_all(row, kinds, depth, chunks, held, before, limit + middle, np.inf):
+            high = middle
+        else:
+            low = middle
+    return max(low, 1.0)
+
+
+@njit
+def least_time(
+    row: Floats,
+    kinds: Floats,
+    depth: int,
+    chunks: int,
+    held: Floats,
+    before: Ints,
+    limit: float,
+    above: float,
+) -> tuple[float, float]:
+    """Least seconds of a step, and their ratio to what all ranks need on average; it is looked for at the
+    ratio `above` first, as layouts beside each other are alike.
+    """
+    all_s = row[0] * (row[1] + row[2])
+    for kind in range(len(kinds)):
+        all_s += before[-1, kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
+    least = all_s / depth * (1 - 1e-9)
+    low, step = max(least, least * above * (1 - CLOSE / 2)), CLOSE * least
+    high = low + step
+    if holds_all(row, kinds, depth, chunks, held, before, limit, high):
+        while low > least and holds_all(row, kinds, depth, chunks, held, before, limit, low):
+            high, step = low, GROWTH * step
+            low = max(low - step, least)
+    else:
+        low, step, high = high, GROWTH * step, high + GROWTH * step
+        while not holds_all(row, kinds, depth, chunks, held, before, limit, high):
+            low, step, high = high, GROWTH * step, high + GROWTH * step
+    while high - low > CLOSE * low:
+        middle = (low + high) / 2
+        if holds_all(row, kinds, depth, chunks, held, before, limit, middle):
+            high = middle
+        else:
+            low = middle
+    return low, low / least
 
 
 @njit
@@ -187,47 +223,54 @@ def work_of_rank(
     kinds: Floats, totals: Ints, held: Floats, room: float, spare_s: float, back_s: float, count: float
 ) -> float:
     """Most seconds of a microbatch that a rank has room and time to spend on layers of any kinds."""
-    kept, bare = kinds[:, 0].copy(), kinds[:, 0].copy()
     cheapest, share = np.inf, 0.0
+    # Of layers that are held of more or fewer microbatches than others, those that keep the least or most.
+    extra = lean = np.inf
     for kind in range(len(kinds)):
         own = kinds[kind]
-        kept[kind] = own[4] + own[5] * held[0]
-        bare[kind] = own[4] + (own[5] - own[6]) * held[0]
         share = max(share, own[0] / (own[0] + own[3] / count))
+        extra = min(extra, held[1] * own[5])
+        lean = min(lean, held[1] * (own[5] - own[6]))
         if own[6] > 0:
             cheapest = min(cheapest, own[2] / (own[6] * held[2]))
-    # Of layers that are held of more or fewer microbatches than others, those that keep the least or most.
-    extra, lean = held[1] * kinds[0, 5], held[1] * (kinds[0, 5] - kinds[0, 6])
-    for kind in range(1, len(kinds)):
-        extra = min(extra, held[1] * kinds[kind, 5])
-        lean = min(lean, held[1] * (kinds[kind, 5] - kinds[kind, 6]))
-    kept_room, bare_room = max(room - extra, 0.0), max(room - lean, 0.0)
-    found = min(spare_s * share, spare_s - back_s / count, most_work(kinds, bare, totals, bare_room))
+    found = min(spare_s * share, spare_s - back_s / count)
+    kept_room, lean_room = max(room - extra, 0.0), max(room - lean, 0.0)
     if cheapest == np.inf:
-        found = min(found, most_work(kinds, kept, totals, kept_room))
-    elif spare_s < np.inf:
-        both = kinds[:, 0] + cheapest * kept
-        found = min(found, most_work(kinds, both, totals, spare_s + cheapest * kept_room))
+        found = min(found, most_work(kinds, totals, held[0], 0.0, 0.0, 1.0, kept_room))
+    else:
+        found = min(found, most_work(kinds, totals, held[0], 1.0, 0.0, 1.0, lean_room))
+        if spare_s < np.inf:
+            room = spare_s + cheapest * kept_room
+            found = min(found, most_work(kinds, totals, held[0], 0.0, 1.0, cheapest, room))
     if len(kinds) == 1:  # whole layers
         found = np.floor(found / kinds[0, 0] + 1e-9) * kinds[0, 0]
     return float(found)
 
 
 @njit
-def most_work(kinds: Floats, each: Floats, totals: Ints, room: float) -> float:
-    """Most seconds of layers of which one of each kind needs so much of a room: those that need the least for
-    a second first, and parts of the last one.
+def most_work(
+    kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
+) -> float:
+    """Most seconds of layers with so much room: those that need the least for a second first, and parts of
+    the last one.
+
+    A layer needs `second` for each of its seconds, and `byte` for each of its bytes, of which there are fewer
+    for the share `again` of layers that runs forward again.
     """
-    found, used = 0.0, np.zeros(len(kinds), np.bool_)
+    found, last = 0.0, -1.0
     for _ in range(len(kinds)):
-        best, ratio = -1, np.inf
+        ratio, number, seconds = np.inf, 0, 0.0
         for kind in range(len(kinds)):
-            if not used[kind] and each[kind] / kinds[kind, 0] < ratio:
-                best, ratio = kind, each[kind] / kinds[kind, 0]
-        used[best] = True
-        number = totals[best] if len(kinds) > 1 else np.inf
-        if each[best] * number > room:
+            own = kinds[kind]
+            needed = byte * (own[4] + (own[5] - again * own[6]) * held) / own[0] + second
+            if last < needed < ratio:
+                ratio, number, seconds = needed, totals[kind], own[0]
+            elif needed == ratio:
+                number, seconds = number + totals[kind], max(seconds, own[0])
+        if number == 0:
+            return found
+        most = number * seconds if len(kinds) > 1 else np.inf
+        if ratio * most > room:
             return found + room / ratio
-        found += number * kinds[best, 0]
-        room -= number * each[best]
+        found, room, last = found + most, room - ratio * most, ratio
     return found
