@@ -136,7 +136,13 @@ def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]
             found.append(run)
             continue
         found += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
-    return tuple(found)
+    return tuple(list(filter(_in_whole_rounds, found)) or found)
+
+
+def _in_whole_rounds(run: Run) -> bool:
+    """Whether every runtime takes its microbatches: not all take other numbers than multiples of pp."""
+    count = run.global_batch // max(run.layout.microbatch * run.layout.dp, 1)
+    return not SCHEDULES[run.schedule].chunked or count % run.layout.pp == 0
 
 
 def _chunks(run: Run) -> list[int]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from phaze.base.arrays import Floats
+from phaze.plan.given import plan_of_run
 from phaze.plan.lowered import layer_costs, load_machine
+from phaze.plan.price import price
 from phaze.spec.files import FOLDER
 from phaze.validate.intervals import ERRORS, KEYS, error_table
-from phaze.validate.rows import read_row
+from phaze.validate.rows import read_row, read_rows
 from phaze.validate.scoreboard import (
     MEASURED,
     Score,
@@ -33,6 +36,7 @@ MOST = {
     "megatron-sc21": (0.03, 0.07),
     "mosaicml-fsdp-a100-80gb": (0.06, 0.28),
     "mosaicml-fsdp-h100": (0.067, 0.19),
+    "primus-mi300x-llama2": (0.03, 0.10),
     "simumax-b200-dense": (0.03, 0.06),
     "torchtitan-h100-bf16": (0.055, 0.10),
     "vtrain-multi-node": (0.055, 0.38),
@@ -111,6 +115,20 @@ def test_memory_is_what_was_measured(source: str) -> None:
     found = compared(source)[1]
     assert found.memory_error <= mean
     assert found.memory_bias == pytest.approx(bias, abs=0.01)
+
+
+def test_schedules_rank_and_hold_on_eight_devices_as_amd_measured() -> None:
+    """Primus: the order where gaps exceed 2 %, and memory of the first stage as a share of that of 1f1b."""
+    path = MEASURED / "primus-mi300x-llama2.csv"
+    table, rows = read_rows(path)
+    printed = table["printed_gb"].astype(float).to_numpy()
+    machine = load_machine("mi300x", stack="primus")
+    prices = [price(plan_of_run(row.runs[0], machine), machine) for row in rows]
+    for (one, row), (other, beside) in product(zip(prices, rows, strict=True), repeat=2):
+        if row.measured_s < 0.98 * beside.measured_s:
+            assert one.time_s < other.time_s
+    held = np.array([found.peak_bytes[0] for found in prices])
+    assert held / held[0] == pytest.approx(printed / printed[0], rel=0.05)
 
 
 def test_runs_on_one_node_wait_for_the_host() -> None:
