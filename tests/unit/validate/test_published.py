@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from phaze.base.arrays import Floats
-from phaze.plan.given import plan_of_run
 from phaze.plan.lowered import layer_costs, load_machine
 from phaze.plan.price import price
+from phaze.plan.runs import plan_of_run
 from phaze.spec.files import FOLDER
 from phaze.validate.intervals import ERRORS, KEYS, error_table
 from phaze.validate.rows import read_row, read_rows
