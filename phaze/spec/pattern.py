@@ -52,3 +52,12 @@ def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
             f"pattern: must be kinds such as attention-dense*3 (mamba experts)*2, got {pattern!r}"
         )
     return tuple((kind, len(list(same))) for kind, same in groupby(kinds))
+
+
+def pattern_of(kinds: list[str]) -> str:
+    """Kinds of blocks in order as they are written: the shortest group that repeats, or runs of one kind."""
+    count = len(kinds)
+    size = next(n for n in range(1, count + 1) if count % n == 0 and kinds[:n] * (count // n) == kinds)
+    runs = [(kind, len(list(same))) for kind, same in groupby(kinds[:size])]
+    text = " ".join(kind if times == 1 else f"{kind}*{times}" for kind, times in runs)
+    return text if size == count else f"({text})*{count // size}"

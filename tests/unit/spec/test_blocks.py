@@ -1,9 +1,12 @@
 """Models of several kinds of blocks: their parameters are those that are published, to the unit."""
 
+from pathlib import Path
+
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.spec.model import Model
+from phaze.spec.model import Model, load_model
+from phaze.spec.config import load_transformer
 
 PLAIN = {
     "name": "test", "positions": "rotary", "position_count": 4096, "activation": "silu", "gated": True,
@@ -60,3 +63,62 @@ def test_windows_leave_less_to_attend_to() -> None:
     reached = [one.attended(1024, causal=True) for one in blocks if one is not None]
     exact = sum(min(i, 64) for i in range(1024)) / 1024
     assert reached == pytest.approx([512, exact, 32], rel=0.002)
+
+
+PUBLISHED = {
+    "deepseek-v2": (235_741_434_880, None, 0),
+    "deepseek-v3": (671_026_404_352, 37_552_282_624, 11_610_067_968),
+    "deepseek-v3.2": (671_877_929_216, None, None),
+    "gemma-4-26b-a4b": (25_233_141_760, None, 0),
+    "glm-5": (743_911_199_232, None, None),
+    "gpt-oss-120b": (116_829_156_672, 5_711_982_912, 0),
+    "gpt-oss-20b": (20_914_757_184, 4_187_440_704, 0),
+    "kimi-k2": (1_026_408_209_408, None, 0),
+    "llama-3.1-405b": (405_853_388_800, 405_853_388_800, 0),
+    "llama-4-scout": (107_769_861_120, None, 0),
+    "minimax-m2.5": (228_689_748_992, None, None),
+    "mixtral-8x7b": (46_702_792_704, 12_879_925_248, 0),
+    "nemotron-3-nano-30b-a3b": (31_577_937_344, None, 0),
+    "qwen3-235b-a22b": (235_093_634_560, 22_190_763_520, 0),
+    "qwen3-30b-a3b": (30_532_122_624, 3_353_032_704, 0),
+    "qwen3-32b": (32_762_123_264, 32_762_123_264, 0),
+    "qwen3-8b": (8_190_735_360, 8_190_735_360, 0),
+    "qwen3.5-35b-a3b": (34_660_610_688, None, None),
+}
+"""Parameters, those that a token meets, and those of further predictions, of the models that Hugging Face's
+transformers 5.23 builds from the published configurations; its buffers of routing biases are none."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_of_the_published_model(name: str) -> None:
+    """To the unit, and every group adds up to them."""
+    model = load_transformer(name, "test")
+    found = model.parameters, model.active_parameters, model.mtp_parameters
+    expected = PUBLISHED[name]
+    assert [a for a, b in zip(found, expected, strict=True) if b not in (None, a)] == []
+    assert model.parameter_groups().total() == model.parameters
+
+
+CONFIGS = {
+    "gemma-4-26b-a4b": "gemma-4-26b-a4b",
+    "nemotron-3-nano-30b-a3b": "nvidia-nemotron-3-nano-30b-a3b-bf16",
+    "kimi-k2": "kimi-k2-instruct",
+    "llama-4-scout": "llama-4-scout-17b-16e-instruct",
+    "mixtral-8x7b": "mixtral-8x7b-v0.1",
+    "llama-3.1-405b": "meta-llama-3.1-405b",
+    **{
+        name: name
+        for name in (
+            "deepseek-v3", "deepseek-v3.2", "glm-5", "gpt-oss-120b", "gpt-oss-20b", "minimax-m2.5",
+            "qwen3-30b-a3b", "qwen3-32b", "qwen3-8b", "qwen3.5-35b-a3b",
+        )
+    },
+}  # fmt: skip
+FOLDER = Path(__file__).parents[4] / "shared" / "data" / "huggingface"
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} is absent")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_specs_are_the_published_configurations(name: str) -> None:
+    """A configuration file and the spec of that name are one model."""
+    assert load_model(FOLDER / f"{CONFIGS[name]}.json", name) == load_transformer(name, "test")

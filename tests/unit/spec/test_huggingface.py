@@ -102,7 +102,7 @@ BAD = {
     "cross attention": ("gpt2", {"add_cross_attention": True}, ["add_cross_attention", "False", "True"]),
     "relative positions": ("bert-large-uncased", {"position_embedding_type": "relative_key"}, ["'absolute'"]),
     "pruned heads": ("bert-large-uncased", {"pruned_heads": {"0": [1]}}, ["pruned_heads"]),
-    "quantised": ("Llama-2-7b-hf", {"quantization_config": {"bits": 4}}, ["quantization_config"]),
+    "part of a block": ("Llama-2-7b-hf", {"residual_multiplier": 0.2}, ["residual_multiplier", "0.2"]),
     "layer drop": ("opt-350m", {"layerdrop": 0.1}, ["layerdrop", "0.0", "0.1"]),
     "text for a size": ("gpt2", {"n_layer": "12"}, ["n_layer", "integer", "'12'"]),
     "true for a size": ("gpt2", {"n_layer": True}, ["n_layer", "integer", "True"]),

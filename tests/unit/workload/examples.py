@@ -15,11 +15,14 @@ from phaze.workload.lower.sharding import ModelSlice, slice_model
 from phaze.workload.primitives import LayerGraph
 
 SPECS = Path(__file__).parents[3] / "config" / "models"
+MODELS = {path.stem: load_model(path) for path in sorted(SPECS.glob("*.yaml"))}
 TRANSFORMERS = {
-    path.stem: model for path in sorted(SPECS.glob("*.yaml")) if isinstance(model := load_model(path), Model)
+    name: model
+    for name, model in MODELS.items()
+    if isinstance(model, Model) and list(model.blocks) == ["block"] and not model.experts
 }
 NAMES = sorted(TRANSFORMERS)
-VISION = sorted(path.stem for path in SPECS.glob("*.yaml") if path.stem not in TRANSFORMERS)
+VISION = sorted(name for name, model in MODELS.items() if not isinstance(model, Model))
 WIDTHS = {
     "megatron-bert": (1, 2, 4, 8),
     "megatron-gpt-2.5b": (1, 2, 4),

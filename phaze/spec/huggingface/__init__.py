@@ -1,0 +1,40 @@
+"""Published Hugging Face configurations (`config.json`) in the words of a model spec."""
+
+from phaze.base.errors import PhazeError
+from phaze.spec.huggingface import experts, gpt, hybrid, latent, llama
+from phaze.spec.huggingface.keys import Config, Family
+from phaze.spec.plain import Plain
+
+FAMILIES: dict[str, Family] = dict(
+    sorted(
+        {**experts.FAMILIES, **gpt.FAMILIES, **hybrid.FAMILIES, **latent.FAMILIES, **llama.FAMILIES}.items()
+    )
+)
+"""Every family by the `model_type` of its configurations."""
+WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}
+"""Families whose models of text alone have a type of their own, by that of the whole."""
+
+
+def translate(config: Plain, source: str) -> Config:
+    """Fields of a model spec for a published configuration; errors name the published key.
+
+    Of a model of several kinds of input that is its `text_config`, the model of text.
+    """
+    if not isinstance(config, dict):
+        raise PhazeError(f"{source}: must hold a JSON object with model_type, got {type(config).__name__}")
+    text = config.get("text_config")
+    if isinstance(text, dict):
+        own = {"model_type": config.get("model_type")} | text
+        if "tie_word_embeddings" in config:
+            own = {"tie_word_embeddings": config["tie_word_embeddings"]} | own
+        return translate(own, f"{source}: text_config")
+    kind = config.get("model_type")
+    name = WITHOUT_TEXT.get(kind, kind) if isinstance(kind, str) else None
+    if name not in FAMILIES:
+        raise PhazeError(f"{source}: model_type: must be one of {', '.join(FAMILIES)}, got {kind!r}")
+    return FAMILIES[name].fields(config, source)
+
+
+def describes_model(config: Plain) -> bool:
+    """Whether what a JSON file holds is a published configuration."""
+    return isinstance(config, dict) and "model_type" in config

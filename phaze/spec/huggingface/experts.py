@@ -1,0 +1,217 @@
+"""Families with experts in the place of dense networks, and usual attention."""
+
+from phaze.spec.huggingface.keys import Config, Family, Key, none
+from phaze.spec.huggingface.llama import (
+    BIAS,
+    DECODER,
+    KEYS,
+    LAYER_TYPES,
+    QWEN,
+    ROTARY,
+    WINDOW,
+    WITHOUT_BIAS,
+    number,
+    with_kinds,
+    words,
+)
+
+WITHOUT_DENSE = {name: key for name, key in KEYS.items() if name != "feed_forward"}
+"""Where `intermediate_size` is that of an expert."""
+
+
+def experts(
+    count: str, per_token: str = "num_experts_per_tok", width: str = "moe_intermediate_size"
+) -> dict[str, Key]:
+    """Keys of the sizes of experts, by the names that a family has for them."""
+    return {
+        "experts.count": Key(count, "size"),
+        "experts.per_token": Key(per_token, "size"),
+        "experts.width": Key(width, "size"),
+    }
+
+
+SPARSE = (Key("decoder_sparse_step", "size", 1), Key("mlp_only_layers", "sizes", lambda _: []))
+FIRST_DENSE = (Key("first_k_dense_replace", "count", 0), Key("mlp_layer_types", "words", none))
+
+
+def first_dense(found: Config, said: Config) -> list[str]:
+    """Networks of all layers, of which the first may be dense."""
+    layers, dense = number(found["layers"]), number(said["first_k_dense_replace"])
+    usual = ["dense" if i < dense else "experts" for i in range(layers)]
+    return words(said, "mlp_layer_types", usual)
+
+
+def sparse(found: Config, said: Config) -> list[str]:
+    """Networks of all layers, of which every so many have experts (Qwen)."""
+    step, dense = number(said["decoder_sparse_step"]), said["mlp_only_layers"]
+    assert isinstance(dense, list)
+    return ["dense" if i in dense or (i + 1) % step else "experts" for i in range(number(found["layers"]))]
+
+
+def without_unused(found: Config) -> Config:
+    """Fields without the width of dense networks that no layer has."""
+    used = "dense" in str(found.get("pattern", "" if found.get("experts") else "dense"))
+    return found if used else found | {"feed_forward": None}
+
+
+def _mixtral(found: Config, said: Config) -> Config:
+    """All layers have the window, where there is one."""
+    if said["sliding_window"] is None:
+        return found
+    layers = number(found["layers"])
+    return with_kinds(
+        found | {"window": {"size": said["sliding_window"]}}, ["window"] * layers, ["experts"] * layers
+    )
+
+
+def _qwen_moe(found: Config, said: Config) -> Config:
+    layers = number(found["layers"])
+    full = number(said["max_window_layers"]) if said["use_sliding_window"] else layers
+    usual = ["attention" if i < full else "window" for i in range(layers)]
+    mixers = words(said, "layer_types", usual)
+    if "window" in mixers:
+        found = found | {"window": {"size": said["sliding_window"]}}
+    return without_unused(with_kinds(found, mixers, sparse(found, said)))
+
+
+def _glm(found: Config, said: Config) -> Config:
+    """Some layers are dense; queries and keys have norms where it says so."""
+    found = found | {"qk_norm": "heads" if said["use_qk_norm"] else "none"}
+    return with_shared(found, said, ["attention"] * number(found["layers"]))
+
+
+def with_shared(found: Config, said: Config, mixers: list[str]) -> Config:
+    """Fields with the shared experts, each as wide as the others, and the first layers dense."""
+    parts = found["experts"]
+    assert isinstance(parts, dict)
+    width = number(parts["width"]) * number(said["n_shared_experts"])
+    found = found | {"experts": parts | {"shared_width": width}}
+    return without_unused(with_kinds(found, mixers, first_dense(found, said)))
+
+
+def _gpt_oss(found: Config, said: Config) -> Config:
+    """Layers with a window and without in turn."""
+    layers = number(found["layers"])
+    mixers = words(said, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)])
+    return with_kinds(found | {"window": {"size": said["sliding_window"]}}, mixers, ["experts"] * layers)
+
+
+def _llama4(found: Config, said: Config) -> Config:
+    """Layers without rotary positions attend to all tokens, others to their chunk; one expert is shared."""
+    layers, step = number(found["layers"]), number(said["interleave_moe_layer_step"])
+    sparse_ones = said["moe_layers"] or list(range(step - 1, layers, step))
+    rotary = said["no_rope_layers"] or [(i + 1) % 4 for i in range(layers)]
+    assert isinstance(sparse_ones, list)
+    assert isinstance(rotary, list)
+    mixers = words(said, "layer_types", ["chunk" if one else "attention" for one in rotary])
+    parts = found["experts"]
+    assert isinstance(parts, dict)
+    found = found | {
+        "experts": parts | {"shared_width": parts["width"]},
+        "chunk": said["attention_chunk_size"] if "chunk" in mixers else None,
+    }
+    networks = ["experts" if i in sparse_ones else "dense" for i in range(layers)]
+    return without_unused(with_kinds(found, mixers, networks))
+
+
+def _minimax(found: Config, said: Config) -> Config:
+    """Norms of queries and keys, and layers that predict tokens further on, where it says so."""
+    further = number(said["num_mtp_modules"]) * number(said["mtp_transformer_layers"])
+    norm = ("all" if said["qk_norm_type"] == "per_layer" else "heads") if said["use_qk_norm"] else "none"
+    return found | {"qk_norm": norm, "mtp": further if said["use_mtp"] else 0}
+
+
+MIXTRAL = Family(
+    keys={**WITHOUT_DENSE, **experts("num_local_experts", width="intermediate_size")},
+    constants=WITHOUT_BIAS,
+    fixed=DECODER,
+    also=(WINDOW,),
+    arrange=_mixtral,
+)
+QWEN2_MOE = Family(
+    keys={
+        **KEYS,
+        **experts("num_experts"),
+        "attention_bias": Key("qkv_bias", "flag", True),
+        "experts.shared_width": Key("shared_expert_intermediate_size", "size"),
+    },
+    constants={**ROTARY, "output_bias": False, "experts.shared_gate": True},
+    fixed=DECODER,
+    also=(*QWEN, *SPARSE),
+    arrange=_qwen_moe,
+)
+QWEN3_MOE = Family(
+    keys={**KEYS, **BIAS, **experts("num_experts")},
+    constants={**ROTARY, "qk_norm": "heads"},
+    fixed=DECODER,
+    also=(*QWEN, *SPARSE),
+    arrange=_qwen_moe,
+)
+GLM4_MOE = Family(
+    keys={
+        **KEYS,
+        **BIAS,
+        **experts("n_routed_experts"),
+        "experts.groups": Key("n_group", "size", 1),
+        "experts.top_groups": Key("topk_group", "size", 1),
+        "mtp": Key("num_nextn_predict_layers", "count", 0),
+    },
+    constants={**ROTARY, "output_bias": False},
+    fixed=DECODER,
+    also=(Key("n_shared_experts", "count", 1), Key("use_qk_norm", "flag", False), *FIRST_DENSE),
+    arrange=_glm,
+)
+MINIMAX = Family(
+    keys={**WITHOUT_DENSE, **experts("num_local_experts", width="intermediate_size")},
+    constants=WITHOUT_BIAS,
+    costless=frozenset({"use_routing_bias"}),
+    fixed=(*DECODER, ("shared_intermediate_size", 0)),
+    also=(
+        Key("use_qk_norm", "flag", True),
+        Key("qk_norm_type", "word", "per_layer"),
+        Key("use_mtp", "flag", False),
+        Key("num_mtp_modules", "count", 0),
+        Key("mtp_transformer_layers", "count", 1),
+    ),
+    arrange=_minimax,
+)
+GPT_OSS = Family(
+    keys={
+        **WITHOUT_DENSE,
+        "attention_bias": Key("attention_bias", "flag", True),
+        **experts("num_local_experts", width="intermediate_size"),
+    },
+    constants={**ROTARY, "sinks": True, "experts.bias": True},
+    costless=frozenset({"experts_per_token"}),
+    fixed=DECODER,
+    also=(Key("sliding_window", "size", 128), LAYER_TYPES),
+    arrange=_gpt_oss,
+)
+LLAMA4 = Family(
+    keys={
+        **KEYS,
+        **BIAS,
+        "feed_forward": Key("intermediate_size_mlp", "size"),
+        **experts("num_local_experts", width="intermediate_size"),
+    },
+    constants=ROTARY,
+    costless=frozenset({"use_qk_norm", "attn_scale", "attn_temperature_tuning", "floor_scale"}),
+    fixed=DECODER,
+    also=(
+        Key("interleave_moe_layer_step", "size", 1),
+        Key("moe_layers", "sizes", none),
+        Key("no_rope_layers", "sizes", none),
+        Key("attention_chunk_size", "size", 8192),
+        LAYER_TYPES,
+    ),
+    arrange=_llama4,
+)
+FAMILIES = {
+    "glm4_moe": GLM4_MOE,
+    "gpt_oss": GPT_OSS,
+    "llama4_text": LLAMA4,
+    "minimax_m2": MINIMAX,
+    "mixtral": MIXTRAL,
+    "qwen2_moe": QWEN2_MOE,
+    "qwen3_moe": QWEN3_MOE,
+}
