@@ -123,7 +123,8 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     positions are missing. Of key-value heads t may also be a multiple.
     """
     where = f"model {model.name}"
-    if tuple(model.blocks) != ("block",) or model.experts or model.latent or model.mtp:
+    of_today = model.experts or model.latent or model.mtp or model.sinks or model.attention_gate
+    if tuple(model.blocks) != ("block",) or of_today or model.qk_norm != "none":
         raise PhazeError(f"{where}: only equal blocks of attention and a dense network have operators yet")
     even = (model.heads, model.kv_width, model.feed_forward)
     if layout.tp % model.kv_heads or any(size % layout.tp for size in even):

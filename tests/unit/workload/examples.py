@@ -19,7 +19,8 @@ MODELS = {path.stem: load_model(path) for path in sorted(SPECS.glob("*.yaml"))}
 TRANSFORMERS = {
     name: model
     for name, model in MODELS.items()
-    if isinstance(model, Model) and list(model.blocks) == ["block"] and not model.experts
+    if isinstance(model, Model) and list(model.blocks) == ["block"] and not (model.experts or model.sinks)
+    if model.qk_norm == "none"
 }
 NAMES = sorted(TRANSFORMERS)
 VISION = sorted(name for name, model in MODELS.items() if not isinstance(model, Model))
