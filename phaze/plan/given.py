@@ -23,15 +23,18 @@ from typing import Literal
 
 import numpy as np
 
+from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
+from phaze.cost.network.dispatch import Routing
 from phaze.layout import Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
-from phaze.plan.lowered import HBM, KEPT, LayerCost, kernel_times, kernels_in, layer_costs
+from phaze.plan.lowered import HBM, KEPT, NETWORK, LayerCost, kernel_times, kernels_in, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import HALF, unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
-from phaze.spec.model import AnyModel
+from phaze.spec.model import AnyModel, Model
+from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
@@ -70,6 +73,28 @@ class ModelTraining:
     flash_attention: bool = False
     """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
     schedule: str = "1f1b"
+
+    @property
+    def routing(self) -> Routing | None:
+        """Which experts a token has, None for a model without."""
+        experts = self.model.experts if isinstance(self.model, Model) else None
+        if experts is None:
+            return None
+        return Routing(experts.count, experts.per_token, experts.groups, experts.top_groups)
+
+
+def pairs_passes(layout: Layout, schedule: str, stack: Stack) -> bool:
+    """Whether a stack hides the exchange of experts' rows of a forward pass behind a backward pass, and the
+    other way round: Megatron-Core does in a pipeline with virtual stages or in none, where neither blocks nor
+    experts run forward again (`--overlap-moe-expert-parallel-comm`).
+    """
+    return (
+        "ep" in stack.overlap
+        and layout.ep > 1
+        and (layout.pp == 1 or schedule == "interleaved")
+        and layout.recompute != "full"
+        and "moe" not in layout.modules
+    )
 
 
 def lowered_plan(
@@ -117,7 +142,9 @@ class Lowering:
             }
             times.of([kernel for workload in own.values() for kernel in kernels_in(workload)])
             for key, workload in own.items():
-                costs = layer_costs(workload, machine, flash=training.flash_attention, times=times)
+                costs = layer_costs(
+                    workload, machine, flash=training.flash_attention, times=times, routing=training.routing
+                )
                 self._known[key] = workload, costs
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
@@ -137,6 +164,19 @@ class Lowering:
             return 0.0
         replicas = layout.group(axis).ranks if layout.zero >= 2 else 1
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
+
+    def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
+        """Seconds of the forward and the backward pass of a microbatch that pairs of them hide, (2,), a mean
+        over the microbatches of a batch and the ranks of a pipeline.
+
+        One microbatch more is passed forward before the first pair, so that of m microbatches m − p are
+        paired, with or without virtual stages.
+        """
+        count = layout.microbatches(self.training.global_batch)
+        share = max(1.0 - layout.pp / count, 0.0)
+        lost = self.machine.stack.held_processors
+        hidden: Floats = np.sum([number * cost.hidden_s(lost) for number, cost in held], axis=0)
+        return share * hidden
 
     def state_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
         """Bytes of weights, gradients and optimizer state that a device holds all the time; `axis` says
@@ -184,6 +224,11 @@ class Lowering:
             )
         )
         weight_s = sum(count * cost.weight_s for count, cost in held)
+        paired = pairs_passes(layout, training.schedule, machine.stack)
+        if paired:
+            hidden = self.hidden_s(held, layout)
+            forward[NETWORK] -= hidden[0]
+            backward[NETWORK] -= hidden[1]
         if layout.microbatches(training.global_batch) > 1:
             added_s = sum(self.added_s(size.gradients * own, layout, axis) for own, axis in replicated)
             backward[HBM] += added_s
@@ -201,7 +246,8 @@ class Lowering:
             weight_bytes=size.weights * parameters,
             fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated),
             stash_bytes=sum(count * cost.kept_bytes(way)[0] for count, cost, way in ways),
-            work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout),
+            work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout)
+            + paired * max(cost.kept_bytes(way)[0] for _, cost, way in ways),
             **dict.fromkeys(NOT_APART, 0.0),
             first_layer=cut.start,
             last_layer=cut.stop - 1,

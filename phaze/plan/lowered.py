@@ -18,6 +18,7 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
+from phaze.cost.network.dispatch import Routing, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
@@ -96,6 +97,18 @@ class LayerCost:
     """Of the backward pass the products that make gradients of weights."""
     repeated_bytes: float
     """Activations that selective recomputation makes again."""
+    exchanged_s: tuple[float, float] = (0.0, 0.0)
+    """Of the forward and the backward pass, the exchange of rows for experts."""
+
+    def hidden_s(self, held_processors: float) -> Floats:
+        """Seconds of both passes that are hidden where each pass exchanges rows for experts while the other,
+        of another microbatch, computes, on as many processors less as the exchange holds, (2,).
+
+        Layers go in pairs, the forward pass of one beside the backward pass of another (Megatron-Core,
+        `combined_1f1b`).
+        """
+        busy = [float(one.sum() - one[NETWORK]) for one in (self.backward_s, self.forward_s)]
+        return (1.0 - held_processors) * np.minimum(self.exchanged_s, busy)
 
     def again_s(self, recompute: Recompute) -> Floats:
         """Seconds of what runs forward again before the backward pass, (limits,)."""
@@ -127,15 +140,24 @@ def kernels_in(workload: Workload) -> list[Kernel]:
 
 
 def layer_costs(
-    workload: Workload, machine: Machine, *, flash: bool = False, times: KernelTimes | None = None
+    workload: Workload,
+    machine: Machine,
+    *,
+    flash: bool = False,
+    times: KernelTimes | None = None,
+    routing: Routing | None = None,
 ) -> dict[str, LayerCost]:
-    """Costs of the distinct layers of a workload by name; `times` are those of kernels known by now."""
+    """Costs of the distinct layers of a workload by name; `times` are those of kernels known by now.
+
+    `routing` says which experts a token has; without it rows go to all alike.
+    """
     clocked = Clocked(
-        machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element)
+        machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element), routing
     )
     cost = _with_flash_attention if flash else _plainly
     layers = [_kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
-    return {layer.name: cost(layer, clocked) for layer in layers}
+    found = [replace(cost(layer, clocked), exchanged_s=_exchanged_s(layer, clocked)) for layer in layers]
+    return {one.layer.name: one for one in found}
 
 
 def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
@@ -154,6 +176,15 @@ class Clocked:
     machine: Machine
     layout: Layout
     times: KernelTimes
+    routing: Routing | None = None
+    """Which experts a token has, where that is known."""
+
+    def sent_s(self, part: Part) -> float:
+        """Time of a collective that has the network to itself."""
+        network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
+        if part.axis == "ep" and self.routing is not None and self.machine.stack.dispatch == "tokens":
+            return dispatch_s(network, part.network_bytes, group, self.routing)
+        return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
 
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
@@ -242,7 +273,7 @@ def _seconds(
     `alone` is a kernel whose time is known. The host needs its time for every kernel; it runs ahead of the
     device, so that only the longer of both counts.
     """
-    machine, layout, stack = clocked.machine, clocked.layout, clocked.machine.stack
+    stack = clocked.machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
     in_steps = _in_steps(kernels, stack)
@@ -252,25 +283,36 @@ def _seconds(
         total += each.sum(axis=0)
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
-    total[NETWORK] += _exposed_s(sent, layout, machine, float(total[COMPUTE]))
+    core_s = 0.0 if alone is None else float(alone[COMPUTE])
+    total[NETWORK] += _exposed_s(sent, clocked, float(total[COMPUTE]), core_s)
     launched = len(kernels) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
     total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 
 
-def _exposed_s(sent: Sequence[Part], layout: Layout, machine: Machine, compute_s: float) -> float:
-    """Seconds by which the collectives of a pass make it longer.
+def _exchanged_s(layer: Layer, clocked: Clocked) -> tuple[float, float]:
+    """Seconds of the exchange of rows for experts in both passes of a layer."""
+    each = (
+        [p for o in layer.pass_of(way).operators for p in o.parts if p.axis == "ep"] for way in DIRECTIONS
+    )
+    forward, backward = (sum(map(clocked.sent_s, parts)) for parts in each)
+    return forward, backward
+
+
+def _exposed_s(sent: Sequence[Part], clocked: Clocked, compute_s: float, core_s: float) -> float:
+    """Seconds by which the collectives of a pass make it longer, of which attention computes for `core_s`.
 
     With overlap those of tensor parallel slices go in t pieces beside the products before or after, which
-    have so long fewer processors. Keys and values of context parallel ranks are waited for.
+    have so long fewer processors. Keys and values of context parallel ranks are waited for, but in a ring,
+    where those of the next part come while attention works on a part.
     """
-    by_axis: dict[Axis, float] = defaultdict(float)
+    layout, stack = clocked.layout, clocked.machine.stack
+    by_axis: dict[str, float] = defaultdict(float)
     for part in sent:
-        axis = cast(Axis, part.axis)
-        by_axis[axis] += machine.network.seconds(
-            cast(Kind, part.kind), part.network_bytes, layout.group(axis)
-        )
-    if "tp" in machine.stack.overlap and layout.tp > 1:
+        by_axis[part.axis] += clocked.sent_s(part)
+    if "tp" in stack.overlap and layout.tp > 1:
         exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
-        by_axis["tp"] = exposed_s + machine.stack.held_processors * (by_axis["tp"] - exposed_s)
+        by_axis["tp"] = exposed_s + stack.held_processors * (by_axis["tp"] - exposed_s)
+    if layout.cp_kind == "p2p":
+        by_axis["cp"] = max(by_axis["cp"] - core_s * (layout.cp - 1) / layout.cp, 0.0)
     return sum(by_axis.values())

@@ -11,7 +11,7 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
+from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary, pairs_passes
 from phaze.plan.plan import Machine, Plan
 from phaze.runtimes.layout_string import counted, cuts_of, entries_of
 from phaze.spec.model import Model
@@ -64,6 +64,13 @@ class Run:
         """Raise PhazeError where the row cannot be right."""
         # Chunks are looked at with the schedule, by the name that they have in a row.
         replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
+        experts = self.spec.experts if self.spec else None
+        for name, usual in (("ep", 1), ("etp", 1), ("load", 1.0)):
+            if experts is None and getattr(self.layout, name) != usual:
+                column = "capacity" if name == "load" else name
+                raise PhazeError(
+                    f"{column} must be 1 for a model without experts, got {getattr(self.layout, name):g}"
+                )
         if self.spec is None and self.hidden % self.heads:
             raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
         if not self.division and self.layout.stages > self.layers:
@@ -91,6 +98,15 @@ class Run:
             raise PhazeError(
                 "pipeline_layout must have m in the last chunk of a pipeline rank behind the first, got "
                 f"stage {place + 1} of {count}"
+            )
+
+    def check_overlap(self, stack: Stack) -> None:
+        """Raise PhazeError where the row hides exchanges of experts and its layout does not let it."""
+        layout = self.layout
+        if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.schedule, stack):
+            raise PhazeError(
+                "overlap: ep needs ep > 1, pp 1 or interleaved, and recompute neither full nor moe, "
+                f"got ep {layout.ep}, pp {layout.pp}, {self.schedule}, recompute {layout.recompute}"
             )
 
     @cached_property
@@ -173,5 +189,6 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
     if run.gpus > machine.devices:
         raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
     machine = replace(machine, stack=run.stack_of(machine))
+    run.check_overlap(machine.stack)
     layouts = [run.layout] * run.layout.stages
     return lowered_plan(run.training, run.cuts, layouts, machine, run.recomputed)

@@ -129,8 +129,12 @@ class Stack(Noun):
     """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
     (tp), of activations between pipeline stages (pp), of rows for experts behind the other microbatch of a
     pair (ep)."""
+    dispatch: Literal["rows", "tokens"] = "rows"
+    """What goes to the ranks of experts: a row for every expert of a token, in an all-to-all, or the token
+    once to each rank, between nodes once to each node (DeepEP, HybridEP)."""
     held_processors: float = Field(default=0.0, ge=0, le=1)
-    """Share of a device's processors that products lose to collectives of slices that hide behind them."""
+    """Share of a device's processors that products lose to collectives of slices, and of experts, that hide
+    behind them."""
 
 
 class Level(Noun):
