@@ -16,6 +16,7 @@ from phaze.commands.certify import certify
 from phaze.commands.emit import emit, read
 from phaze.commands.export import export
 from phaze.commands.map import map_stages
+from phaze.commands.model import model
 from phaze.commands.partition import partition
 from phaze.commands.place import place
 from phaze.commands.plan import plan
@@ -34,8 +35,8 @@ app = typer.Typer(
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
 VERBS = (
-    plan, certify, emit, read, space, extract, estimate, schedule, place, simulate, validate, calibrate,
-    partition, export, trace, status,
+    plan, model, certify, emit, read, space, extract, estimate, schedule, place, simulate, validate,
+    calibrate, partition, export, trace, status,
 )  # fmt: skip
 
 

@@ -1,0 +1,118 @@
+"""Say what a model consists of: its parameters, its FLOPs, and what its layers keep."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
+
+import typer
+
+from phaze.commands.options import JsonOption
+from phaze.spec.counts import ModuleGroup
+
+if TYPE_CHECKING:
+    from phaze.spec.model import Model
+
+ModelArgument = Annotated[
+    str, typer.Argument(help="Name in config/models, or path of a spec or of a Hugging Face config.json.")
+]
+SequenceOption = Annotated[
+    int | None, typer.Option(help="Tokens of a sample; 8192 unless given, or the model's longest.", min=1)
+]
+USUAL_SEQUENCE = 8192
+
+
+class Kind(TypedDict):
+    """A kind of block in an answer."""
+
+    kind: str
+    layers: int
+    parameters: int
+    active_parameters: int
+    forward_flops: float
+    """Of a token."""
+
+
+class ModelAnswer(TypedDict):
+    """Answer of the command."""
+
+    model: str
+    layers: int
+    sequence: int
+    parameters: int
+    active_parameters: int
+    mtp_parameters: int
+    parameters_by_group: dict[str, int]
+    active_parameters_by_group: dict[str, int]
+    forward_flops_per_token: float
+    backward_flops_per_token: float
+    blocks: list[Kind]
+
+
+def model(name: ModelArgument, sequence: SequenceOption = None, as_json: JsonOption = False) -> None:
+    """Say what a model consists of: parameters by group, FLOPs of a token, and the kinds of its blocks."""
+    from phaze.spec.config import load_transformer
+
+    found = load_transformer(name, "model")
+    longest = found.position_count if found.counts_positions else 0
+    tokens = sequence or min(USUAL_SEQUENCE, longest or USUAL_SEQUENCE)
+    found.check_sequence(tokens, "--sequence")
+    answer = answer_of(found, tokens)
+    typer.echo(json.dumps(answer, indent=1) if as_json else in_words(answer))
+
+
+def answer_of(model: Model, sequence: int) -> ModelAnswer:
+    """Parameters, FLOPs of a token, and kinds of blocks of a model."""
+    products = model.products_per_token(sequence, causal=model.causal)
+    return ModelAnswer(
+        model=model.name,
+        layers=model.layers,
+        sequence=sequence,
+        parameters=model.parameters,
+        active_parameters=model.active_parameters,
+        mtp_parameters=model.mtp_parameters,
+        parameters_by_group=_groups(model, active=False) | {"mtp": model.mtp_parameters},
+        active_parameters_by_group=_groups(model, active=True),
+        forward_flops_per_token=2.0 * products,
+        backward_flops_per_token=4.0 * products,
+        blocks=[_kind(model, kind, sequence) for kind in model.blocks],
+    )
+
+
+def _groups(model: Model, *, active: bool) -> dict[str, int]:
+    found = model.parameter_groups(active=active)
+    return {group: found[group] for group in get_args(ModuleGroup)}
+
+
+def _kind(model: Model, kind: str, sequence: int) -> Kind:
+    block, norm = model.blocks[kind], model.norm_parameters(model.hidden)
+    return Kind(
+        kind=kind,
+        layers=sum(count for name, count in model.runs if name == kind),
+        parameters=block.parameters(model.hidden, norm).total(),
+        active_parameters=block.parameters(model.hidden, norm, active=True).total(),
+        forward_flops=2.0 * block.products(model.hidden, sequence, causal=model.causal),
+    )
+
+
+def in_words(answer: ModelAnswer) -> str:
+    """Answer as tables for a reader."""
+    whole, active = answer["parameters_by_group"], answer["active_parameters_by_group"]
+    head = (
+        f"{answer['model']}: {answer['parameters'] / 1e9:.4g}e9 parameters in {answer['layers']} layers, of "
+        f"which a token meets {answer['active_parameters'] / 1e9:.4g}e9\n"
+        f"{answer['forward_flops_per_token'] / 1e9:.4g} GFLOPs forward and "
+        f"{answer['backward_flops_per_token'] / 1e9:.4g} backward for a token of {answer['sequence']:,}; of "
+        "attention what masks and windows leave\n"
+    )
+    groups = [(name.replace("_", " "), whole[name], active.get(name, 0)) for name in whole if whole[name]]
+    groups.append(("all but mtp", answer["parameters"], answer["active_parameters"]))
+    lines = [f"{'parameters':<16}{'all':>20}{'met by a token':>20}"]
+    lines += [f"{name:<16}{number:>20,}{met:>20,}" for name, number, met in groups]
+    lines += ["", f"{'blocks':<28}{'layers':>8}{'each':>16}{'met by a token':>18}{'GFLOPs forward':>16}"]
+    lines += [
+        f"{one['kind']:<28}{one['layers']:>8}{one['parameters']:>16,}{one['active_parameters']:>18,}"
+        f"{one['forward_flops'] / 1e9:>16.4g}"
+        for one in answer["blocks"]
+    ]
+    return "\n".join([head, *lines])

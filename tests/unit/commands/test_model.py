@@ -1,0 +1,50 @@
+"""`phaze model`: what a model consists of."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+
+
+def _answer(*arguments: str) -> dict[str, object]:
+    found = CliRunner().invoke(app, ["model", *arguments, "--json"])
+    assert found.exit_code == 0, found.output
+    answer: dict[str, object] = json.loads(found.stdout)
+    return answer
+
+
+def test_parameters_of_deepseek_v3_are_the_published_ones() -> None:
+    """All, those that a token meets, and those of further predictions (DeepSeek-V3, Section 4.2: 671 and 37
+    billion).
+    """
+    answer = _answer("deepseek-v3")
+    names = ("parameters", "active_parameters", "mtp_parameters")
+    assert [answer[name] for name in names] == [671_026_404_352, 37_552_282_624, 11_610_067_968]
+    groups = answer["parameters_by_group"]
+    assert isinstance(groups, dict)
+    assert sum(groups.values()) == 671_026_404_352 + 11_610_067_968
+
+
+def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
+    """Its fields are all that is needed, and a family that is not there is refused by name."""
+    fields = {
+        "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_experts_per_tok": 2, "num_local_experts": 4, "vocab_size": 256,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    block = 4 * 64 * 64 + 64 * 4 + 4 * 3 * 64 * 128 + 2 * 64
+    assert _answer(str(path))["parameters"] == 2 * block + 2 * 256 * 64 + 64
+    path.write_text(json.dumps(fields | {"model_type": "mimo"}))
+    found = CliRunner().invoke(app, ["model", str(path)])
+    assert found.exit_code == 1
+    assert "got 'mimo'" in str(found.exception)
+
+
+def test_the_answer_for_a_reader_has_every_kind_of_block() -> None:
+    """Kinds with their layers, and what a token meets of them."""
+    found = CliRunner().invoke(app, ["model", "qwen3.5-35b-a3b", "--sequence", "4096"])
+    assert "delta-experts" in found.stdout
+    assert "a token of 4,096" in found.stdout
