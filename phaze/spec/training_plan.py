@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout, Recompute, Zero, recompute_of
+from phaze.layout import CpKind, Layout, Recompute, Zero, recompute_of
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Flag, Index, Label, Location, PositiveInt, Result
+from phaze.spec.values import Count, Flag, Index, Label, Location, Positive, PositiveInt, Result
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -71,6 +71,10 @@ class ChosenLayout(Noun):
     recompute: Annotated[Recompute, AfterValidator(_recompute)]
     """What runs forward again: none, selective (the core of attention), full (whole blocks, those of
     `stages`), or modules of every block joined by +."""
+    cp_kind: CpKind = "all_gather"
+    """How context parallel ranks exchange keys and values."""
+    load: Positive = 1.0
+    """Rows that the fullest rank has for its experts, over those of balanced experts."""
     schedule: Label
     """Order of the passes."""
     pipeline_layout: Label
