@@ -19,7 +19,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.progress import counted
 from phaze.base.units import GIB
 from phaze.certify.stage import EQUAL
-from phaze.layout import Layout
+from phaze.layout import WIDTHS, Layout
 from phaze.plan.given import Lowerings
 from phaze.plan.lowered import load_machine, usable_gib
 from phaze.plan.plan import Machine
@@ -57,7 +57,7 @@ class DrawnPlan:
 
     def __str__(self) -> str:
         layout = self.layout
-        widths = f"tp={layout.tp} cp={layout.cp} pp={layout.pp} vp={layout.vp} dp={layout.dp}"
+        widths = " ".join(f"{name}={getattr(layout, name)}" for name in WIDTHS)
         kept = f"zero={layout.zero} recompute={layout.recompute}"
         cut = f"sequence_parallel={str(layout.sequence_parallel).lower()}"
         return (
@@ -130,7 +130,7 @@ class PlanPricer:
     @property
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
-        return TrainingTask.of(self.asked)
+        return TrainingTask.of(self.asked, self.machine.stack.overlap)
 
     @cached_property
     def _lowerings(self) -> Lowerings:
@@ -208,20 +208,35 @@ class PlanLot:
         sizes = [size for size in divisors(samples) if size <= LARGEST_MICROBATCH]
         tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
         size = self._one_of(sizes, "microbatch")
-        return self._chosen(Layout(tp=tp, cp=cp, pp=pp, dp=left, microbatch=size))
+        own = Layout(tp=tp, cp=cp, pp=pp, dp=left, microbatch=size)
+        return self._chosen(self._with_experts(own))
+
+    def _with_experts(self, layout: Layout) -> Layout:
+        """A layout with other ranks that experts are dealt to, and other slices of them."""
+        if not self.pricer.task.experts:
+            return layout
+        etp = self._one_of([1, layout.tp] if self.pricer.runtime.slices_experts else [1], "etp")
+        ranks = layout.tp * layout.cp * layout.dp // etp
+        ep = self._one_of(divisors(max(gcd(ranks, self.pricer.task.experts), 1)), "ep")
+        return replace(layout, ep=ep, etp=etp)
 
     def _chosen(self, layout: Layout) -> tuple[Layout, str]:
         """A layout with everything but its widths and its microbatch drawn."""
-        runtime, entries = self.pricer.runtime, self.pricer.task.model.layers + 2
+        runtime, model = self.pricer.runtime, self.pricer.task.model
+        entries = model.layers + model.mtp + 2
         schedule = str(self.rng.choice(runtime.schedules)) if layout.pp > 1 else "1f1b"
         most = max(entries // layout.pp, 2)
-        cut, recompute = self.rng.choice(runtime.sequence_parallel), self.rng.choice(runtime.recomputes)
+        cut, recompute = (
+            self.rng.choice(runtime.sequence_parallel),
+            self.rng.choice(runtime.recomputes(model)),
+        )
         found = replace(
             layout,
             vp=int(self.rng.integers(2, most + 1)) if schedule == "interleaved" else 1,
             zero=self.rng.choice(runtime.zeros).item() if layout.dp * layout.cp > 1 else 0,
             sequence_parallel=bool(cut) and layout.tp > 1,
             recompute=recompute.item(),
+            cp_kind=self.rng.choice(runtime.cp_kinds).item() if layout.cp > 1 else runtime.cp_kinds[0],
         )
         return found, schedule
 
@@ -230,6 +245,8 @@ class PlanLot:
         if self.rng.random() < 0.5:
             other, schedule = self._chosen(layout)
             return replace(other, zero=layout.zero), schedule
+        if self.rng.random() < 0.5:
+            return self._with_experts(layout), schedule
         names = ("tp", "cp", "pp", "dp", "microbatch")
         more, less = self.rng.choice(names, 2, replace=False).tolist()
         factor = self._one_of(divisors(getattr(layout, less)), "")
@@ -245,11 +262,13 @@ class PlanLot:
         """Blocks of every stage: as equal as may be, with some of them at another stage; no stage in the
         middle is empty.
         """
-        count, layers = layout.stages, self.pricer.task.model.layers
+        model = self.pricer.task.model
+        count, layers = layout.stages, model.layers + model.mtp
         if count == 1:
             return (layers,)
         least = np.ones(count, int)
         least[[0, -1]] = 0
+        least[-1] = model.mtp
         blocks = least.copy()
         for _ in range(layers - int(least.sum())):
             blocks[int(np.argmin(blocks))] += 1

@@ -16,9 +16,8 @@ Section 4.1); so long neither stage does anything else. Of the simulated pipelin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import inf
 from typing import Literal
 
 import numpy as np
@@ -205,12 +204,14 @@ class Lowering:
         return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)
 
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
-        """Stage of these layers; of its blocks `recomputed` do what the layout says, all unless given."""
+        """Stage of these layers; of its blocks the first `recomputed` do what the layout says, all
+        unless given.
+        """
         training, machine = self.training, self.machine
         workload, costs = self.layers(layout)
         names = workload.order[cut.start : cut.stop]
         held = [(count, costs[name]) for name, count in Counter(names).items()]
-        ways = list(_ways(held, layout.recompute, recomputed))
+        ways = list(_ways(names, costs, layout.recompute, recomputed))
         parameters = sum(count * cost.layer.parameters for count, cost in held)
         experts = sum(count * cost.layer.groups.get("expert", 0) for count, cost in held)
         replicated: tuple[tuple[int, Replicated], ...] = ((parameters - experts, "dp-cp"), (experts, "edp"))
@@ -286,13 +287,11 @@ class Lowerings:
 
 
 def _ways(
-    held: Sequence[tuple[int, LayerCost]], recompute: Recompute, recomputed: int | None
+    names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
     """Layers with what they run forward again: of those that may, the first ones as far as told."""
-    left = inf if recomputed is None else recomputed
-    for count, cost in held:
-        again = 0 if cost.layer.name in KEPT else int(min(count, left))
-        left -= again
-        for number, way in ((again, recompute), (count - again, "none")):
+    again = Counter([name for name in names if name not in KEPT][:recomputed])
+    for name, count in Counter(names).items():
+        for number, way in ((again[name], recompute), (count - again[name], "none")):
             if number:
-                yield number, cost, way
+                yield number, costs[name], way

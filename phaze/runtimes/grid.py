@@ -9,7 +9,7 @@ from typing import Self, cast
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import Layout, Recompute, Zero
+from phaze.layout import CpKind, Layout, Recompute, Zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +18,8 @@ class LayoutGrid:
 
     tp: Ints
     cp: Ints
+    ep: Ints
+    etp: Ints
     pp: Ints
     vp: Ints
     dp: Ints
@@ -28,8 +30,11 @@ class LayoutGrid:
     """Place in `schedules`."""
     recompute: Ints
     """Place in `recomputes`."""
+    cp_kind: Ints
+    """Place in `cp_kinds`."""
     schedules: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
+    cp_kinds: tuple[CpKind, ...]
 
     def __len__(self) -> int:
         """Number of layouts, N."""
@@ -42,8 +47,18 @@ class LayoutGrid:
 
     @property
     def sharers(self) -> Ints:
-        """Ranks that hold the same weights, dp · cp, (N,)."""
+        """Ranks that hold the same dense weights, dp · cp, (N,)."""
         return self.dp * self.cp
+
+    @property
+    def expert_ranks(self) -> Ints:
+        """Ranks of a stage, whose experts fold into all of them, tp · cp · dp, (N,)."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def edp(self) -> Ints:
+        """Ranks that hold the same experts, (N,)."""
+        return self.expert_ranks // (self.ep * self.etp)
 
     def microbatches(self, global_batch: int) -> Ints:
         """Microbatches of a replica in a batch, (N,)."""
@@ -66,6 +81,8 @@ class LayoutGrid:
         return Layout(
             tp=int(self.tp[place]),
             cp=int(self.cp[place]),
+            ep=int(self.ep[place]),
+            etp=int(self.etp[place]),
             pp=int(self.pp[place]),
             vp=int(self.vp[place]),
             dp=int(self.dp[place]),
@@ -73,6 +90,7 @@ class LayoutGrid:
             sequence_parallel=bool(self.sequence_parallel[place]),
             zero=cast(Zero, int(self.zero[place])),
             recompute=self.recomputes[self.recompute[place]],
+            cp_kind=self.cp_kinds[self.cp_kind[place]],
         )
 
     @classmethod
@@ -81,19 +99,24 @@ class LayoutGrid:
         layouts: Sequence[tuple[Layout, str]],
         schedules: tuple[str, ...],
         recomputes: tuple[Recompute, ...],
+        cp_kinds: tuple[CpKind, ...],
     ) -> Self:
         """Grid of layouts, each with its schedule."""
         each = [layout for layout, _ in layouts]
-        whole = ("tp", "cp", "pp", "vp", "dp", "microbatch", "zero")
+        whole = ("tp", "cp", "ep", "etp", "pp", "vp", "dp", "microbatch", "zero")
         return cls(
             **{name: np.array([getattr(layout, name) for layout in each], np.int64) for name in whole},
             sequence_parallel=np.array([layout.sequence_parallel for layout in each], np.bool_),
             schedule=np.array([schedules.index(name) for _, name in layouts], np.int64),
             recompute=np.array([recomputes.index(layout.recompute) for layout in each], np.int64),
+            cp_kind=np.array([cp_kinds.index(layout.cp_kind) for layout in each], np.int64),
             schedules=schedules,
             recomputes=recomputes,
+            cp_kinds=cp_kinds,
         )
 
 
-COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in ("schedules", "recomputes"))
+WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
+"""Fields of a grid that are places in another field's words."""
+COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in WORDS.values())
 """Fields of a grid that are arrays."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from phaze.base.errors import PhazeError
 from phaze.spec.plain import short
@@ -20,9 +20,14 @@ MOST_CHARACTERS = 100_000
 """Characters of a layout string written out; a repetition beyond is no layout."""
 
 
-def layout_string(blocks: Sequence[int]) -> str:
-    """Layout string of the blocks of every virtual stage, of a model without multi-token prediction."""
-    return written(entries_of(blocks))
+def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
+    """Layout string of the layers of every virtual stage, the last `mtp` of which predict tokens further
+    on.
+    """
+    ends = [0, *accumulate(layers)]
+    ends = [0, *(1 + end for end in ends[1:-1]), ends[-1] + 2]
+    entries = "E" + "t" * (sum(layers) - mtp) + "m" * mtp + "L"
+    return written([entries[start:end] for start, end in pairwise(ends)])
 
 
 def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:

@@ -11,9 +11,13 @@ from phaze.base.arrays import Bools
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import (
     BATCH,
+    EXPERT_RANKS,
+    EXPERT_SLICES,
+    EXPERTS,
     FEED_FORWARD,
     HEADS,
     PIPELINE,
+    SCANS,
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
@@ -44,6 +48,20 @@ def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
 
 
+def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`MoELayer` raises in training where tensor-parallel ranks hold whole sequences."""
+    return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
+
+
+def _expert_overlap(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig`: `overlap_moe_expert_parallel_comm` pairs the chunks of two microbatches."""
+    if "ep" not in task.overlap:
+        return np.zeros(len(grid), np.bool_)
+    whole = [i for i, word in enumerate(grid.recomputes) if word == "full" or "moe" in word.split("+")]
+    unpaired = (grid.pp > 1) & (grid.vp < 2)
+    return (grid.ep > 1) & (unpaired | np.isin(grid.recompute, whole) | (task.model.mtp > 1))
+
+
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """Megatron-FSDP combines with tp, cp and ep (its documentation); asked for with pp in issue 1455."""
     return (grid.zero >= 2) & (grid.pp > 1)
@@ -54,8 +72,8 @@ MEGATRON = Runtime(
     version="0.16.1",
     schedules=("1f1b", "interleaved"),
     zeros=(0, 1, 2, 3),
-    recomputes=("none", "selective", "full"),
     sequence_parallel=(False, True),
+    cp_kinds=("all_gather",),
     rules=(
         VIRTUAL_STAGES,
         PIPELINE,
@@ -68,6 +86,10 @@ MEGATRON = Runtime(
             _key_value_heads,
         ),
         FEED_FORWARD,
+        SCANS,
+        EXPERTS,
+        EXPERT_RANKS,
+        EXPERT_SLICES,
         SEQUENCE_PARALLEL,
         Rule(
             "context parallel",
@@ -84,6 +106,20 @@ MEGATRON = Runtime(
         ),
         BATCH,
         STAGES,
+        Rule(
+            "expert sequences",
+            "experts with tp {tp} need sequence_parallel, got {sequence_parallel}",
+            ("tp", "sequence_parallel"),
+            _expert_sequence,
+        ),
+        Rule(
+            "expert overlap",
+            "exchanges of experts behind computing need vp >= 2 with pp {pp}, neither full recompute nor "
+            "that of moe, at most 1 layer of multi-token prediction, got vp {vp}, recompute {recompute} and "
+            "{mtp} layers",
+            ("ep", "pp", "vp", "recompute"),
+            _expert_overlap,
+        ),
         # With groups of pp microbatches, the default of --microbatch-group-size-per-virtual-pipeline-stage: a
         # last group of fewer than pp is refused (forward_backward_pipelining_with_interleaving).
         WHOLE_GROUPS,
@@ -94,6 +130,7 @@ MEGATRON = Runtime(
             _sharded_pipeline,
         ),
     ),
+    slices_experts=True,
 )
 """Megatron-Core: zero 1 is its distributed optimizer, 2 and 3 are Megatron-FSDP (`optim_grads`,
 `optim_grads_params`), its recomputation `full` or `selective` of `core_attn`."""

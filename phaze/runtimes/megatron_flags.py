@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout, Recompute, Zero
+from phaze.layout import MODULES, CpKind, Layout, Recompute, Zero, recompute_of
 from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.megatron import MEGATRON
@@ -31,6 +31,10 @@ WIDTHS = {
     "tp": "--tensor-model-parallel-size", "cp": "--context-parallel-size",
     "pp": "--pipeline-model-parallel-size",
 }  # fmt: skip
+EXPERTS = {"ep": "--expert-model-parallel-size", "etp": "--expert-tensor-parallel-size"}
+CP_KIND = "--cp-comm-type"
+"""How context-parallel ranks exchange keys and values, for all layers."""
+MODULES_AGAIN = "--recompute-modules"
 LAYOUT = "--pipeline-model-parallel-layout"
 VIRTUAL, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
 STRATEGY = "--data-parallel-sharding-strategy"
@@ -100,8 +104,12 @@ def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     layout = recipe.layout
     for field, flag in WIDTHS.items():
         yield flag, str(getattr(layout, field))
+    if recipe.model.experts:
+        yield from ((flag, str(getattr(layout, field))) for field, flag in EXPERTS.items())
+    if layout.cp > 1:
+        yield CP_KIND, layout.cp_kind
     if layout.pp > 1:
-        yield LAYOUT, layout_string(recipe.blocks)
+        yield LAYOUT, layout_string(recipe.blocks, recipe.model.mtp)
     if layout.sequence_parallel:
         yield ("--sequence-parallel",)
     if layout.zero == 1:
@@ -113,8 +121,9 @@ def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
 
 def _recompute_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     most = max(recipe.recomputed)
-    if recipe.layout.recompute == "selective":
-        yield from (("--recompute-granularity", "selective"), ("--recompute-modules", "core_attn"))
+    modules = [module for module in MODULES if module in recipe.layout.modules]
+    if modules or recipe.layout.recompute == "selective":
+        yield from (("--recompute-granularity", "selective"), (MODULES_AGAIN, *(modules or ["core_attn"])))
     elif most and recipe.recomputed == recipe.blocks:
         yield from _full("uniform", 1)
     elif most:
@@ -157,6 +166,9 @@ def read_megatron(
         cp=widths["cp"],
         pp=widths["pp"],
         vp=len(blocks) // widths["pp"],
+        ep=whole_number(flags, EXPERTS["ep"], 1),
+        etp=whole_number(flags, EXPERTS["etp"], widths["tp"] if model.experts else 1),
+        cp_kind=_cp_kind(flags),
         dp=count // slices,
         microbatch=whole_number(flags, "--micro-batch-size"),
         sequence_parallel="--sequence-parallel" in flags and widths["tp"] > 1,
@@ -255,15 +267,24 @@ def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple
     if "--recompute-granularity" not in flags:
         return ("selective" if selective else "none"), none
     if _word(flags, "--recompute-granularity", {"full": "full", "selective": "selective"}) == "selective":
-        modules = flags.get("--recompute-modules", ("core_attn",))
-        if modules != ("core_attn",):
-            raise PhazeError(f"--recompute-modules: must be core_attn, got {short(' '.join(modules))}")
-        return "selective", none
+        modules = flags.get(MODULES_AGAIN, ("core_attn",))
+        try:
+            return "selective" if modules == ("core_attn",) else recompute_of("+".join(modules)), none
+        except PhazeError as error:
+            raise PhazeError(f"{MODULES_AGAIN}: {error}") from error
     method = _word(flags, "--recompute-method", {"uniform": "uniform", "block": "block"})
     count = whole_number(flags, "--recompute-num-layers")
     if method == "uniform" and count > 1:
         raise PhazeError(f"--recompute-num-layers: must be 1 with uniform, got {count}")
     return "full", blocks if method == "uniform" else tuple(min(count, held) for held in blocks)
+
+
+def _cp_kind(flags: Flags) -> CpKind:
+    """Exchange of context-parallel ranks; Megatron-LM's own is p2p."""
+    if whole_number(flags, WIDTHS["cp"], 1) == 1:
+        return MEGATRON.cp_kinds[0]
+    words: dict[str, str] = {kind: kind for kind in MEGATRON.cp_kinds}
+    return cast(CpKind, _word(flags, CP_KIND, words, "p2p" if "p2p" in words else None))
 
 
 def _zero(flags: Flags) -> Zero:
@@ -276,8 +297,9 @@ def _zero(flags: Flags) -> Zero:
 
 READ = frozenset(
     (
-        *SIZES.values(), *WIDTHS.values(), *WRITTEN, *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH,
-        STRATEGY, "--nnodes", "--nproc-per-node", "--kv-channels", "--group-query-attention",
+        *SIZES.values(), *WIDTHS.values(), *EXPERTS.values(), CP_KIND, *WRITTEN,
+        *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH, STRATEGY,
+        "--nnodes", "--nproc-per-node", "--kv-channels", "--group-query-attention",
         "--num-query-groups", "--position-embedding-type", "--use-rotary-position-embeddings",
         "--normalization", "--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights",
         "--hidden-dropout", "--attention-dropout", "--seq-length", "--micro-batch-size",

@@ -31,7 +31,7 @@ class Recipe:
     layout: Layout
     schedule: str
     blocks: tuple[int, ...]
-    """Blocks of every virtual stage, (pp · vp,)."""
+    """Blocks of every virtual stage, (pp · vp,), with layers of multi-token prediction as the last ones."""
     recomputed: tuple[int, ...]
     """Of these the ones that run forward again in full, (pp · vp,); all zero unless the layout says full."""
 
@@ -60,7 +60,7 @@ class Recipe:
         refused = runtime.why_not(self.task, self.layout, self.schedule)
         if refused is not None:
             raise PhazeError(refused)
-        stages, layers = self.layout.stages, self.model.layers
+        stages, layers = self.layout.stages, self.model.layers + self.model.mtp
         if len(self.blocks) != stages or sum(self.blocks) != layers or min(self.blocks) < 0:
             raise PhazeError(f"blocks: must be {stages} numbers with sum {layers}, got {_shown(self.blocks)}")
         if stages > 1 and 0 in self.blocks[1:-1]:

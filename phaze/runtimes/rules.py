@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import Layout, Recompute, Zero
+from phaze.layout import MODULES, RECOMPUTES, WIDTHS, CpKind, Layout, Module, Recompute, Zero
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.model import Model
+from phaze.spec.system import Overlap
 from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
@@ -30,11 +31,18 @@ class TrainingTask:
     global_batch: int
     """Samples of a batch, on all devices."""
     devices: int
+    overlap: Overlap = ()
+    """Communication that the software stack hides behind computing."""
 
     @classmethod
-    def of(cls, asked: AskedPlan) -> Self:
+    def of(cls, asked: AskedPlan, overlap: Overlap = ()) -> Self:
         """Training that a question is about."""
-        return cls(asked.model, asked.sequence, asked.global_batch, asked.devices)
+        return cls(asked.model, asked.sequence, asked.global_batch, asked.devices, overlap)
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer, 0 where there are none."""
+        return self.model.experts.count if self.model.experts else 0
 
 
 @dataclass(frozen=True)
@@ -59,33 +67,56 @@ class Runtime:
     """Version whose rules these are."""
     schedules: tuple[str, ...]
     zeros: tuple[Zero, ...]
-    recomputes: tuple[Recompute, ...]
     sequence_parallel: tuple[bool, ...]
+    cp_kinds: tuple[CpKind, ...]
     rules: tuple[Rule, ...]
+    slices_experts: bool = False
+    """Whether an expert can be cut into tensor-parallel slices (etp)."""
+
+    modules: tuple[Module, ...] = ()
+    """Parts of layers that can run forward again alone, those first that free most bytes for a second."""
+
+    def recomputes(self, model: Model) -> tuple[Recompute, ...]:
+        """What may run forward again in a model: nothing, the core of attention, whole layers, or the first
+        of the modules that it has, from one to all.
+        """
+        own = [module for module in self.modules if module in modules_in(model)]
+        firsts = ({*own[: end + 1]} for end in range(len(own)))
+        return (*RECOMPUTES, *("+".join(one for one in MODULES if one in first) for first in firsts))
 
     def illegal(self, task: TrainingTask, grid: LayoutGrid) -> dict[str, Bools]:
         """Layouts that break each rule, (N,) by the rule's name; a layout may break several."""
         return {rule.name: rule.broken(task, grid) for rule in self.rules}
+
+    def grid(self, model: Model, layouts: Sequence[tuple[Layout, str]]) -> LayoutGrid:
+        """Grid of layouts, each with its schedule."""
+        words = dict.fromkeys((*self.recomputes(model), *(layout.recompute for layout, _ in layouts)))
+        return LayoutGrid.of(layouts, self.schedules, tuple(words), self.cp_kinds)
 
     def why_not(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """The first reason why the runtime cannot run a layout, with its values; None where it can."""
         found = self._unknown(task, layout, schedule)
         if found is not None:
             return f"{self.name}: {found}"
-        grid = LayoutGrid.of([(layout, schedule)], self.schedules, self.recomputes)
+        grid = self.grid(task.model, [(layout, schedule)])
         broken = next((rule for rule in self.rules if rule.broken(task, grid)[0]), None)
         if broken is None:
             return None
         return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
+
+    def _again(self, model: Model, layout: Layout) -> Recompute:
+        """What runs forward again; nothing where it is modules that the runtime and the model have."""
+        own = {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
+        return "none" if layout.modules and layout.modules <= own else layout.recompute
 
     def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """What a layout says that the runtime has no word for, or that is no layout of so many devices."""
         allowed: dict[str, tuple[object, tuple[object, ...]]] = {
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
-            "recompute": (layout.recompute, self.recomputes),
-            "ep": (layout.ep, (1,)),
-            "etp": (layout.etp, (1,)),
+            "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
+            "cp_kind": (layout.cp_kind, self.cp_kinds),
+            "etp": (layout.etp, (1, *([layout.etp] if self.slices_experts else []))),
         }
         for name, (value, words) in allowed.items():
             if value not in words:
@@ -95,20 +126,41 @@ class Runtime:
         return None
 
 
+def modules_in(model: Model) -> set[Module]:
+    """Modules that some layer of a model has."""
+    blocks, experts = model.blocks.values(), model.experts
+    has: dict[Module, bool] = {
+        "core_attn": any(block.attention for block in blocks),
+        "moe_act": experts is not None,
+        "layernorm": True,
+        "mla_up_proj": model.latent is not None,
+        "mlp": any(block.feed_forward for block in blocks),
+        "moe": experts is not None,
+        "shared_experts": experts is not None and experts.shared_width > 0,
+    }
+    return {module for module, there in has.items() if there}
+
+
 def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, int | str]:
     """Values that a reason may name: fields of the layout, sizes of the model, and what follows from both."""
     model = task.model
     return {
-        **{name: getattr(layout, name) for name in ("tp", "cp", "pp", "vp", "dp", "microbatch", "zero")},
+        **{name: getattr(layout, name) for name in (*WIDTHS, "microbatch", "zero", "cp_kind")},
         "sequence_parallel": str(layout.sequence_parallel).lower(),
         "schedule": schedule,
         "recompute": layout.recompute,
+        "experts": task.experts,
+        "expert_width": model.experts.width if model.experts else 0,
+        "shared_width": model.experts.shared_width if model.experts else 0,
+        "expert_ranks": layout.tp * layout.cp * layout.dp,
+        "folded": layout.ep * layout.etp,
+        "mtp": model.mtp,
         "heads": model.heads,
         "kv_heads": model.kv_heads,
         "kv_width": model.kv_width,
         "feed_forward": model.feed_forward,
         "layers": model.layers,
-        "most_stages": model.layers + ENDS,
+        "most_stages": model.layers + model.mtp + ENDS,
         "stages": layout.stages,
         "sequence": task.sequence,
         "global_batch": task.global_batch,
@@ -144,7 +196,7 @@ def _batch(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return grid.stages > task.model.layers + ENDS
+    return grid.stages > task.model.layers + task.model.mtp + ENDS
 
 
 def _sequence_parallel(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -155,6 +207,40 @@ def _whole_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.under("interleaved") & leaves_rest(grid.microbatches(task.global_batch), grid.pp)
 
 
+def _experts(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    return leaves_rest(max(task.experts, 1), grid.ep)
+
+
+def _expert_ranks(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    return leaves_rest(grid.expert_ranks, grid.ep * grid.etp)
+
+
+def _expert_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    experts = task.model.experts
+    if experts is None:
+        return grid.etp > 1
+    return leaves_rest(experts.width, grid.etp) | leaves_rest(experts.shared_width, grid.tp)
+
+
+def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    return ~np.isin(grid.tp, [tp for tp in np.unique(grid.tp).tolist() if task.model.divides_scans(tp)])
+
+
+EXPERTS = Rule("experts", "ep must divide the {experts} experts of a layer, got {ep}", ("ep",), _experts)
+EXPERT_RANKS = Rule(
+    "expert ranks",
+    "ep * etp must divide tp * cp * dp {expert_ranks}, got {folded}",
+    ("tp", "cp", "dp", "ep", "etp"),
+    _expert_ranks,
+)
+EXPERT_SLICES = Rule(
+    "expert slices",
+    "the width {expert_width} of an expert must be a multiple of etp, got {etp}, that of shared experts "
+    "{shared_width} one of tp, got {tp}",
+    ("tp", "etp"),
+    _expert_slices,
+)
+SCANS = Rule("scans", "heads and groups of scans must be multiples of tp, got {tp}", ("tp",), _scans)
 VIRTUAL_STAGES = Rule(
     "virtual stages",
     "vp must be >= 2 under interleaved and 1 otherwise, got {vp} under {schedule}",

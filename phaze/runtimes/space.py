@@ -9,7 +9,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
-from phaze.runtimes.grid import COLUMNS, LayoutGrid
+from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 LARGEST_MICROBATCH = 64
@@ -42,9 +42,10 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
     """Layouts with every choice of widths whose product is the number of devices, and of all else.
 
     Widths are divisors of the devices; vp goes up to one layer, the embedding or the head a virtual stage;
-    microbatches are divisors of the global batch. Left out is what is another layout under a second name: a
-    schedule other than 1f1b without pipeline, vp > 1 under another than interleaved, sequence parallelism of
-    one slice, ZeRO of one rank. `fixed` gives values of columns, of schedule and recompute their words.
+    microbatches are divisors of the global batch; experts fold into tp · cp · dp, etp is 1 or tp unless it is
+    given. Left out is what is another layout under a second name: a schedule other than 1f1b without
+    pipeline, vp > 1 under another than interleaved, sequence parallelism of one slice, ZeRO of one rank,
+    another exchange of one context-parallel rank. `fixed` gives values of columns, of those with words these.
     Raises PhazeError for a column or a value that there is not, and where nothing is left.
     """
     return _enumerated(runtime, task, fixed or {}, ()).grid
@@ -64,7 +65,7 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 
     A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
     """
-    given = {name: _place(runtime, name, value) for name, value in fixed.items()}
+    given = {name: _place(runtime, task, name, value) for name, value in fixed.items()}
     widths = _widths(task.devices, given)
     choices = _choices(widths, runtime, task, given)
     becomes = np.prod([choice.count for choice in choices], axis=0)
@@ -75,29 +76,30 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
         columns = columns if choice is None else _chosen(columns, choice)
         for rule in rules:
             if columns.keys() >= set(rule.columns) and (choice is None or not known >= set(rule.columns)):
-                broken = rule.broken(task, _grid(columns, runtime))
+                broken = rule.broken(task, _grid(columns, runtime, task))
                 illegal[rule.name] = int(columns[BECOMES][broken].sum())
                 columns = _where(columns, ~broken)
     if not becomes.sum():
         said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
-    return Space(_grid(columns, runtime), int(becomes.sum()), illegal)
+    return Space(_grid(columns, runtime, task), int(becomes.sum()), illegal)
 
 
-def _place(runtime: Runtime, name: str, value: int | str) -> int:
+def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
     """Value of a column that is fixed, a word by its place."""
     if name not in COLUMNS:
         raise PhazeError(f"{name}: is no field of a layout; there are {', '.join(COLUMNS)}")
     words: dict[str, Sequence[int | str]] = {
         "schedule": runtime.schedules,
-        "recompute": runtime.recomputes,
+        "recompute": runtime.recomputes(task.model),
+        "cp_kind": runtime.cp_kinds,
         "zero": runtime.zeros,
         "sequence_parallel": runtime.sequence_parallel,
     }
     if name in words and value not in words[name]:
         allowed = ", ".join(str(word).lower() for word in words[name])
         raise PhazeError(f"{name}: must be one of {allowed} with {runtime.name}, got {value}")
-    if name in ("schedule", "recompute"):
+    if name in WORDS:
         return words[name].index(value)
     if not isinstance(value, int) or (name not in words and value < 1):
         raise PhazeError(f"{name}: must be a whole number >= 1, got {value}")
@@ -128,11 +130,13 @@ def _choices(
     batches = batches if "microbatch" in given else batches[batches <= LARGEST_MICROBATCH]
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
+        _experts(widths, runtime, task, given),
         _free("microbatch", batches, every, given),
-        _schedules(widths["pp"], runtime, task.model.layers + ENDS, given),
+        _schedules(widths["pp"], runtime, task.model.layers + task.model.mtp + ENDS, given),
         _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
         _free("sequence_parallel", cuts, widths["tp"] > 1, given),
-        _free("recompute", np.arange(len(runtime.recomputes)), every, given),
+        _free("recompute", np.arange(len(runtime.recomputes(task.model))), every, given),
+        _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, given),
     ]
 
 
@@ -141,6 +145,28 @@ def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Ch
     kept = values == given.get(name, values)
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
+
+
+def _experts(widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
+    """Ranks that experts are dealt to, and slices of an expert: what folds into the ranks of a stage."""
+    most = task.experts
+    keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
+    distinct, where = np.unique(keys, axis=0, return_inverse=True)
+    ways = np.array(
+        [
+            (key, ep, etp)
+            for key, (ranks, tp) in enumerate(distinct.tolist())
+            for etp in sorted({1, *([given.get("etp", tp)] if most and runtime.slices_experts else [])})
+            if ranks % etp == 0
+            for ep in (_divisors(ranks // etp).tolist() if most else [1])
+            if ep <= max(most, 1)
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 3)
+    for name, column in (("ep", 1), ("etp", 2)):
+        ways = ways[ways[:, column] == given[name]] if name in given else ways
+    first, last = (np.searchsorted(ways[:, 0], where, side) for side in ("left", "right"))
+    return _Choice({"ep": ways[:, 1], "etp": ways[:, 2]}, first, last - first)
 
 
 def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
@@ -176,13 +202,17 @@ def _where(columns: Columns, kept: Bools) -> Columns:
     return {name: values[kept] for name, values in columns.items()}
 
 
-def _grid(columns: Columns, runtime: Runtime) -> LayoutGrid:
+def _grid(columns: Columns, runtime: Runtime, task: TrainingTask) -> LayoutGrid:
     """Grid of columns, zeros for those that are not known yet."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
     found = {name: columns.get(name, unknown) for name in COLUMNS}
     cut = found.pop("sequence_parallel").astype(np.bool_)
     return LayoutGrid(
-        **found, sequence_parallel=cut, schedules=runtime.schedules, recomputes=runtime.recomputes
+        **found,
+        sequence_parallel=cut,
+        schedules=runtime.schedules,
+        recomputes=runtime.recomputes(task.model),
+        cp_kinds=runtime.cp_kinds,
     )
 
 

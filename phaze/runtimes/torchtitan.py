@@ -11,9 +11,13 @@ from phaze.base.arrays import Bools
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import (
     BATCH,
+    EXPERT_RANKS,
+    EXPERT_SLICES,
+    EXPERTS,
     FEED_FORWARD,
     HEADS,
     PIPELINE,
+    SCANS,
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
@@ -54,6 +58,16 @@ def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.cp > 1) & (grid.zero < 1)
 
 
+def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`ParallelDims`: dp_shard · cp · tp = efsdp · ep; replicas that share nothing are no shards."""
+    return (grid.zero < 1) & leaves_rest(grid.cp * grid.tp, grid.ep)
+
+
+def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Models of torchtitan predict the next token alone."""
+    return np.full(len(grid), task.model.mtp > 0)
+
+
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """`Decoder.Config` refuses a matrix that two stages would share."""
     most = 1 if task.model.tied_embeddings else task.devices
@@ -65,8 +79,8 @@ TORCHTITAN = Runtime(
     version="0.3.0",
     schedules=("1f1b", "interleaved", "gpipe", "zb-h1"),
     zeros=(0, 2, 3),
-    recomputes=("none", "selective", "full"),
     sequence_parallel=(False, True),
+    cp_kinds=("all_gather",),
     rules=(
         VIRTUAL_STAGES,
         PIPELINE,
@@ -78,6 +92,10 @@ TORCHTITAN = Runtime(
             _key_value_heads,
         ),
         FEED_FORWARD,
+        SCANS,
+        EXPERTS,
+        EXPERT_RANKS,
+        EXPERT_SLICES,
         SEQUENCE_PARALLEL,
         Rule(
             "sequence slices",
@@ -108,6 +126,18 @@ TORCHTITAN = Runtime(
             "zero 0 replicates the weights, but cp shards them, cp must be 1, got {cp}",
             ("zero", "cp"),
             _replicas,
+        ),
+        Rule(
+            "expert mesh",
+            "ep must divide cp * tp where replicas share nothing (zero 0), got ep {ep}, cp {cp} and tp {tp}",
+            ("zero", "ep", "cp", "tp"),
+            _expert_mesh,
+        ),
+        Rule(
+            "further tokens",
+            "layers of multi-token prediction are not trained, mtp must be 0, got {mtp}",
+            ("tp",),
+            _further_tokens,
         ),
         Rule(
             "tied pipeline",

@@ -348,6 +348,10 @@ class Model(Noun):
         """Whether blocks can be cut into that many slices."""
         return width > 0 and all(size % width == 0 for size in self._sliced().values())
 
+    def divides_scans(self, width: int) -> bool:
+        """Whether blocks that scan the sequence can be cut into that many slices."""
+        return not any(size % width for name, size in self._sliced().items() if "." in name)
+
     def _sliced(self) -> dict[str, int]:
         """Sizes that a TMP width divides."""
         sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}

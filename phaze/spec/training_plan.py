@@ -94,7 +94,9 @@ class StageShare(Noun):
     layers: Index
     """Blocks of the model."""
     recomputed: Index
-    """Of these, how many run forward again in full."""
+    """Of these, how many run forward again in full: the first ones."""
+    kinds: dict[Label, Index] = Field(default_factory=dict)
+    """Layers by kind, of a model with several."""
 
 
 class RankMemory(Noun):

@@ -121,7 +121,7 @@ class TrainingPlanner:
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
         if best is not None:
             own = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
-            own["recompute"] = grid.recomputes.index(best.recompute)
+            own |= {"recompute": grid.recomputes.index(best.recompute), "cp_kind": 0}
             place = int(np.argmax(sum(getattr(grid, name) == own[name] for name in COLUMNS)))
         reason = question.runtime.why_not(question.task, grid.layout(place), grid.schedule_of(place))
         return reason or f"{question.runtime.name}: no layout with these fields is legal"
@@ -155,7 +155,7 @@ class TrainingPlanner:
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
-    return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
+    return PlanQuestion(TrainingTask.of(asked, machine.stack.overlap), machine, RUNTIMES[asked.runtime])
 
 
 def days(plan: RankedPlan, devices: int, tokens: float) -> float:

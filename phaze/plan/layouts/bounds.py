@@ -18,7 +18,8 @@ everywhere, it takes as much work as it can of any kinds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,10 @@ class LayerFigures(NamedTuple):
     """Kept by a layer of a microbatch."""
     saved_bytes: Floats
     """Less by one that runs forward again."""
-    parameters: Floats
+    dense: Floats
+    """Parameters, those of experts aside."""
+    experts: Floats
+    """Parameters of experts."""
 
 
 class EndFigures(NamedTuple):
@@ -93,21 +97,27 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0))
     order, layers, ends = _slice_figures(question, grid)
-    states = _state_figures(question, grid)
-    gather_s, reduce_s = _exchanged_s(question, grid, layers.parameters)
+    states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
+    gather_s, reduce_s = _exchanged_s(question, grid, layers)
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
     forward_s = np.maximum(layers.forward_s, gather_s)
-    backward_s = layers.backward_s + added_s[:, None] * layers.parameters
+    added_to = [(states, layers.dense), (of_experts, layers.experts)]
+
+    def of_layers(each: Callable[[StateFigures], Floats]) -> Floats:
+        found: Floats = sum((each(own)[:, None] * number for own, number in added_to), np.zeros(1))
+        return found
+
+    backward_s = layers.backward_s + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
     backward_s = np.maximum(backward_s, gather_s + reduce_s)
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
         layers.again_s,
-        states.update_s[:, None] * layers.parameters,
-        states.bytes_each[:, None] * layers.parameters,
+        of_layers(lambda own: own.update_s),
+        of_layers(lambda own: own.bytes_each),
         layers.stash_bytes,
         layers.saved_bytes,
     ], axis=2)  # fmt: skip
@@ -126,12 +136,9 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
 
 def _slice_figures(question: PlanQuestion, grid: LayoutGrid) -> tuple[LayerOrder, LayerFigures, EndFigures]:
     """Figures of the slices of every layout, which depend on few of its fields."""
-    keys = np.stack([grid.tp, grid.cp, grid.microbatch, grid.sequence_parallel, grid.recompute], axis=1)
-    distinct, _, where = distinct_rows(keys)
-    layouts = [
-        Layout(tp=tp, cp=cp, microbatch=size, sequence_parallel=bool(cut), recompute=grid.recomputes[again])
-        for tp, cp, size, cut, again in distinct.tolist()
-    ]
+    names = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel", "recompute")
+    _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in names], axis=1))
+    layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
     for first in {layout.tp: layout for layout in layouts}.values():
         question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
     known = [question.lowering(layout).layers(layout) for layout in layouts]
@@ -156,7 +163,8 @@ def _layer_figures(layout: Layout, layer: LayerCost) -> tuple[float, ...]:
         again_s * (layout.recompute == "full"),
         kept,
         saved,
-        float(layer.layer.parameters),
+        float(layer.layer.parameters - layer.layer.groups.get("expert", 0)),
+        float(layer.layer.groups.get("expert", 0)),
     )
 
 
@@ -172,8 +180,9 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
     )
 
 
-def _state_figures(question: PlanQuestion, grid: LayoutGrid) -> StateFigures:
-    distinct, _, where = distinct_rows(np.stack([grid.zero, grid.sharers], axis=1))
+def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
+    """Figures of parameters that so many ranks hold, (N,)."""
+    distinct, _, where = distinct_rows(np.stack([grid.zero, sharers], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
@@ -184,27 +193,34 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid) -> StateFigures:
     return StateFigures(*np.array(rows)[where].T)
 
 
-def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, parameters: Floats) -> tuple[Floats, Floats]:
+def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
     """Seconds for which replicas gather the weights of a layer (ZeRO 3), and scatter its gradients (from
     ZeRO 2 on), in every pass, (N, K) each; a collective's start is left out, as a stage starts few of them.
     """
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
     network = question.machine.network
-    keys = np.stack([grid.zero, grid.sharers, grid.tp], axis=1)
-    _, first, where = distinct_rows(keys)
-    found = np.zeros((2, len(first), parameters.shape[1]))
-    for row, place in enumerate(first.tolist()):
-        zero, group = grid.zero[place], Group(int(grid.sharers[place]), int(grid.tp[place]))
-        ways: tuple[tuple[Kind, int, int], ...] = (
-            ("all_gather", size.weights, 3),
-            ("reduce_scatter", size.gradients, 2),
-        )
-        for column, (kind, width, least) in enumerate(ways):
-            if zero >= least:
-                for number, nbytes in enumerate((width * parameters[place]).tolist()):
-                    once, twice = (network.seconds(kind, times * nbytes, group) for times in (1, 2))
-                    found[column, row, number] = twice - once
-    return found[0, where], found[1, where]
+    found = np.zeros((2, *layers.dense.shape))
+    groups = (
+        (layers.dense, grid.sharers, grid.tp),
+        (layers.experts, grid.edp, grid.etp * grid.ep),
+    )
+    for parameters, ranks, stride in groups:
+        keys = np.stack([grid.zero, ranks, stride, *np.rint(parameters.T).astype(np.int64)], axis=1)
+        _, first, where = distinct_rows(keys)
+        each = np.zeros((2, len(first), parameters.shape[1]))
+        for row, place in enumerate(first.tolist()):
+            zero, group = grid.zero[place], Group(int(ranks[place]), int(stride[place]))
+            ways: tuple[tuple[Kind, int, int], ...] = (
+                ("all_gather", size.weights, 3),
+                ("reduce_scatter", size.gradients, 2),
+            )
+            for column, (kind, width, least) in enumerate(ways):
+                if zero >= least:
+                    for number, nbytes in enumerate((width * parameters[place]).tolist()):
+                        once, twice = (network.seconds(kind, times * nbytes, group) for times in (1, 2))
+                        each[column, row, number] = twice - once
+        found += each[:, where]
+    return found[0], found[1]
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
@@ -243,7 +259,9 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Rows that differ, the place of the first of each, and which of them every row is, (N, C) whole numbers
     >= 0; as `np.unique`, but many times as fast, by one number for each row.
     """
-    sizes = [int(column.max()) + 1 for column in rows.T]
-    number = np.ravel_multi_index(tuple(rows.T), sizes)
+    number = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        values, place = np.unique(column, return_inverse=True)
+        number = number * len(values) + place
     _, first, where = np.unique(number, return_index=True, return_inverse=True)
     return rows[first], first, where

@@ -155,7 +155,7 @@ class DivisionSearch:
             for division in self._beside(known.division):
                 if len(self._tried) >= most or self.bound_s >= self.found.time_s:
                     return
-                if division not in self._tried:
+                if division not in self._tried and self.divided.may_be(division.blocks):
                     self._measure(division)
 
     def _beside(self, division: Division) -> Iterator[Division]:
@@ -325,7 +325,7 @@ class DivisionSearch:
             each_s = self.divided.seconds
             by_kind = np.array([each_s[self.divided.order.kind == kind][0] for kind in range(n.shape[1])])
             ranges = blocks_at(self.divided)
-            blocks = np.array(ordered_blocks(each_s, np.cumsum(n @ by_kind), ranges))
+            blocks = np.array(ordered_blocks(each_s, np.cumsum(n @ by_kind), ranges, self.divided.further))
         else:
             of_ranks = _rounded_to(n.reshape(-1, depth).sum(axis=0), layers)
             blocks = np.zeros(len(n), int)
@@ -342,7 +342,11 @@ class DivisionSearch:
             again = (*again[:fullest], 1, *again[fullest + 1 :])
         division = Division(blocks, again)
         for _ in range(REPAIRS):
-            if division in self._tried or sum(blocks) != self.divided.layers:
+            if (
+                division in self._tried
+                or sum(blocks) != self.divided.layers
+                or not self.divided.may_be(blocks)
+            ):
                 return
             over = self._measure(division)
             if (over <= 0).all() or not self.divided.partial:

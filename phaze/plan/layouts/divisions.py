@@ -27,6 +27,8 @@ from phaze.plan.stage_costs import pipeline_of, stage_cost
 
 Place = Literal["first", "middle", "last", "whole"]
 """Where a stage is: with the embedding, between, with the head, with both."""
+FURTHER = "mtp"
+"""Name of layers of multi-token prediction."""
 Numbers = tuple[int, ...]
 Content = tuple[Place, Numbers, Numbers]
 """A stage's place, its layers by kind, and of these those that run forward again."""
@@ -42,6 +44,11 @@ class LayerOrder:
     def kinds(self) -> tuple[str, ...]:
         """Kinds as they first come, K."""
         return tuple(dict.fromkeys(self.names))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are several kinds."""
+        return len(self.kinds) > 1
 
     @cached_property
     def kind(self) -> Ints:
@@ -92,6 +99,18 @@ class DividedLayout:
     def layers(self) -> int:
         """Layers of the model, L."""
         return len(self.order.names)
+
+    @property
+    def further(self) -> int:
+        """Layers of multi-token prediction, the last ones."""
+        return self.order.names.count(FURTHER)
+
+    def may_be(self, blocks: Numbers) -> bool:
+        """Whether layers of multi-token prediction are in one stage, on the last chunk of a rank that is not
+        the first: on the last stage, or before it where that has the head alone.
+        """
+        alone = self.layout.pp > 2 and blocks[-1] == 0 and blocks[-2] >= self.further
+        return len(blocks) == 1 or blocks[-1] >= self.further or alone
 
     @cached_property
     def seconds(self) -> Floats:
@@ -214,24 +233,27 @@ def even_blocks(divided: DividedLayout) -> Numbers:
     for _ in range(divided.layers - int(blocks.sum())):
         full = blocks >= [high for _, high in ranges]
         blocks[int(np.argmin(blocks + ahead + full * 2.0 * divided.layers))] += 1
-    if len(divided.order.kinds) > 1 and divided.count > 1:
+    if divided.order.mixed and divided.count > 1:
         weights = divided.seconds / divided.seconds.mean()
         ends = np.cumsum(np.full(len(blocks), (divided.layers + ahead.sum()) / len(blocks)) - ahead)
-        return ordered_blocks(weights, ends, ranges)
+        return ordered_blocks(weights, ends, ranges, divided.further)
     return tuple(blocks.tolist())
 
 
-def ordered_blocks(weights: Floats, ends: Floats, ranges: Sequence[tuple[int, int]]) -> Numbers:
+def ordered_blocks(
+    weights: Floats, ends: Floats, ranges: Sequence[tuple[int, int]], together: int = 0
+) -> Numbers:
     """Layers of every stage, whose weights before the end of each stage are next to `ends`, (stages,).
 
-    `weights` are those of all layers in order, (L,); `ranges` the fewest and most layers of every stage.
+    `weights` are those of all layers in order, (L,), of which the last ones are on the last stage `together`;
+    `ranges` are the fewest and most layers of every stage.
     """
     known = np.concatenate([[0.0], np.cumsum(weights)])
     layers, found = len(weights), [0]
     for q, (few, most) in enumerate(ranges):
         later = ranges[q + 1 :]
         low = max(found[-1] + few, layers - sum(one[1] for one in later))
-        high = min(found[-1] + most, layers - sum(one[0] for one in later))
+        high = min(found[-1] + most, layers - sum(one[0] for one in later) - together * bool(later))
         nearest = int(np.argmin(np.abs(known - ends[q])))
         found.append(min(max(nearest, low), high))
     return tuple(end - start for start, end in pairwise(found))
@@ -241,7 +263,8 @@ def all_divisions(divided: DividedLayout) -> Iterator[Division]:
     """Every division of a layout; under full recomputation some layer runs forward again."""
     for blocks in _all_blocks(blocks_at(divided), divided.layers):
         again = product(*(range(n + 1) for n in blocks)) if divided.partial else [(0,) * len(blocks)]
-        yield from (Division(blocks, one) for one in again if any(one) or not divided.partial)
+        if divided.may_be(blocks):
+            yield from (Division(blocks, one) for one in again if any(one) or not divided.partial)
 
 
 def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:

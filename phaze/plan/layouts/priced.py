@@ -56,17 +56,23 @@ class PricedLayout:
         """Layout, as a file holds it."""
         own = asdict(self.divided.layout)
         del own["precision"]
-        text = layout_string(self.division.blocks)
+        text = layout_string(self.division.blocks, self.divided.further)
         return ChosenLayout(**own, schedule=self.divided.schedule, pipeline_layout=text)
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
         """Virtual stages in the order of the data flow."""
         depth = self.divided.layout.pp
-        numbers = zip(self.division.blocks, self.division.recomputed, strict=True)
+        order = self.divided.order
+        numbers = zip(self.division.windows, self.division.recomputed, strict=True)
         return tuple(
-            StageShare(rank=q % depth, layers=layers, recomputed=again)
-            for q, (layers, again) in enumerate(numbers)
+            StageShare(
+                rank=q % depth,
+                layers=len(window),
+                recomputed=again,
+                kinds=dict(zip(order.kinds, order.counts(window), strict=True)) if order.mixed else {},
+            )
+            for q, (window, again) in enumerate(numbers)
         )
 
     @property

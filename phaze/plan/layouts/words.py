@@ -15,7 +15,7 @@ from phaze.spec.training_plan import (
     UnfitPlan,
 )
 
-WIDTHS = ("tp", "cp", "pp", "vp", "dp")
+WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 HEAD = (
     "", "step", "tokens/s/device", "MFU", "fullest GiB", "bubble", "exposed", "most time", "layout",
 )  # fmt: skip

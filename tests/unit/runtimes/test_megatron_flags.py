@@ -123,7 +123,7 @@ def test_stages_and_recomputation_are_read(
          "pipeline-model-parallel-size: must cut the 24 layers into equal stages, got 16"),
         (f"{FULL} --recompute-method uniform --recompute-num-layers 2", "must be 1 with uniform, got 2"),
         (f"{FULL} --recompute-num-layers 2", "--recompute-method: must be given"),
-        ("--recompute-granularity selective --recompute-modules mlp", "must be core_attn, got 'mlp'"),
+        ("--recompute-granularity selective --recompute-modules router", "--recompute-modules: .*router"),
         ("--position-embedding-type yarn", "must be one of learned_absolute, rope, none, got 'yarn'"),
         ("--hidden-dropout 1", "--hidden-dropout: must be a number >= 0 and < 1, got '1'"),
         ("--seq-length 2048", "sequence: 2048 must be > 0 and at most position_count"),

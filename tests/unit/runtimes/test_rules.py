@@ -5,11 +5,13 @@ from typing import NamedTuple
 import pytest
 
 from phaze.layout import Layout
-from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.blocks import Experts
 from phaze.spec.model import Model
+from phaze.spec.scans import Mamba
+from phaze.spec.system import Overlap
 from tests.unit.runtimes.examples import SMALL
 
 UNEVEN = SMALL.model_copy(update={"feed_forward": 282})
@@ -27,9 +29,54 @@ class Refused(NamedTuple):
     reason: str
     model: Model = SMALL
     global_batch: int = 24
+    overlap: Overlap = ()
 
 
+EXPERTS = Experts(count=6, per_token=2, width=30, shared_width=40)
+SPARSE = SMALL.model_copy(update={"experts": EXPERTS})
+SCANNING = SMALL.model_copy(update={"mamba": Mamba(heads=8, head_size=8, state=16, groups=2)})
 CASES = [
+    Refused(
+        BOTH, "scans", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
+        "heads and groups of scans must be multiples of tp, got 4", model=SCANNING,
+    ),
+    Refused(
+        BOTH, "experts", (Layout(dp=4, ep=4, zero=3), "1f1b"), (Layout(dp=4, ep=2, zero=3), "1f1b"),
+        "ep must divide the 6 experts of a layer, got 4", model=SPARSE,
+    ),
+    Refused(
+        BOTH, "expert ranks", (Layout(dp=4, ep=3, zero=3), "1f1b"), (Layout(dp=3, ep=3, zero=3), "1f1b"),
+        "ep * etp must divide tp * cp * dp 4, got 3", model=SPARSE,
+    ),
+    Refused(
+        BOTH, "expert slices", (Layout(tp=3, sequence_parallel=True), "1f1b"),
+        (Layout(tp=4, sequence_parallel=True), "1f1b"),
+        "the width 30 of an expert must be a multiple of etp, got 1, that of shared experts 40 one of tp, "
+        "got 3",
+        model=SPARSE.model_copy(update={"key_value_heads": 12}),
+    ),
+    Refused(
+        (MEGATRON,), "expert slices", (Layout(dp=4, etp=4), "1f1b"), (Layout(dp=4, etp=2), "1f1b"),
+        "the width 30 of an expert must be a multiple of etp, got 4, that of shared experts 40 one of tp, "
+        "got 1",
+        model=SPARSE,
+    ),
+    Refused(
+        (MEGATRON,), "expert sequences", (Layout(tp=2, dp=2, ep=2), "1f1b"),
+        (Layout(tp=2, dp=2, ep=2, sequence_parallel=True), "1f1b"),
+        "experts with tp 2 need sequence_parallel, got false", model=SPARSE,
+    ),
+    Refused(
+        (MEGATRON,), "expert overlap", (Layout(pp=2, dp=2, ep=2), "1f1b"),
+        (Layout(pp=2, vp=2, dp=2, ep=2), "interleaved"),
+        "exchanges of experts behind computing need vp >= 2 with pp 2, neither full recompute nor that of "
+        "moe, at most 1 layer of multi-token prediction, got vp 1, recompute none and 0 layers",
+        model=SPARSE, overlap=("ep",),
+    ),
+    Refused(
+        (TORCHTITAN,), "expert mesh", (Layout(dp=2, ep=2), "1f1b"), (Layout(dp=2, ep=2, zero=2), "1f1b"),
+        "ep must divide cp * tp where replicas share nothing (zero 0), got ep 2, cp 1 and tp 1", model=SPARSE,
+    ),
     Refused(
         BOTH, "virtual stages", (Layout(pp=2), "interleaved"), (Layout(pp=2, vp=2), "interleaved"),
         "vp must be >= 2 under interleaved and 1 otherwise, got 1 under interleaved",
@@ -125,12 +172,12 @@ CASES = [
 def test_a_rule_names_what_it_refuses_and_lets_its_neighbour_pass(case: Refused) -> None:
     for runtime in case.runtimes:
         wrong, right = (
-            TrainingTask(case.model, 240, case.global_batch, layout.devices)
+            TrainingTask(case.model, 240, case.global_batch, layout.devices, case.overlap)
             for layout, _ in (case.wrong, case.right)
         )
         assert runtime.why_not(wrong, *case.wrong) == f"{runtime.name}: {case.reason}"
         assert runtime.why_not(right, *case.right) is None
-        grid = LayoutGrid.of([case.wrong, case.right], runtime.schedules, runtime.recomputes)
+        grid = runtime.grid(case.model, [case.wrong, case.right])
         assert runtime.illegal(wrong, grid)[case.rule].tolist() == [True, False]
 
 
@@ -138,14 +185,21 @@ def test_every_rule_has_a_case() -> None:
     for runtime in BOTH:
         assert {rule.name for rule in runtime.rules} == {
             case.rule for case in CASES if runtime in case.runtimes
-        } | ({"pipeline"} if runtime is MEGATRON else set())
+        } | ({"pipeline"} if runtime is MEGATRON else {"further tokens"})
+
+
+def test_torchtitan_trains_no_layers_of_multi_token_prediction() -> None:
+    task = TrainingTask(SMALL.model_copy(update={"mtp": 1}), 240, 24, 1)
+    said = "layers of multi-token prediction are not trained, mtp must be 0, got 1"
+    assert TORCHTITAN.why_not(task, Layout(), "1f1b") == f"torchtitan: {said}"
+    assert MEGATRON.why_not(task, Layout(), "1f1b") is None
 
 
 @pytest.mark.parametrize(
     ("layout", "schedule", "reason"),
     [
         (Layout(dp=2), "gpipe", "schedule must be one of 1f1b, interleaved, got gpipe"),
-        (Layout(dp=2, ep=2), "1f1b", "ep must be one of 1, got 2"),
+        (Layout(cp=2, cp_kind="a2a+p2p"), "1f1b", "cp_kind must be one of all_gather, got a2a+p2p"),
         (Layout(dp=3), "1f1b", "tp * cp * pp * dp must be the 2 devices, got 3"),
     ],
 )

@@ -28,7 +28,7 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
     stages = range(1, task.model.layers + 3)
     found = set()
     for (tp, cp, pp, dp), microbatch, vp, schedule, zero, cut, recompute in product(
-        widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), runtime.recomputes
+        widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), runtime.recomputes(SMALL)
     ):
         interleaves = schedule == "interleaved"
         nameless = (zero and dp * cp == 1) or (cut and tp == 1) or (schedule != "1f1b" and pp == 1)
@@ -119,7 +119,7 @@ def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("fixed", "message"),
     [
-        ({"tensor": 2}, "tensor: is no field of a layout; there are tp, cp, pp"),
+        ({"tensor": 2}, "tensor: is no field of a layout; there are tp, cp, ep"),
         ({"schedule": "gpipe"}, "schedule: must be one of 1f1b, interleaved with megatron, got gpipe"),
         ({"tp": 0}, "tp: must be a whole number >= 1, got 0"),
         ({"vp": "two"}, "vp: must be a whole number >= 1, got two"),
@@ -138,6 +138,6 @@ def test_a_grid_gives_back_its_layouts() -> None:
         (Layout(tp=2, pp=2, vp=2, sequence_parallel=True, recompute="full"), "interleaved"),
         (Layout(), "1f1b"),
     ]
-    grid = LayoutGrid.of(layouts, MEGATRON.schedules, MEGATRON.recomputes)
+    grid = MEGATRON.grid(SMALL, layouts)
     assert listed(grid) == layouts
     assert listed(grid.take(grid.tp == 1)) == layouts[1:]

@@ -13,7 +13,6 @@ from phaze.layout import Layout
 from phaze.plan.layouts.bounds import bound_layouts
 from phaze.plan.layouts.divisions import blocks_at, even_blocks
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
 from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
 
@@ -57,7 +56,7 @@ def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str) -> No
 def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
     question = replace(DEEP, hbm_gib=1.0).question("megatron")
     layouts = [(Layout(tp=8, pp=1, zero=0), "1f1b"), (Layout(tp=4, dp=2, zero=0), "1f1b")]
-    grid = LayoutGrid.of(layouts, question.runtime.schedules, question.runtime.recomputes)
+    grid = question.runtime.grid(question.task.model, layouts)
     lacking = bound_layouts(question, grid).lacking_bytes
     assert (lacking > 0).all()
     assert lacking[1] > 1.9 * lacking[0]
