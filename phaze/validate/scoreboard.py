@@ -19,8 +19,9 @@ from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict
 
 MEASURED = FOLDER / "measured"
 """Published runs, a CSV a source."""
-SAME = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Columns in which runs of one group agree: layouts of one model and batch on as many devices."""
+SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
+"""Columns in which runs of one group agree, as far as a table has them: layouts of one model and batch on as
+many devices."""
 LEAST_IN_GROUP = 3
 """Layouts without which a group says nothing of rankings."""
 
@@ -100,11 +101,12 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
 
 def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
     """Rows of a table of runs with what `predict_rows` predicts of them, see `predicted_runs`."""
+    same = [name for name in SAME if name in table.columns]
     return pd.DataFrame(
         {
             "source": source,
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
-            "group": [_group(source, texts) for texts in table[list(SAME)].to_numpy()],
+            "group": [_group(source, same, texts) for texts in table[same].to_numpy()],
             **{key: out[key].fillna("") for key in KEYS},
             "predicted_s": out["time_s"].astype(float),
             "measured_s": measured_of(rows, "measured_s"),
@@ -116,9 +118,9 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
     )
 
 
-def _group(source: str, texts: Iterable[str]) -> str:
+def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
     """Name of a group: the source, and what its layouts agree in."""
-    return f"{source}: " + ", ".join(f"{name} {text}" for name, text in zip(SAME, texts, strict=True))
+    return f"{source}: " + ", ".join(f"{name} {text}" for name, text in zip(same, texts, strict=True))
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:

@@ -284,3 +284,13 @@ def test_a_system_says_what_its_network_is() -> None:
     pairs = network_of(Matrix(bandwidths_bytes_per_s=((0, 2, 0), (2, 0, 4), (0, 4, 0)), latency_s=1))
     assert pairs.seconds("send", 8.0, (0, 1)) == 5
     assert pairs.seconds("send", 8.0, (0, 2)) == 6  # the widest path, of two links
+
+
+def test_an_all_to_all_on_two_levels_by_hand() -> None:
+    """16 ranks on two nodes of 8: each sends 7 of 16 parts inside its node, 8 of 16 to the other one."""
+    network = Levels((Tier(8, 400e9, 1e-6), Tier(64, 50e9, 5e-6)))
+    expected = 7 / 16 * 1e9 / 400e9 + 7e-6 + 8 / 16 * 1e9 / 50e9 + 8 * 5e-6
+    assert network.seconds("all_to_all", 1e9, Group(16, 1)) == pytest.approx(expected)
+    apart = 15 / 16 * 1e9 / 50e9 + 15 * 5e-6  # one rank on a node, as folded behind experts of 8 slices
+    wide = Levels((Tier(8, 400e9, 1e-6), Tier(256, 50e9, 5e-6)))
+    assert wide.seconds("all_to_all", 1e9, Group(16, 8)) == pytest.approx(apart)
