@@ -124,7 +124,7 @@ class Layout:
     @property
     def modules(self) -> frozenset[Module]:
         """Modules that run forward again alone, where recomputation is given by these."""
-        return frozenset(module for module in MODULES if module in self.recompute.split("+"))
+        return modules_of(self.recompute)
 
     @classmethod
     def of_key(cls, key: str) -> Self:
@@ -197,6 +197,11 @@ class Layout:
             )
         if not 0 < self.load < inf:
             raise PhazeError(f"load must be a number > 0, got {self.load:g}")
+
+
+def modules_of(recompute: Recompute) -> frozenset[Module]:
+    """Modules that a recomputation names."""
+    return frozenset(module for module in MODULES if module in recompute.split("+"))
 
 
 def recompute_of(text: str) -> Recompute:

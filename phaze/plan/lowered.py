@@ -8,7 +8,7 @@ input (Korthikanti et al. 2023, Section 4.2.2).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -22,13 +22,14 @@ from phaze.cost.network.dispatch import Routing, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
-from phaze.layout import Axis, Layout, Recompute
+from phaze.layout import RECOMPUTES, Axis, Layout, Recompute, modules_of
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
 from phaze.spec.system import AttentionSpeed, Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.workload.operators import Operator, Part
+from phaze.workload.primitives import Region
 from phaze.workload.workload import DIRECTIONS, Layer, Workload
 
 TECHNOLOGY = "22nm"
@@ -45,8 +46,9 @@ BACKWARD_PRODUCTS = 2.5
 STEPS, STEPS_BYTES = 5, 9.0
 """Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
 scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
-GATED = {"mul", "silu", "gelu"}
-"""Kinds of a gated activation: a product with an activation of another product's result."""
+STATISTIC = 4
+"""Bytes of the log-sum-exp of a row of scores."""
+SCAN: frozenset[Region] = frozenset({"scan"})
 KEPT = ("embedding", "head")
 """Layers that are never recomputed."""
 
@@ -97,6 +99,8 @@ class LayerCost:
     """Of the backward pass the products that make gradients of weights."""
     repeated_bytes: float
     """Activations that selective recomputation makes again."""
+    regions_s: Callable[[frozenset[Region]], Floats]
+    """Time of the forward pass of what is part of some regions, (limits,)."""
     exchanged_s: tuple[float, float] = (0.0, 0.0)
     """Of the forward and the backward pass, the exchange of rows for experts."""
 
@@ -114,7 +118,9 @@ class LayerCost:
         """Seconds of what runs forward again before the backward pass, (limits,)."""
         if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
-        return self.forward_s if recompute == "full" else self.core_s
+        if recompute in RECOMPUTES:
+            return self.forward_s if recompute == "full" else self.core_s
+        return self.regions_s(modules_of(recompute))
 
     def kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
         """Bytes that the layer keeps of a microbatch, and those that it holds while it is at work: what it
@@ -125,7 +131,8 @@ class LayerCost:
             return layer.activation_bytes, gathered
         if recompute == "full":
             return layer.input_bytes, layer.activation_bytes + gathered
-        return layer.activation_bytes - self.repeated_bytes, self.repeated_bytes + gathered
+        again = self.repeated_bytes if recompute == "selective" else layer.freed_bytes(modules_of(recompute))
+        return layer.activation_bytes - again, again + gathered
 
 
 def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
@@ -155,18 +162,17 @@ def layer_costs(
         machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element), routing
     )
     cost = _with_flash_attention if flash else _plainly
-    layers = [_kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
+    layers = [_kept_by(machine.stack, layer) for layer in workload.layers]
     found = [replace(cost(layer, clocked), exchanged_s=_exchanged_s(layer, clocked)) for layer in layers]
     return {one.layer.name: one for one in found}
 
 
-def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
-    """Layer with the activations that a stack keeps: one kernel for a gated activation makes its first factor
-    again.
+def _kept_by(stack: Stack, layer: Layer) -> Layer:
+    """Layer with the activations that a stack keeps: kernels of scans make all inside again (Dao and Gu,
+    Mamba-2, ICML 2024), and one kernel for a gated activation its first factor.
     """
-    gates = [o.parts for o in layer.forward.operators if {"mul"} < {p.kind for p in o.parts} & GATED]
-    elements = sum(parts[0].elements for parts in gates) if stack.fused_gate else 0
-    return replace(layer, activation_bytes=layer.activation_bytes - layout.bytes_per_element * elements)
+    made_again: frozenset[Region] = frozenset({"scan", "gate"} if stack.fused_gate else {"scan"})
+    return layer.without(made_again)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +195,16 @@ class Clocked:
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
     """Cost of a layer whose kernels hand everything on through memory."""
+
+    def regions_s(regions: frozenset[Region]) -> Floats:
+        return _seconds(layer.forward_in(regions), clocked)[0]
+
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
         _seconds(operators, clocked) for operators in passes
     )
-    return LayerCost(layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes)
+    backward_s += regions_s(SCAN)
+    return LayerCost(layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes, regions_s)
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
@@ -201,11 +212,13 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
     2022).
 
     A causal mask leaves half of the scores; the backward pass makes them again, so that it has five products
-    for the two of the forward pass. Nothing of the core is kept.
+    for the two of the forward pass. Nothing of the core is kept but a number for each row of scores.
     """
     machine, layout = clocked.machine, clocked.layout
-    kept = replace(layer, activation_bytes=layer.activation_bytes - layer.attention_bytes, attention_bytes=0)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
+    rows = sum(part.batch * part.m for part in _first_products(core))
+    kept = layer.without(frozenset({"core_attn"}))
+    kept = replace(kept, activation_bytes=kept.activation_bytes + layer.statistics_bytes + STATISTIC * rows)
     work = sum(2.0 * p.batch * p.m * p.k * p.n for o in core for p in o.parts if p.kind == "matmul") / 2
     fused = np.zeros((2, len(KERNEL_LIMITS)))
     if core:
@@ -223,14 +236,30 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
             (layer.backward.operators, core_backward, fused[1]),
         )
     )
+
+    def regions_s(regions: frozenset[Region]) -> Floats:
+        operators = layer.forward_in(regions)
+        inside = fused[0] if set(core) & set(operators) else None
+        return _seconds(tuple(o for o in operators if o not in core), clocked, inside)[0]
+
+    backward_s += regions_s(SCAN)
     again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
-    if machine.stack.selective == "products" and core:
-        products = tuple(o for o in layer.forward.operators if o.core == "tensor" and o not in core)
+    if machine.stack.selective == "products" and layer.name not in KEPT:
+        products = tuple(o for o in _outside_scans(layer) if o.core == "tensor" and o not in core)
         again_s = forward_s - fused[0] - _seconds(products[::2], clocked)[0]
-        results = [part for o in (*products[::2], core[-1]) for part in o.parts if part.kind == "matmul"]
+        results = [part for o in (*products[::2], *core[-1:]) for part in o.parts if part.kind == "matmul"]
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
         again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
-    return LayerCost(kept, forward_s, backward_s, again_s, weight_s, again_bytes)
+    return LayerCost(kept, forward_s, backward_s, again_s, weight_s, again_bytes, regions_s)
+
+
+def _first_products(core: Sequence[Operator]) -> list[Part]:
+    """Products of queries and keys: of each pair of products in the core of attention the first."""
+    return [part for operator in core for part in operator.parts if part.kind == "matmul"][::2]
+
+
+def _outside_scans(layer: Layer) -> list[Operator]:
+    return [operator for operator in layer.forward.operators if not operator.regions & SCAN]
 
 
 def attention_speed(device: Device, stack: Stack) -> AttentionSpeed:
@@ -256,13 +285,12 @@ def _moves(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
     return stack.loss if "log_softmax" in kinds else stack.elementwise
 
 
-def _in_steps(kernels: Sequence[Kernel], stack: Stack) -> bool:
+def _in_steps(operators: Sequence[Operator], stack: Stack) -> bool:
     """Whether scores are scaled, masked and normalised by a kernel each: the fused kernel of a stack may need
     a multiple of so many heads, those of all samples of a microbatch.
     """
-    products = (part for kernel in kernels for part in kernel if part.kind == "matmul" and part.batch > 1)
-    scores = next(products, None)
-    return scores is not None and scores.batch * scores.m // scores.n % stack.fused_heads > 0
+    products = _first_products([operator for operator in operators if operator.attention])
+    return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])
 
 
 def _seconds(
@@ -276,7 +304,7 @@ def _seconds(
     stack = clocked.machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
-    in_steps = _in_steps(kernels, stack)
+    in_steps = _in_steps(operators, stack)
     if kernels:
         each = clocked.times.of(kernels)
         each[:, HBM] *= [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]

@@ -17,7 +17,7 @@ from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
-from phaze.workload.lower.memory import first_stashes
+from phaze.workload.lower.memory import kept_tensors, statistics_bytes
 from phaze.workload.lower.sharding import slice_model
 from phaze.workload.primitives import LayerGraph, ModelGraph, ParameterGroup
 from phaze.workload.workload import Layer, Workload, graph_table
@@ -92,9 +92,8 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
     parameters: Counter[ParameterGroup] = Counter()
     for primitive in layer.primitives:
         parameters[primitive.group] += primitive.parameters
-    core = {i for i, primitive in enumerate(layer.primitives) if primitive.attention}
-    core -= {x.source for primitive in layer.primitives if not primitive.attention for x in primitive.inputs}
-    kept = [stash for stashes in first_stashes(layer, width) for stash in stashes]
+    kept = kept_tensors(layer, width)
+    core = sum(one.nbytes for one in kept if "core_attn" in one.regions)
     return Layer(
         name=layer.name,
         forward=forward_pass(layer, groups, width),
@@ -105,7 +104,9 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
         parameter_bytes=parameters.total() * width,
         input_bytes=layer.input_elements * width,
         output_bytes=layer.output_elements * width,
-        activation_bytes=settings.activation_factor * sum(stash.nbytes for stash in kept),
-        attention_bytes=settings.activation_factor * sum(s.nbytes for s in kept if s.source in core),
+        activation_bytes=settings.activation_factor * sum(one.nbytes for one in kept),
+        attention_bytes=settings.activation_factor * core,
+        kept=kept,
+        statistics_bytes=statistics_bytes(layer),
         primitives=len(layer.primitives),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from phaze.layout import Axis
 from phaze.workload.kinds import COLLECTIVES
-from phaze.workload.primitives import Gemm, Primitive
+from phaze.workload.primitives import Gemm, Primitive, Region
 
 
 @dataclass(frozen=True, order=True)
@@ -47,14 +47,22 @@ def product(gemm: Gemm, role: str) -> Part:
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
-def collective(primitive: Primitive, role: str, bytes_per_element: int, kind: str) -> Part:
-    """Collective of a primitive in one pass; its data comes from HBM and goes back there."""
-    elements = max(primitive.elements, primitive.inputs[0].elements)
+def collectives(primitive: Primitive, role: str, bytes_per_element: int, kind: str) -> tuple[Part, ...]:
+    """Collective of a primitive in one pass, or the messages of a ring, in each of which a rank passes one
+    part on; the data comes from HBM and goes back there.
+    """
+    own = primitive.inputs[0].elements
+    elements = own if kind == "ring" else max(primitive.elements, own)
     size = elements * bytes_per_element
-    streamed = 2 * size
-    return Part(
-        kind, role, elements=elements, streamed_bytes=streamed, network_bytes=size, axis=primitive.axis
+    part = Part(
+        "send" if kind == "ring" else kind,
+        role,
+        elements=elements,
+        streamed_bytes=2 * size,
+        network_bytes=size,
+        axis=primitive.axis,
     )
+    return (part,) * (primitive.elements // own - 1 if kind == "ring" else 1)
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,8 @@ class Operator:
     """What this operator is the first to ask to be kept for the backward pass."""
     attention: bool = False
     """Whether it has part in the core of attention, see `Primitive`."""
+    regions: frozenset[Region] = field(default=frozenset(), compare=False)
+    """What all of it is part of, in the forward pass; no table has them."""
 
     @property
     def tensor_flops(self) -> int:

@@ -14,12 +14,16 @@ from functools import cached_property
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Axis
+from phaze.layout import Axis, Module
 from phaze.workload.kinds import KINDS, Kind
 
 ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
 """Parameters that are looked up, that an output shares with them and holds again, that only some tokens
 meet, and all others."""
+
+Region = Module | Literal["scan", "gate"]
+"""Primitives that may run forward again together: a module, a scan, whose kernels keep only what they read,
+or the activation of a gate, where one kernel makes it again."""
 
 INDEX_BYTES = 8
 """Size of a token id, a label, or an index into a table."""
@@ -82,9 +86,19 @@ class Primitive:
     """Group that the parameters belong to."""
     axis: Axis | Literal[""] = ""
     """Whose group a collective is of, see `Layout.group`; empty for anything else."""
-    attention: bool = False
-    """Whether it lies between queries, keys, values and what attention makes of them: what selective
-    recomputation runs again (Korthikanti et al. 2023, Section 5), and what FlashAttention fuses."""
+    regions: frozenset[Region] = frozenset()
+    """What it is part of."""
+    kept_bytes: int = 0
+    """Bytes kept beside tensors: of choices, and of what lies in memory with a piece that is kept."""
+    times: int = 1
+    """How often its keys count on every element."""
+
+    @property
+    def attention(self) -> bool:
+        """Whether it lies between queries, keys, values and what attention makes of them: what selective
+        recomputation runs again (Korthikanti et al. 2023, Section 5), and what FlashAttention fuses.
+        """
+        return "core_attn" in self.regions
 
     @property
     def traits(self) -> Kind:
@@ -145,12 +159,18 @@ class LayerBuilder:
         constant_bytes: int = 0,
         group: ParameterGroup = "dense",
         axis: Axis | Literal[""] = "",
+        kept_bytes: int = 0,
+        times: int = 1,
     ) -> Tensor:
         """Append a primitive and return its output, by default as large as its first input."""
         if elements is None:
             elements = inputs[0].elements if gemm is None else gemm.result_elements
         self._primitives.append(
-            Primitive(name, kind, inputs, elements, gemm, parameters, constant_bytes, group, axis)
+            Primitive(
+                *(name, kind, inputs, elements, gemm, parameters, constant_bytes, group, axis),
+                kept_bytes=kept_bytes,
+                times=times,
+            )
         )
         return Tensor(len(self._primitives) - 1, elements)
 
@@ -163,14 +183,24 @@ class LayerBuilder:
         y = self.add("matmul", name, x, gemm=gemm, parameters=parameters, group=group)
         return self.bias(name, y, wide) if bias else y
 
-    def bias(self, name: str, x: Tensor, wide: int) -> Tensor:
+    def bias(self, name: str, x: Tensor, wide: int, group: ParameterGroup = "dense") -> Tensor:
         """Append the addition of a bias."""
-        return self.add("bias", f"{name}_bias", x, parameters=wide)
+        return self.add("bias", f"{name}_bias", x, parameters=wide, group=group)
+
+    @property
+    def count(self) -> int:
+        """Number of primitives so far."""
+        return len(self._primitives)
+
+    def mark(self, region: Region, first: int, end: int | None = None) -> None:
+        """Mark the primitives from a number on, to the last one or before another, as part of a region."""
+        for index in range(first, self.count if end is None else end):
+            own = self._primitives[index]
+            self._primitives[index] = replace(own, regions=own.regions | {region})
 
     def attend(self, first: Tensor, last: Tensor) -> None:
         """Mark the primitives between two outputs, both included, as the core of attention."""
-        for index in range(first.source, last.source + 1):
-            self._primitives[index] = replace(self._primitives[index], attention=True)
+        self.mark("core_attn", first.source, last.source + 1)
 
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
         """Append a dropout, unless it drops nothing."""

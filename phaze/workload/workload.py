@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
@@ -18,8 +18,9 @@ import pandas as pd
 from phaze import tables
 from phaze.layout import Axis, Layout
 from phaze.tables.columns import layout_of
+from phaze.workload.lower.memory import Kept
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
-from phaze.workload.primitives import LayerRun, ParameterGroup
+from phaze.workload.primitives import LayerRun, ParameterGroup, Region
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
@@ -62,6 +63,10 @@ class Layer:
     """What of it is inside the core of attention."""
     primitives: int
     """Operators of the forward pass before fusion."""
+    kept: tuple[Kept, ...] = field(default=(), compare=False)
+    """Of what the activations consist; no table has it."""
+    statistics_bytes: int = field(default=0, compare=False)
+    """Kept beside them where norms and attention are fused kernels, of every row; no table has them."""
 
     @property
     def parameters(self) -> int:
@@ -79,6 +84,21 @@ class Layer:
         """Operators of a pass."""
         return self.forward if direction == "forward" else self.backward
 
+    def forward_in(self, regions: frozenset[Region]) -> tuple[Operator, ...]:
+        """Operators of the forward pass that are part of some regions."""
+        return tuple(operator for operator in self.forward.operators if operator.regions & regions)
+
+    def freed_bytes(self, regions: frozenset[Region]) -> int:
+        """Bytes that are not kept where some regions run forward again."""
+        return sum(one.nbytes for one in self.kept if one.regions & regions)
+
+    def without(self, regions: frozenset[Region]) -> Self:
+        """Layer whose kernels make again what some regions would keep."""
+        kept = tuple(one for one in self.kept if not one.regions & regions)
+        core = sum(one.nbytes for one in kept if "core_attn" in one.regions)
+        total = self.activation_bytes - self.freed_bytes(regions)
+        return replace(self, kept=kept, activation_bytes=total, attention_bytes=core)
+
     def attention(self, direction: Direction) -> tuple[Operator, ...]:
         """Operators between queries, keys, values and what attention makes of them."""
         return tuple(operator for operator in self.pass_of(direction).operators if operator.attention)
@@ -90,8 +110,12 @@ class Layer:
 
     @property
     def gathered_bytes(self) -> int:
-        """Keys and values of the whole sequence, which context-parallel ranks gather in both passes."""
-        return sum(one.nbytes for one in self.collectives("forward") if one.axis == "cp")
+        """Keys and values of others, which context-parallel ranks gather in both passes: of the whole
+        sequence, or in a ring of the part at work and of the next one.
+        """
+        moved = [operator.parts for operator in self.forward.operators if operator.core == "network"]
+        times = {"all_gather": 1, "send": 2}
+        return sum(times.get(one.kind, 0) * one.network_bytes for one, *_ in moved if one.axis == "cp")
 
 
 @dataclass(frozen=True)
@@ -264,5 +288,9 @@ def _read_layer(row: pd.Series, passes: Mapping[tuple[str, str], LayerPass]) -> 
         backward=passes[name, "backward"],
         groups={group: number for group, number in groups.items() if number},
         primitives=int(row["operators"]),
-        **{key: float(row[key]) for key in KEPT},
+        parameter_bytes=float(row["parameter_bytes"]),
+        input_bytes=float(row["input_bytes"]),
+        output_bytes=float(row["output_bytes"]),
+        activation_bytes=float(row["activation_bytes"]),
+        attention_bytes=float(row["attention_bytes"]),
     )

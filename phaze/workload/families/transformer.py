@@ -1,9 +1,16 @@
-"""The distinct layers of a transformer as primitive operators: embedding, block, head."""
+"""The distinct layers of a transformer as primitive operators: embedding, blocks by kind, head."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from phaze.spec.blocks import Attention, Block
+from phaze.spec.scans import Mamba
+from phaze.workload.families.attention import attention
+from phaze.workload.families.feed_forward import dense_network, mixture
+from phaze.workload.families.scans import delta_net, mamba
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import (
     INDEX_BYTES,
@@ -18,11 +25,17 @@ from phaze.workload.primitives import (
 
 
 def transformer_graph(part: ModelSlice) -> ModelGraph:
-    """Embedding, blocks and head; a model without head may end with its blocks."""
-    layers = (embedding_layer(part), block_layer(part), head_layer(part))
+    """Embedding, blocks, layers that predict tokens further on, and head; a model without head may end with
+    its blocks.
+    """
+    model = part.model
+    blocks = (block_layer(part, kind, block) for kind, block in model.blocks.items())
+    further = [further_layer(part)] if model.mtp and model.head != "none" else []
+    layers = (embedding_layer(part), *blocks, *further, head_layer(part))
     kept = tuple(layer for layer in layers if layer.primitives)
-    counts = {"block": part.model.layers}
-    return ModelGraph(kept, tuple(LayerRun(layer.name, counts.get(layer.name, 1)) for layer in kept))
+    runs = (("embedding", 1), *model.runs, ("mtp", model.mtp), ("head", 1))
+    names = {layer.name for layer in kept}
+    return ModelGraph(kept, tuple(LayerRun(name, count) for name, count in runs if name in names))
 
 
 def embedding_layer(part: ModelSlice) -> LayerGraph:
@@ -52,7 +65,14 @@ def embedding_layer(part: ModelSlice) -> LayerGraph:
     return layer.finish("embedding", part.hidden_elements)
 
 
-def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) -> Tensor:
+def _lookup(
+    layer: LayerBuilder,
+    name: str,
+    tokens: int,
+    width: int,
+    rows: int,
+    group: ParameterGroup = "embedding",
+) -> Tensor:
     """Append an embedding lookup for every token; every slice of a word embedding makes the whole tensor."""
     return layer.add(
         "lookup",
@@ -60,33 +80,76 @@ def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) 
         elements=tokens * width,
         parameters=rows * width,
         constant_bytes=tokens * INDEX_BYTES,
-        group="embedding",
+        group=group,
     )
 
 
-def block_layer(part: ModelSlice) -> LayerGraph:
-    """Transformer block: attention and feed-forward network, each with norm and residual sum."""
+def block_layer(part: ModelSlice, kind: str, block: Block) -> LayerGraph:
+    """Block: what mixes tokens and what works on each, each with norm and residual sum."""
     layer = LayerBuilder(part.hidden_elements)
-    x = _residual(layer, "attention", part, layer.input)
-    _residual(layer, "feed_forward", part, x)
-    return layer.finish("block", part.hidden_elements)
+    _block(layer, part, block, layer.input)
+    return layer.finish(kind, part.hidden_elements)
 
 
-def _residual(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append x + f(norm(x)) or norm(x + f(x)); a row-cut matrix has bias and dropout after the sum."""
-    model = part.model
-    inner = _attention if name == "attention" else _feed_forward
-    bias = model.attention_bias if name == "attention" else model.feed_forward_bias
-    pre = model.norm_position == "pre"
-    y = _norm(layer, f"{name}_norm", part, x) if pre else x
-    y = part.enter(layer, name, y)
-    y = inner(layer, part, y)
-    y = part.leave(layer, f"{name}_out", y)
+def _block(layer: LayerBuilder, part: ModelSlice, block: Block, x: Tensor) -> Tensor:
+    own = block.mixer
+    if isinstance(own, Attention):
+        apart = own.latent is not None
+        x = _residual(
+            layer, "attention", part, x, partial(attention, own=own), bias=own.output_bias, apart=apart
+        )
+    elif own is not None:
+        mixer = partial(mamba, own=own) if isinstance(own, Mamba) else partial(delta_net, own=own)
+        x = _residual(layer, "scan", part, x, mixer, bias=isinstance(own, Mamba) and own.bias)
+    if block.feed_forward and block.experts:
+        return _residual(layer, "feed_forward", part, x, partial(_both, block=block, stream=x))
+    if block.feed_forward:
+        network = partial(dense_network, own=block.feed_forward)
+        return _residual(layer, "feed_forward", part, x, network, bias=block.feed_forward.bias)
+    if block.experts:
+        return _residual(layer, "experts", part, x, partial(mixture, own=block.experts), apart=True)
+    return x
+
+
+def _both(layer: LayerBuilder, part: ModelSlice, x: Tensor, block: Block, stream: Tensor) -> Tensor:
+    """Append a dense network and a mixture of experts beside each other, each with its norms (Gemma 4)."""
+    assert block.feed_forward is not None
+    assert block.experts is not None
+    y = dense_network(layer, part, own=block.feed_forward, x=x)
+    y = _norm(layer, "dense_out_norm", part, y)
+    rows = _norm(layer, "experts_norm", part, stream)
+    rows = mixture(layer, part, own=block.experts, x=rows)
+    return layer.add("add", "networks_add", y, _norm(layer, "experts_out_norm", part, rows))
+
+
+def _residual(
+    layer: LayerBuilder,
+    name: str,
+    part: ModelSlice,
+    x: Tensor,
+    inner: Callable[..., Tensor],
+    *,
+    bias: bool = False,
+    apart: bool = False,
+) -> Tensor:
+    """Append x + f(norm(x)) or norm(x + f(x)); a row-cut matrix has bias and dropout after the sum.
+
+    `apart` says that the norm is a kernel of its own, where it is fused with the one product that reads it
+    otherwise (Transformer Engine): then it may run forward again alone.
+    """
+    model, y, first = part.model, x, layer.count
+    if model.norm_position != "post":
+        y = _norm(layer, f"{name}_norm", part, x)
+        if apart:
+            layer.mark("layernorm", first)
+    y = inner(layer, part, x=y)
     if bias:
         y = layer.bias(f"{name}_out", y, model.hidden)
+    if model.norm_position == "both":
+        y = _norm(layer, f"{name}_out_norm", part, y)
     y = layer.dropout(name, y, model.residual_dropout)
     y = layer.add("add", f"{name}_add", y, x)
-    return y if pre else _norm(layer, f"{name}_norm", part, y)
+    return _norm(layer, f"{name}_norm", part, y) if model.norm_position == "post" else y
 
 
 def _norm(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int = 0) -> Tensor:
@@ -95,82 +158,27 @@ def _norm(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: in
     )
 
 
-def _attention(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append attention up to the output matrix (its bias comes after the all-reduce)."""
-    q, k, v = _projections(layer, part, x)
-    k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
-    scores, probabilities = _probabilities(layer, part, q, k)
-    group = part.heads // part.kv_heads
-    batch = part.microbatch * part.kv_heads
-    gemm = Gemm(batch, group * part.own_sequence, part.sequence, part.model.head_width)
-    y = layer.add("matmul", "context", probabilities, v, gemm=gemm)
-    layer.attend(scores, y)
-    y = layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
-    return layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
+def further_layer(part: ModelSlice) -> LayerGraph:
+    """Layer that predicts a token further on: the stream so far and the embedding of the next token, joined
+    by a matrix, then a block, and logits of the head (DeepSeek-AI 2024, V3, Section 2.2).
 
-
-def _projections(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Append queries, keys and values by heads, from one matrix or three."""
-    model = part.model
-    heads = {"query": part.heads, "key": part.kv_heads, "value": part.kv_heads}
-    widths = {name: number * model.head_width for name, number in heads.items()}
-    if part.shares_heads:
-        flat = [_gathered(layer, name, part, x, wide) for name, wide in widths.items()]
-    elif model.fused_qkv:
-        y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=model.attention_bias)
-        y = layer.add("split", "qkv_split", y)
-        flat = [replace(y, elements=part.tokens * wide, piece=i) for i, wide in enumerate(widths.values())]
-    else:
-        flat = [layer.dense(n, x, part.tokens, wide, bias=model.attention_bias) for n, wide in widths.items()]
-    q, k, v = (layer.by_heads(name, y) for name, y in zip(widths, flat, strict=True))
-    if model.positions == "rotary":
-        q, k = (_rotary(layer, name, part, y) for name, y in (("query", q), ("key", k)))
-    return q, k, v
-
-
-def _gathered(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, own: int) -> Tensor:
-    """Append a share of the queries, keys or values, gather those of all slices, and take those of own heads.
-
-    So Megatron-Core has it where slices share heads of keys and values (`SelfAttention`, version 0.16.1):
-    shares of the matrices are cut evenly, and none has a whole head.
+    It hands the stream so far on. Its table is a copy of the embedding, unless the head has one; the head's
+    matrix is on the same stage (Megatron-Core, `MultiTokenPredictionLayer`).
     """
-    model, tp = part.model, part.layout.tp
-    wide = model.query_width if name == "query" else model.kv_width
-    share = layer.dense(name, x, part.tokens, wide // tp, bias=model.attention_bias)
-    whole = layer.add(
-        "all_gather", f"{name}_heads_all_gather", share, elements=share.elements * tp, axis="tp"
-    )
-    return layer.add("select", f"{name}_heads", whole, elements=part.tokens * own)
-
-
-def _rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append the rotary embedding, which reads a table of sines and one of cosines."""
-    table = 2 * part.own_sequence * part.model.head_width * part.bytes_per_element
-    return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
-
-
-def _probabilities(layer: LayerBuilder, part: ModelSlice, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Append scores and probabilities of attention; heads that share a key head are rows of one product."""
-    group = part.heads // part.kv_heads
-    batch = part.microbatch * part.kv_heads
-    gemm = Gemm(batch, group * part.own_sequence, part.model.head_width, part.sequence)
-    scores = layer.add("matmul", "scores", q, k, gemm=gemm)
-    y = layer.add("scale", "scores_scale", scores)
-    mask = part.sequence * (part.own_sequence if part.model.causal else part.microbatch)
-    y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
-    y = layer.add("softmax", "softmax", y)
-    return scores, layer.dropout("softmax", y, part.model.attention_dropout)
-
-
-def _feed_forward(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append the feed-forward network up to its second matrix (its bias comes after the all-reduce)."""
-    model = part.model
-    y = layer.dense("feed_forward_in", x, part.tokens, part.feed_forward, bias=model.feed_forward_bias)
-    y = layer.add(model.activation, model.activation, y)
-    if model.gated:
-        up = layer.dense("feed_forward_up", x, part.tokens, part.feed_forward, bias=model.feed_forward_bias)
-        y = layer.add("mul", "feed_forward_gate", y, up)
-    return layer.dense("feed_forward_out", y, part.tokens, model.hidden, bias=False)
+    model, layer = part.model, LayerBuilder(part.hidden_elements)
+    rows = 0 if model.tied_embeddings else part.vocabulary
+    word = _lookup(layer, "word", part.tokens, model.word_width, rows, "tied")
+    word = part.leave(layer, "word", word)
+    pair = (_norm(layer, "word_norm", part, word), _norm(layer, "stream_norm", part, layer.input))
+    x = layer.add("rearrange", "join", *pair, elements=2 * part.hidden_elements)
+    x = part.enter(layer, "join", x)
+    x = layer.dense("join_matrix", x, part.tokens, model.hidden // part.layout.tp, bias=False)
+    x = part.gather_width(layer, "join", x)
+    x = _block(layer, part, model.blocks[model.mtp_kind], x)
+    x = _norm(layer, "final_norm", part, x)
+    loss = _cross_entropy(layer, part, _logits(layer, part, part.enter(layer, "logits", x), shared=True))
+    layer.add("select", "further_loss", layer.input, loss, elements=part.hidden_elements)
+    return layer.finish("mtp", part.hidden_elements)
 
 
 def head_layer(part: ModelSlice) -> LayerGraph:
@@ -206,11 +214,18 @@ def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
         x = _norm(layer, "transform_norm", part, x, model.word_width)
     elif model.projected:
         x = layer.dense("project_out", x, part.tokens, model.word_width, bias=False)
-    x = part.enter(layer, "logits", x)
+    return _cross_entropy(layer, part, _logits(layer, part, part.enter(layer, "logits", x)))
+
+
+def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = False) -> Tensor:
+    """Append the logits of the slice's vocabulary, with a matrix of their own unless it is shared."""
+    model = part.model
+    if shared:
+        gemm = Gemm(1, part.tokens, x.elements // part.tokens, part.vocabulary)
+        return layer.add("matmul", "logits", x, gemm=gemm)
     group: ParameterGroup = "tied" if model.tied_embeddings else "dense"
     bias = model.head == "masked-lm"
-    x = layer.dense("logits", x, part.tokens, part.vocabulary, bias=bias, group=group)
-    return _cross_entropy(layer, part, x)
+    return layer.dense("logits", x, part.tokens, part.vocabulary, bias=bias, group=group)
 
 
 def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Tensor:

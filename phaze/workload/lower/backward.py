@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from phaze.workload.kinds import BACKWARD
+from phaze.workload.kinds import BACKWARD, GATHERS
 from phaze.workload.lower.forward import entering, group_edges, group_name, vector_parts
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import Stash, stashes
-from phaze.workload.operators import Edge, LayerPass, Operator, Part, collective, product
+from phaze.workload.operators import Edge, LayerPass, Operator, Part, collectives, product
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive
 
 Form = Literal["paired", "split", "data"]
@@ -131,8 +131,10 @@ class _Maker:
         primitive = self._primitive(index)
         if primitive.kind in BACKWARD:
             # Slices (tp) gather again beside a product; nothing hides gathering keys and values again.
-            kinds = (BACKWARD[primitive.kind], *[primitive.kind] * (primitive.axis == "cp"))
-            return tuple(collective(primitive, "backward", self._width, kind) for kind in kinds)
+            again = primitive.axis == "cp" and primitive.kind in GATHERS
+            kinds = (BACKWARD[primitive.kind], *[primitive.kind] * again)
+            found = [collectives(primitive, "backward", self._width, kind) for kind in kinds]
+            return tuple(part for parts in found for part in parts)
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)

@@ -8,11 +8,13 @@ result stands for the operator's output, which is of the same size.
 
 from __future__ import annotations
 
-from phaze.workload.kinds import COLLECTIVES
+from collections.abc import Sequence
+
+from phaze.workload.kinds import COLLECTIVES, GATHERS
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import MASK, Stash, first_stashes, stored
-from phaze.workload.operators import Edge, LayerPass, Operator, Part, collective, product
-from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor
+from phaze.workload.operators import Edge, LayerPass, Operator, Part, collectives, product
+from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tensor
 
 
 def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> LayerPass:
@@ -47,6 +49,12 @@ def group_name(layer: LayerGraph, group: Group) -> str:
     return "+".join(work or [primitive.name for primitive in primitives])
 
 
+def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
+    """Regions that hold all that an operator does."""
+    work = [primitive.regions for primitive in members if primitive.traits.role != "view"]
+    return frozenset.intersection(*work) if work else frozenset()
+
+
 def _operator(
     layer: LayerGraph, group: Group, kept: tuple[tuple[Stash, ...], ...], bytes_per_element: int
 ) -> Operator:
@@ -60,6 +68,7 @@ def _operator(
         output_bytes=members[-1].elements * bytes_per_element,
         stashed_bytes=sum(stash.nbytes for index in group for stash in kept[index]),
         attention=any(p.attention for p in members),
+        regions=shared_regions(members),
     )
 
 
@@ -70,8 +79,8 @@ def _parts(
     primitive = layer.primitives[index]
     if primitive.gemm is not None:
         return (product(primitive.gemm, "forward"),)
-    if primitive.kind in COLLECTIVES:
-        return (collective(primitive, "forward", bytes_per_element, primitive.kind),)
+    if primitive.kind in COLLECTIVES or primitive.kind in GATHERS:
+        return collectives(primitive, "forward", bytes_per_element, primitive.kind)
     keys = primitive.traits.forward
     if not keys:
         return ()
@@ -85,7 +94,7 @@ def vector_parts(
     """One part for each key of the cycle table; what only moves data takes traffic, no arithmetic."""
     traits = primitive.traits
     each = primitive.inputs[0].elements if traits.per_input else primitive.elements
-    elements = 0 if role in traits.idle else each
+    elements = 0 if role in traits.idle else each * primitive.times
     return tuple(
         Part(key, role, elements=elements, streamed_bytes=streamed_bytes if first else 0)
         for key, first in zip(keys, [True] + [False] * len(keys), strict=False)

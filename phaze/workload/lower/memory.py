@@ -10,9 +10,11 @@ and so are token ids and labels, which are input.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor
+from phaze.workload.kinds import GATHERS
+from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tensor
 
 MASK = -2
 """Piece of a stash that is a dropout mask, not a tensor."""
@@ -29,12 +31,28 @@ class Stash:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Bytes of a tensor that the forward pass keeps, and what frees them by running forward again."""
+
+    nbytes: int
+    regions: frozenset[Region]
+
+
+OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
+"""Modules that also make again what they hand on (Megatron-Core, `CheckpointWithoutOutput`)."""
+GATED = ("silu", "gelu")
+"""Kinds of activations that multiply another product's result."""
+SINGLE = 4
+"""Bytes of a statistic."""
+
+
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
     """Tensor behind any views: what really lies in memory."""
     while tensor.source != INPUT:
         view = layer.primitives[tensor.source]
         # Of a gathered tensor only the slice's own share is kept; the backward pass gathers it again.
-        gathered = view.kind == "all_gather"
+        gathered = view.kind in GATHERS
         is_alias = view.traits.role == "view" or view.kind == "copy"
         if not gathered and not (is_alias and tensor.elements == view.inputs[0].elements):
             break
@@ -67,3 +85,39 @@ def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stas
         seen.update(new)
         found.append(new)
     return tuple(found)
+
+
+def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
+    """What a layer keeps, each tensor once."""
+    found = []
+    for primitive, new in zip(layer.primitives, first_stashes(layer, bytes_per_element), strict=True):
+        found += [Kept(stash.nbytes, _freeing(layer, stash)) for stash in new]
+        found += [Kept(primitive.kept_bytes, primitive.regions - OUTPUTS)] if primitive.kept_bytes else []
+    return tuple(found)
+
+
+def statistics_bytes(layer: LayerGraph) -> int:
+    """Bytes of the statistics that fused kernels of norms keep, one or two numbers a row."""
+    found = ((p.traits.statistics, p.elements, p.parameters) for p in layer.primitives)
+    return SINGLE * sum(each * (elements * each // scales) for each, elements, scales in found if each)
+
+
+def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
+    """Regions that make a tensor again: those it is made in, unless it is only handed on."""
+    if stash.source == INPUT:
+        return frozenset()
+    source = layer.primitives[stash.source]
+    readers = list(_readers(layer, stash.source))
+    inside = frozenset.intersection(source.regions, *(reader.regions for reader in readers))
+    gate = source.kind in GATED and {reader.kind for reader in readers} == {"mul"}
+    return inside | source.regions & OUTPUTS | (frozenset({"gate"}) if gate else frozenset())
+
+
+def _readers(layer: LayerGraph, source: int) -> Iterator[Primitive]:
+    """Who reads a tensor, behind any views."""
+    for index, _ in layer.readers()[source]:
+        primitive = layer.primitives[index]
+        if primitive.traits.role == "view":
+            yield from _readers(layer, index)
+        else:
+            yield primitive

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.spec.blocks import Attention, Block
 from phaze.spec.model import Model
+from phaze.spec.scans import DeltaNet, Mamba
 from phaze.workload.primitives import LayerBuilder, Tensor
 
 
@@ -62,24 +64,9 @@ class ModelSlice:
         return self.tokens // self.layout.tp if self.layout.cuts_sequence else self.tokens
 
     @property
-    def heads(self) -> int:
-        """Query heads of the slice."""
-        return self.model.heads // self.layout.tp
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values of the slice; one where several slices share a head."""
-        return max(self.model.kv_heads // self.layout.tp, 1)
-
-    @property
-    def shares_heads(self) -> bool:
-        """Whether several slices need the same head of keys and values."""
-        return self.layout.tp > self.model.kv_heads
-
-    @property
-    def feed_forward(self) -> int:
-        """Slice's width of the feed-forward network."""
-        return self.model.feed_forward // self.layout.tp
+    def repeats_tokens(self) -> bool:
+        """Whether all slices hold the same tokens between layers."""
+        return self.layout.tp > 1 and not self.layout.cuts_sequence
 
     @property
     def vocabulary(self) -> int:
@@ -110,12 +97,61 @@ class ModelSlice:
         """Sum a tensor over the slices: an all-reduce forward, nothing to do backward (g)."""
         return layer.add("all_reduce", f"{name}_all_reduce", x, axis="tp") if self.layout.tp > 1 else x
 
+    def gather_width(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
+        """Gather the columns that slices have of a tensor, and take a slice's own tokens of it."""
+        if self.layout.tp == 1:
+            return x
+        whole = x.elements * self.layout.tp
+        y = layer.add("all_gather", f"{name}_columns_all_gather", x, elements=whole, axis="tp")
+        return layer.add("select", f"{name}_columns", y, elements=self.hidden_elements)
+
     def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Hand keys or values of the whole sequence to the queries of every part of it."""
         cp = self.layout.cp
         if cp == 1:
             return x
-        return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * cp, axis="cp")
+        kind = "ring" if self.layout.cp_kind == "p2p" else "all_gather"
+        return layer.add(kind, f"{name}_{kind}", x, elements=x.elements * cp, axis="cp")
+
+    def exchange(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
+        """Give parts of sequences for all heads for whole sequences of a share of the heads, or back."""
+        return layer.add("all_to_all", f"{name}_all_to_all", x, axis="cp") if self.layout.cp > 1 else x
+
+
+def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
+    """Sizes of a block that t must divide. Where slices share heads of keys and values, their width."""
+    sizes, own = {}, block.mixer
+    if isinstance(own, Attention):
+        shared = tp % own.kv_heads == 0 and own.kv_width % tp == 0
+        sizes = {"heads": own.heads, "key_value_heads": tp if shared else own.kv_heads}
+    elif isinstance(own, Mamba):
+        sizes = {"mamba.heads": own.heads, "mamba.groups": own.groups}
+    elif isinstance(own, DeltaNet):
+        sizes = {"delta.key_heads": own.key_heads}
+    return sizes | ({"feed_forward": block.feed_forward.width} if block.feed_forward else {})
+
+
+def _exchanged_heads(block: Block, layout: Layout) -> dict[str, int]:
+    """Numbers of heads that c must divide, where context parallel ranks exchange them."""
+    own, tp = block.mixer, layout.tp
+    if isinstance(own, Attention) and layout.cp_kind == "a2a":
+        return {"heads / tp": own.heads // tp}
+    if isinstance(own, Mamba):
+        return {"mamba.heads / tp": own.heads // tp, "mamba.groups / tp": own.groups // tp}
+    return {"delta.key_heads / tp": own.key_heads // tp} if isinstance(own, DeltaNet) else {}
+
+
+def _check_block(model: Model, block: Block, layout: Layout) -> None:
+    """Raise PhazeError where t or c does not divide what it cuts in a block."""
+    where = f"model {model.name}"
+    for key, size in _cut_sizes(block, layout.tp).items():
+        if layout.tp < 1 or size % layout.tp:
+            raise PhazeError(
+                f"{where}: tensor: {layout.tp} must be > 0 and divide {key} {size} of model {model.name}"
+            )
+    for key, size in _exchanged_heads(block, layout).items():
+        if size % layout.cp:
+            raise PhazeError(f"{where}: cp: {layout.cp} must divide {key} {size}")
 
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:
@@ -123,12 +159,8 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     positions are missing. Of key-value heads t may also be a multiple.
     """
     where = f"model {model.name}"
-    of_today = model.experts or model.latent or model.mtp or model.sinks or model.attention_gate
-    if tuple(model.blocks) != ("block",) or of_today or model.qk_norm != "none":
-        raise PhazeError(f"{where}: only equal blocks of attention and a dense network have operators yet")
-    even = (model.heads, model.kv_width, model.feed_forward)
-    if layout.tp % model.kv_heads or any(size % layout.tp for size in even):
-        model.check_tensor_width(layout.tp, where)
+    for block in model.blocks.values():
+        _check_block(model, block, layout)
     model.check_sequence(sequence, where)
     if layout.cp > 1 and sequence % (2 * layout.cp):
         raise PhazeError(f"{where}: 2 * cp must divide the sequence {sequence}, got {2 * layout.cp}")

@@ -74,7 +74,7 @@ def test_sequence_parallelism_cuts_what_is_not_cut_by_heads() -> None:
 def test_the_attention_core_keeps_five_bytes_a_score() -> None:
     """Selective recomputation saves 5as/h of a block (Korthikanti et al. 2023, Section 5)."""
     part = slice_of("megatron-gpt-2.5b", 2)
-    assert block().attention_bytes == 5 * part.heads * part.sequence**2 * part.microbatch
+    assert block().attention_bytes == 5 * part.model.heads // 2 * part.sequence**2 * part.microbatch
     assert [operator.name for operator in block().attention("backward")] == [
         f"{operator.name}.backward" for operator in reversed(block().attention("forward"))
     ]

@@ -1,0 +1,228 @@
+"""Attention with heads of its own, grouped, in windows or chunks, or from one narrow vector a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phaze.spec.blocks import Attention, Indexer, Latent
+from phaze.workload.lower.sharding import ModelSlice
+from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of a slice between queries, keys, values and what attention makes of them."""
+
+    heads: int
+    kv_heads: int
+    size: int
+    """Width of a head of queries and keys."""
+    value_size: int
+    keys: int
+    """Keys that a query meets in blocks of queries, of which a causal mask leaves half: all of a sequence of
+    s, about 2w in windows of w tokens, a chunk."""
+
+
+def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) -> Tensor:
+    """Append attention with the output matrix (whose bias comes after the sum of slices)."""
+    tp, keys = part.layout.tp, round(2 * own.attended(part.sequence, causal=True))
+    kv_heads = max(own.kv_heads // tp, 1)
+    heads = Heads(own.heads // tp, kv_heads, own.query_size, own.value_size, keys)
+    gate = None
+    if own.latent is not None:
+        q, k, v = _latent_projections(layer, part, own, own.latent, x)
+    else:
+        x = part.enter(layer, "attention", x)
+        q, k, v = _projections(layer, part, own, heads, x)
+        if own.gate:
+            gate = layer.dense("attention_gate", x, part.tokens, q.elements // part.tokens, bias=own.bias)
+    y = attend(layer, part, own, heads, (q, k, v))
+    if gate is not None:
+        y = layer.add("mul", "attention_gated", y, layer.add("sigmoid", "attention_sigmoid", gate))
+    y = layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
+    return part.leave(layer, "attention_out", y)
+
+
+def attend(
+    layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """Append what is between queries, keys and values by heads and the results of all heads of a token."""
+    if part.layout.cp > 1 and part.layout.cp_kind == "a2a":
+        return _attend_whole(layer, part, own, heads, qkv)
+    q, k, v = qkv
+    k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
+    return _by_tokens(layer, _core(layer, part, own, heads, (q, k, v), part.own_sequence))
+
+
+def _attend_whole(
+    layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """Append attention to whole sequences with a share of the heads, and the exchanges before and after
+    (Jacobs et al. 2023, DeepSpeed Ulysses). Heads of keys and values are copied where they are too few.
+    """
+    cp = part.layout.cp
+    copies = max(cp // heads.kv_heads, 1)
+    sent = [
+        _copied(layer, name, x, times)
+        for name, x, times in zip(("query", "key", "value"), qkv, (1, copies, copies), strict=True)
+    ]
+    q, k, v = (layer.add("all_to_all", f"{name}_all_to_all", x, axis="cp") for name, x in sent)
+    share = replace(heads, heads=heads.heads // cp, kv_heads=heads.kv_heads * copies // cp)
+    y = _core(layer, part, own, share, (q, k, v), part.sequence)
+    # The kernel's backward pass needs its result, which is sent on.
+    y = layer.add(
+        "all_to_all", "context_all_to_all", y, axis="cp", kept_bytes=y.elements * part.bytes_per_element
+    )
+    return _by_tokens(layer, y)
+
+
+def _copied(layer: LayerBuilder, name: str, x: Tensor, times: int) -> tuple[str, Tensor]:
+    """Append copies of the heads of keys or values, as many as told."""
+    copied = layer.add("rearrange", f"{name}_copies", x, elements=x.elements * times) if times > 1 else x
+    return name, copied
+
+
+def _by_tokens(layer: LayerBuilder, y: Tensor) -> Tensor:
+    return layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
+
+
+def _core(
+    layer: LayerBuilder,
+    part: ModelSlice,
+    own: Attention,
+    heads: Heads,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    queries: int,
+) -> Tensor:
+    """Append scores, probabilities and context; heads that share a key head are rows of one product."""
+    (q, k, v), model = qkv, part.model
+    batch, rows = part.microbatch * heads.kv_heads, heads.heads // heads.kv_heads * queries
+    first = layer.count
+    scores = layer.add("matmul", "scores", q, k, gemm=Gemm(batch, rows, heads.size, heads.keys))
+    y = layer.add("scale", "scores_scale", scores)
+    mask = heads.keys * (queries if model.causal else part.microbatch)
+    y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
+    y = layer.add("softmax", "softmax", y, parameters=own.sinks * heads.heads)
+    y = layer.dropout("softmax", y, model.attention_dropout)
+    y = layer.add("matmul", "context", y, v, gemm=Gemm(batch, rows, heads.keys, heads.value_size))
+    layer.mark("core_attn", first)
+    return y
+
+
+def _projections(
+    layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, x: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Append queries, keys and values by heads, from one matrix or three."""
+    numbers = {"query": heads.heads, "key": heads.kv_heads, "value": heads.kv_heads}
+    widths = {name: number * heads.size for name, number in numbers.items()}
+    if own.shared_kv:
+        del widths["value"]
+    if part.layout.tp > own.key_value_heads:
+        flat = [_gathered(layer, name, part, own, x, wide) for name, wide in widths.items()]
+    elif part.model.fused_qkv:
+        y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=own.bias)
+        y = layer.add("split", "qkv_split", y)
+        flat = [replace(y, elements=part.tokens * wide, piece=i) for i, wide in enumerate(widths.values())]
+    else:
+        flat = [layer.dense(n, x, part.tokens, wide, bias=own.bias) for n, wide in widths.items()]
+    made = [layer.by_heads(name, y) for name, y in zip(widths, flat, strict=True)]
+    q, k, v = made[0], made[1], made[-1]
+    if own.qk_norm != "none":
+        scales = (heads.size, heads.size) if own.qk_norm == "heads" else (widths["query"], widths["key"])
+        q, k = (
+            layer.add("rms_norm", f"{name}_norm", y, parameters=wide)
+            for name, y, wide in (("query", q, scales[0]), ("key", k, scales[1]))
+        )
+    if part.model.positions == "rotary":
+        q, k = (rotary(layer, name, part, y, own.head_size) for name, y in (("query", q), ("key", k)))
+    return q, k, v
+
+
+def _gathered(
+    layer: LayerBuilder, name: str, part: ModelSlice, own: Attention, x: Tensor, wide: int
+) -> Tensor:
+    """Append a share of the queries, keys or values, gather those of all slices, and take those of own heads.
+
+    So Megatron-Core has it where slices share heads of keys and values (`SelfAttention`, version 0.16.1):
+    shares of the matrices are cut evenly, and none has a whole head.
+    """
+    tp = part.layout.tp
+    whole_width = own.query_width if name == "query" else own.kv_width
+    share = layer.dense(name, x, part.tokens, whole_width // tp, bias=own.bias)
+    whole = layer.add(
+        "all_gather", f"{name}_heads_all_gather", share, elements=share.elements * tp, axis="tp"
+    )
+    return layer.add("select", f"{name}_heads", whole, elements=part.tokens * wide)
+
+
+def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int) -> Tensor:
+    """Append the rotary embedding of heads so wide, which reads a table of sines and one of cosines."""
+    table = 2 * part.own_sequence * width * part.bytes_per_element
+    return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
+
+
+def _latent_projections(
+    layer: LayerBuilder, part: ModelSlice, own: Attention, latent: Latent, x: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Append queries, keys and values of all heads of a slice, from narrow vectors that every slice has.
+
+    The matrices that make these are whole on every slice, which makes those of its own tokens (Megatron-Core,
+    `MLASelfAttention`); kernels of the rotary embedding write whole queries and keys.
+    """
+    heads, tokens = own.heads // part.layout.tp, part.tokens
+    ranks = latent.kv_rank + latent.rope_size
+    low = x
+    if latent.query_rank:
+        low = layer.dense("query_down", x, part.own_tokens, latent.query_rank, bias=own.bias)
+        low = layer.add("rms_norm", "query_norm", low, parameters=latent.query_rank)
+    pair = layer.dense("key_value_down", x, part.own_tokens, ranks, bias=own.bias)
+    beside = part.own_tokens * latent.rope_size * part.bytes_per_element
+    pair = layer.add(
+        "split", "key_value_split", pair, kept_bytes=beside
+    )  # the norm's input lies in all of it
+    narrow = replace(pair, elements=part.own_tokens * latent.kv_rank)
+    narrow = layer.add("rms_norm", "key_value_norm", narrow, parameters=latent.kv_rank)
+    one = replace(pair, elements=part.own_tokens * latent.rope_size, piece=1)
+    if latent.index is not None:
+        _index(layer, part, latent, latent.index, low, x)
+    low = part.enter(layer, "query_up" if latent.query_rank else "attention", low)
+    narrow, one = (part.enter(layer, name, y) for name, y in (("key_value_up", narrow), ("key_rope", one)))
+    first = layer.count
+    q = layer.dense(
+        "query_up" if latent.query_rank else "query", low, tokens, heads * own.query_size, bias=False
+    )
+    q = rotary(layer, "query", part, q, latent.rope_size)
+    both = layer.dense(
+        "key_value_up", narrow, tokens, heads * (latent.nope_size + latent.value_size), bias=False
+    )
+    both = layer.add("split", "heads_split", both)
+    nope = replace(both, elements=tokens * heads * latent.nope_size)
+    one = rotary(layer, "key", part, one, latent.rope_size)
+    k = layer.add("rearrange", "key_heads", nope, one, elements=tokens * heads * own.query_size)
+    v = replace(both, elements=tokens * heads * latent.value_size, piece=1)
+    layer.mark("mla_up_proj", first)
+    return q, k, v
+
+
+def _index(
+    layer: LayerBuilder, part: ModelSlice, latent: Latent, own: Indexer, low: Tensor, x: Tensor
+) -> Tensor:
+    """Append the scores of all tokens before one by the indexer, whole on every slice for its own tokens, and
+    the choice of the best (DeepSeek-AI 2025, V3.2, Section 2.1).
+    """
+    tokens = part.own_tokens
+    q = layer.dense("index_query", low, tokens, own.heads * own.head_size, bias=False)
+    q = rotary(layer, "index_query", part, q, latent.rope_size)
+    k = layer.dense("index_key", x, tokens, own.head_size, bias=False)
+    k = layer.add("layer_norm", "index_key_norm", k, parameters=2 * own.head_size)
+    k = part.enter(layer, "index_key", rotary(layer, "index_key", part, k, latent.rope_size))
+    k = part.gather_context(layer, "index_key", k)
+    weights = layer.dense("index_weights", x, tokens, own.heads, bias=False)
+    own_rows = own.heads * tokens // part.microbatch
+    gemm = Gemm(part.microbatch, own_rows, own.head_size, part.sequence)
+    y = layer.add("matmul", "index_scores", q, k, gemm=gemm)
+    y = layer.add("relu", "index_relu", y)
+    y = layer.add(
+        "combine", "index_sum", layer.add("weigh", "index_weigh", y, weights), elements=tokens * part.sequence
+    )
+    return layer.add("top_k", "index_choice", y, elements=tokens * min(own.top, part.sequence))
