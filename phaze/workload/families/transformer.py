@@ -162,11 +162,12 @@ def further_layer(part: ModelSlice) -> LayerGraph:
     """Layer that predicts a token further on: the stream so far and the embedding of the next token, joined
     by a matrix, then a block, and logits of the head (DeepSeek-AI 2024, V3, Section 2.2).
 
-    It hands the stream so far on. Its table is a copy of the embedding, unless the head has one; the head's
-    matrix is on the same stage (Megatron-Core, `MultiTokenPredictionLayer`).
+    It hands the stream so far on. These layers share a copy of the embedding, of which each counts its part,
+    unless the head has one; the head's matrix is on the same stage (Megatron-Core,
+    `MultiTokenPredictionLayer`).
     """
     model, layer = part.model, LayerBuilder(part.hidden_elements)
-    rows = 0 if model.tied_embeddings else part.vocabulary
+    rows = 0 if model.tied_embeddings else -(-part.vocabulary // model.mtp)
     word = _lookup(layer, "word", part.tokens, model.word_width, rows, "tied")
     word = part.leave(layer, "word", word)
     pair = (_norm(layer, "word_norm", part, word), _norm(layer, "stream_norm", part, layer.input))
