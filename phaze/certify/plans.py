@@ -20,6 +20,7 @@ from phaze.base.progress import counted
 from phaze.base.units import GIB
 from phaze.certify.stage import EQUAL
 from phaze.layout import WIDTHS, Layout
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Lowerings
 from phaze.plan.lowered import load_machine, usable_gib
 from phaze.plan.plan import Machine
@@ -225,14 +226,15 @@ class PlanLot:
         runtime, model = self.pricer.runtime, self.pricer.task.model
         entries = model.layers + model.mtp + 2
         schedule = str(self.rng.choice(runtime.schedules)) if layout.pp > 1 else "1f1b"
-        most = max(entries // layout.pp, 2)
+        least, most = SCHEDULES[schedule].chunks
+        most = min(most, max(entries // layout.pp, 2))
         cut, recompute = (
             self.rng.choice(runtime.sequence_parallel),
             self.rng.choice(runtime.recomputes(model)),
         )
         found = replace(
             layout,
-            vp=int(self.rng.integers(2, most + 1)) if schedule == "interleaved" else 1,
+            vp=int(self.rng.integers(least, most + 1)) if most > 1 else 1,
             zero=self.rng.choice(runtime.zeros).item() if layout.dp * layout.cp > 1 else 0,
             sequence_parallel=bool(cut) and layout.tp > 1,
             recompute=recompute.item(),

@@ -10,6 +10,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.layout import MODULES, RECOMPUTES, WIDTHS, CpKind, Layout, Module, Recompute, Zero
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.model import Model
 from phaze.spec.system import Overlap
@@ -17,7 +18,7 @@ from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
 """Entries of a pipeline beside the layers: the embedding, and the head with its loss."""
-PIPELINED = ("interleaved", "gpipe", "zb-h1")
+PIPELINED = tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs and name != "1f1b")
 """Schedules that need a pipeline; without one all of them are 1f1b."""
 
 
@@ -148,6 +149,7 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         **{name: getattr(layout, name) for name in (*WIDTHS, "microbatch", "zero", "cp_kind")},
         "sequence_parallel": str(layout.sequence_parallel).lower(),
         "schedule": schedule,
+        "chunks": SCHEDULES[schedule].allowed_chunks,
         "recompute": layout.recompute,
         "experts": task.experts,
         "expert_width": model.experts.width if model.experts else 0,
@@ -176,7 +178,9 @@ def leaves_rest(number: int | Ints, by: Ints) -> Bools:
 
 
 def _virtual_stages(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    return (grid.vp > 1) ^ grid.under("interleaved")
+    least, most = np.array([SCHEDULES[name].chunks for name in grid.schedules])[grid.schedule].T
+    outside: Bools = (grid.vp < least) | (grid.vp > most)
+    return outside
 
 
 def _pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -243,7 +247,7 @@ EXPERT_SLICES = Rule(
 SCANS = Rule("scans", "heads and groups of scans must be multiples of tp, got {tp}", ("tp",), _scans)
 VIRTUAL_STAGES = Rule(
     "virtual stages",
-    "vp must be >= 2 under interleaved and 1 otherwise, got {vp} under {schedule}",
+    "vp must be {chunks} under {schedule}, got {vp}",
     ("schedule", "vp"),
     _virtual_stages,
 )

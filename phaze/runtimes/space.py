@@ -9,6 +9,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
@@ -44,7 +45,7 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
     Widths are divisors of the devices; vp goes up to one layer, the embedding or the head a virtual stage;
     microbatches are divisors of the global batch; experts fold into tp · cp · dp, etp is 1 or tp unless it is
     given. Left out is what is another layout under a second name: a schedule other than 1f1b without
-    pipeline, vp > 1 under another than interleaved, sequence parallelism of one slice, ZeRO of one rank,
+    pipeline, vp that the schedule does not allow, sequence parallelism of one slice, ZeRO of one rank,
     another exchange of one context-parallel rank. `fixed` gives values of columns, of those with words these.
     Raises PhazeError for a column or a value that there is not, and where nothing is left.
     """
@@ -170,14 +171,14 @@ def _experts(widths: Columns, runtime: Runtime, task: TrainingTask, given: Mappi
 
 
 def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
-    """Schedules that a pipeline can have, under interleaved with every number of virtual stages."""
+    """Schedules that a pipeline can have, each with every number of virtual stages that it allows."""
     ways = np.array(
         [
             (depth, place, vp)
             for depth in np.unique(pp)
             for place, name in enumerate(runtime.schedules)
             if depth > 1 or name not in PIPELINED
-            for vp in (range(2, entries // depth + 1) if name == "interleaved" else [1])
+            for vp in _virtual_stages(name, entries // depth)
         ],
         dtype=np.int64,
     ).reshape(-1, 3)
@@ -185,6 +186,12 @@ def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int
         ways = ways[ways[:, column] == given[name]] if name in given else ways
     first, last = (np.searchsorted(ways[:, 0], pp, side) for side in ("left", "right"))
     return _Choice({"schedule": ways[:, 1], "vp": ways[:, 2]}, first, last - first)
+
+
+def _virtual_stages(schedule: str, most: int) -> range:
+    """Virtual stages of a rank that a schedule allows, of which those of several are at most so many."""
+    least, allowed = SCHEDULES[schedule].chunks
+    return range(least, min(allowed, max(most, 1)) + 1)
 
 
 def _chosen(columns: Columns, choice: _Choice) -> Columns:

@@ -21,7 +21,6 @@ from phaze.runtimes.rules import (
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
-    WHOLE_GROUPS,
     Rule,
     Runtime,
     TrainingTask,
@@ -48,9 +47,16 @@ def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`ScheduleInterleaved1F1B` deals the microbatches to m // pp rounds of equal size."""
+    """`ScheduleInterleaved1F1B` and its kin deal the microbatches to m // pp rounds of equal size."""
     count = grid.microbatches(task.global_batch)
-    return grid.under("interleaved") & leaves_rest(count, np.maximum(1, count // grid.pp))
+    rounds = grid.under("interleaved", "interleaved-zb")
+    return rounds & leaves_rest(count, np.maximum(1, count // grid.pp))
+
+
+def _unfilled_stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`ScheduleDualPipeV` refuses fewer microbatches than stages."""
+    short: Bools = grid.microbatches(task.global_batch) < grid.stages
+    return grid.under("dualpipev") & short
 
 
 def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -77,7 +83,7 @@ def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
 TORCHTITAN = Runtime(
     name="torchtitan",
     version="0.3.0",
-    schedules=("1f1b", "interleaved", "gpipe", "zb-h1"),
+    schedules=("1f1b", "interleaved", "gpipe", "zb-h1", "interleaved-zb", "zbv", "dualpipev"),
     zeros=(0, 2, 3),
     sequence_parallel=(False, True),
     cp_kinds=("all_gather",),
@@ -114,13 +120,18 @@ TORCHTITAN = Runtime(
         ),
         Rule(
             "rounds",
-            "microbatches of a replica must fall into equal rounds of at least pp {pp} under interleaved, "
+            "microbatches of a replica must fall into equal rounds of at least pp {pp} under {schedule}, "
             "got {microbatches}",
             ("schedule", "pp", "dp", "microbatch"),
             _rounds,
         ),
-        # Not torchtitan's: rounds of another size than pp have another order of passes than is simulated.
-        WHOLE_GROUPS,
+        Rule(
+            "unfilled stages",
+            "microbatches of a replica must be at least the {stages} stages under {schedule}, got "
+            "{microbatches}",
+            ("schedule", "pp", "vp", "dp", "microbatch"),
+            _unfilled_stages,
+        ),
         Rule(
             "replicas",
             "zero 0 replicates the weights, but cp shards them, cp must be 1, got {cp}",

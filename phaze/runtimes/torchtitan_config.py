@@ -22,7 +22,10 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.plain import Plain
 
-NAMES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+NAMES = {
+    "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
+    "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
 """Schedules that torchtitan has a name for (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
 BY_FILE = "PipelineScheduleMulti"
 """The name that stands for a schedule by CSV."""

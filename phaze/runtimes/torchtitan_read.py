@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, Recompute, Zero
+from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import ENDS
@@ -166,7 +167,7 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
     if pp == 1:
         return (layers,)
     if parts is None:
-        stages = pp * (2 if _word(said, SCHEDULE, SCHEDULES) == "interleaved" else 1)
+        stages = pp * ORDERS[_word(said, SCHEDULE, SCHEDULES)].chunks[0]
         return made_stages(layers, stages)
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
         raise PhazeError(f"{MODULES}: must be lists of modules, a multiple of pp {pp}, got {short(parts)}")

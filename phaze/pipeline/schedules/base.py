@@ -58,6 +58,12 @@ class Schedule(ABC):
         """Device groups have several stages each."""
         return self.chunks[1] > 1
 
+    @property
+    def allowed_chunks(self) -> str:
+        """Stages of a device group, in words."""
+        least, most = self.chunks
+        return f"{least}" if most == least else f">= {least}"
+
     def releases(self, kind: NDArray[np.integer]) -> Bools:
         """Jobs after which the activations of a microbatch are not needed, and its gradients are there."""
         if not self.trains:
@@ -72,10 +78,8 @@ class Schedule(ABC):
 
     def problem(self, pipeline: Pipeline) -> str:
         """Why a pipeline cannot run so, with the setting, its value and what is allowed; empty if it can."""
-        least, most = self.chunks
-        if not least <= pipeline.chunks <= most:
-            allowed = f"{least}" if most == least else f">= {least}"
-            return f"chunks must be {allowed} under {self.name}, got {pipeline.chunks}"
+        if not self.chunks[0] <= pipeline.chunks <= self.chunks[1]:
+            return f"chunks must be {self.allowed_chunks} under {self.name}, got {pipeline.chunks}"
         if pipeline.batches > 1 and (self.flushes or not self.trains):
             return f"batches must be 1 except under 2bw, got {pipeline.batches}"
         if self.equal_replicas and max(pipeline.replicas) > 1:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.capacity import least_times
 from phaze.plan.layouts.divisions import LayerOrder
+from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost
 from phaze.runtimes.grid import LayoutGrid
@@ -130,7 +132,8 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
         ends.first_forward_s,
         ~splits,
     ], axis=1)  # fmt: skip
-    shapes = np.stack([grid.pp, grid.vp, first], axis=1)
+    folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
+    shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
     return LayoutBounds(*least_times(figures, by_kind, shapes, held, order.before, question.limit_bytes))
 
 
@@ -233,26 +236,49 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
     count = grid.microbatches(question.task.global_batch)
     keys = np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1)
     distinct, _, where = distinct_rows(keys)
-    rows = [_held_by_rank(grid.schedules[name], pp, vp, m) for name, pp, vp, m in distinct.tolist()]
+    rows = [held_by_rank(grid.schedules[name], pp, vp, m) for name, pp, vp, m in distinct.tolist()]
     starts = np.cumsum([0, *(len(row) for row in rows)])[:-1]
     return np.concatenate(rows), starts[where]
 
 
-def _held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
-    pipeline = Pipeline((_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks)
+def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
+    """Columns a, b and c of the ranks of a pipeline."""
+    if chunks > 1:
+        return held_of_chunks(schedule, depth, chunks, _enough(depth, count))
+    pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
     held = np.array(pipeline.in_flight, float)
-    if chunks == 1:
-        return np.stack([held, np.zeros(depth), held], axis=1)
-    # A rank holds depth microbatches of every chunk but the last one, and of that one, or again of the first
-    # one, the others. All but one layer of each chunk may be in the one of which it holds the fewest.
-    others = held - (chunks - 1) * depth
-    fewest, most = np.minimum(others, depth), np.minimum(np.maximum(others, depth), count)
-    ends = np.zeros(depth)
-    ends[[0, -1]] = most[[0, -1]]  # the first and the last stage may have none
-    return np.stack([fewest, held - chunks * fewest - ends, most], axis=1)
+    return np.stack([held, np.zeros(depth), held], axis=1)
+
+
+def _enough(depth: int, count: int) -> int:
+    """Microbatches with which ranks hold what they do with `count`: rounds of the same size, but no more than
+    it takes to hold most.
+    """
+    rounds = max(1, count // depth)
+    return count if count % rounds else count // rounds * min(rounds, ROUNDS)
+
+
+@lru_cache(maxsize=4096)
+def held_of_chunks(schedule: str, depth: int, chunks: int, count: int) -> Floats:
+    """The same of ranks with several stages, from the order of their passes.
+
+    At the moment at which a rank holds most, all but one layer of each stage may be in the one of which it
+    holds the fewest microbatches; the first and the last stage may have none.
+    """
+    pipeline = Pipeline((_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks)
+    rows = []
+    for rank in range(depth):
+        moments = held_of_stages(pipeline, rank, *pipeline.rules.order(pipeline, rank, np.arange(count))[:2])
+        fullest = moments[np.argmax(moments.sum(axis=1))]
+        inner = np.isin(pipeline.stages_of(rank), (0, depth * chunks - 1), invert=True)
+        fewest = fullest.min()
+        rows.append((fewest, ((fullest - fewest) * inner).sum(), moments.max()))
+    return np.array(rows, float)
 
 
 _NOTHING = StageCost(0.0)
+ROUNDS = 4
+"""Rounds of as many microbatches as there are ranks, or more, in which every schedule has held most."""
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:

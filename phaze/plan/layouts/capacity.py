@@ -27,33 +27,31 @@ def least_times(
     figures: Floats, by_kind: Floats, shapes: Ints, held: Floats, before: Ints, limit: float
 ) -> tuple[Floats, Floats]:
     """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 7), figures
-    of kinds of layers (N, K, 7), and ranks, chunks and first row of `held` (N, 3).
+    of kinds of layers (N, K, 7), and ranks, chunks, first row of `held` and rank with the head (N, 4).
 
     The columns are those that `bound_layouts` puts together; `before` are layers by kind, (L + 1, K).
     """
     found, lacking, above = np.empty(len(figures)), np.zeros(len(figures)), 1.0
     for i in range(len(figures)):
-        row, kinds, depth, chunks = figures[i], by_kind[i], shapes[i, 0], shapes[i, 1]
-        own = held[shapes[i, 2] :]
-        if holds_all(row, kinds, depth, chunks, own, before, limit, np.inf):
-            found[i], above = least_time(row, kinds, depth, chunks, own, before, limit, above)
+        row, kinds, shape = figures[i], by_kind[i], shapes[i]
+        own = held[shape[2] :]
+        if holds_all(row, kinds, shape, own, before, limit, np.inf):
+            found[i], above = least_time(row, kinds, shape, own, before, limit, above)
         else:
             found[i] = np.inf
-            lacking[i] = least_lacking(row, kinds, depth, chunks, own, before, limit)
+            lacking[i] = least_lacking(row, kinds, shape, own, before, limit)
     return found, lacking
 
 
 @njit
-def least_lacking(
-    row: Floats, kinds: Floats, depth: int, chunks: int, held: Floats, before: Ints, limit: float
-) -> float:
+def least_lacking(row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float) -> float:
     """Bytes by which a rank exceeds its memory at least."""
     low, high = 0.0, row[3] + row[4]
     for kind in range(len(kinds)):
         high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * held[0, 2])
     while high - low > CLOSEST * max(low, limit):
         middle = (low + high) / 2
-        if holds_all(row, kinds, depth, chunks, held, before, limit + middle, np.inf):
+        if holds_all(row, kinds, shape, held, before, limit + middle, np.inf):
             high = middle
         else:
             low = middle
@@ -64,8 +62,7 @@ def least_lacking(
 def least_time(
     row: Floats,
     kinds: Floats,
-    depth: int,
-    chunks: int,
+    shape: Ints,
     held: Floats,
     before: Ints,
     limit: float,
@@ -77,20 +74,20 @@ def least_time(
     all_s = row[0] * (row[1] + row[2])
     for kind in range(len(kinds)):
         all_s += before[-1, kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
-    least = all_s / depth * (1 - 1e-9)
+    least = all_s / shape[0] * (1 - 1e-9)
     low, step = max(least, least * above * (1 - CLOSE / 2)), CLOSE * least
     high = low + step
-    if holds_all(row, kinds, depth, chunks, held, before, limit, high):
-        while low > least and holds_all(row, kinds, depth, chunks, held, before, limit, low):
+    if holds_all(row, kinds, shape, held, before, limit, high):
+        while low > least and holds_all(row, kinds, shape, held, before, limit, low):
             high, step = low, GROWTH * step
             low = max(low - step, least)
     else:
         low, step, high = high, GROWTH * step, high + GROWTH * step
-        while not holds_all(row, kinds, depth, chunks, held, before, limit, high):
+        while not holds_all(row, kinds, shape, held, before, limit, high):
             low, step, high = high, GROWTH * step, high + GROWTH * step
     while high - low > CLOSE * low:
         middle = (low + high) / 2
-        if holds_all(row, kinds, depth, chunks, held, before, limit, middle):
+        if holds_all(row, kinds, shape, held, before, limit, middle):
             high = middle
         else:
             low = middle
@@ -101,8 +98,7 @@ def least_time(
 def holds_all(
     row: Floats,
     kinds: Floats,
-    depth: int,
-    chunks: int,
+    shape: Ints,
     held: Floats,
     before: Ints,
     limit: float,
@@ -110,13 +106,14 @@ def holds_all(
 ) -> bool:
     """Whether all ranks together have room and time for all layers."""
     count, first, last = row[0], row[1], row[2]
+    depth, chunks, head = shape[0], shape[1], shape[3]
     layers, totals = len(before) - 1, before[-1]
     work = 0.0
     for kind in range(len(totals)):
         work += totals[kind] * kinds[kind, 0]
     placed, taken, done = 0, layers // depth, 0.0
     for rank in range(depth):
-        start, end = rank == 0, rank == depth - 1
+        start, end = rank == 0, rank == head
         room = limit - start * row[3] - end * row[4]
         if room < 0:
             return False

@@ -190,9 +190,9 @@ class DivisionSearch:
         n = np.tile(self._totals / count, (count, 1))
         self._centre = np.concatenate([np.ones((count, 1)), n, 0 * n], axis=1)
         seconds = self.paths.seconds(self._centre)
-        groups = [slice(0, 0), *(slice(rank, None, depth) for rank in range(depth))]
+        groups = [np.arange(0), *map(self.divided.frame.stages_of, range(depth))]
         if count > depth:
-            groups += [slice(q, q + 1) for q in range(count)]
+            groups += list(np.arange(count)[:, None])
         for group in groups:
             own = seconds.copy()
             own[:, group] *= BUSIER
@@ -248,7 +248,7 @@ class DivisionSearch:
         whole[2 * each : -1] = True
         program = LinearProgram(np.eye(columns)[-1], lower, upper, whole)
         totals, memory, room = self._totals, *self._memory_rows
-        own = np.tile(np.eye(ranked), self.divided.layout.vp)
+        own = np.kron(self._of_rank, np.eye(kinds))
         of_kind = np.tile(np.eye(kinds), count)
         program.add(of_kind @ n, totals, totals)
         if kinds > 1:
@@ -268,6 +268,13 @@ class DivisionSearch:
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(self.divided.layout.pp * kinds), [-1.0]])
         self._program.add(row[None], np.full(1, -inf), np.array([-cut[:, 0].sum()]))
+
+    @cached_property
+    def _of_rank(self) -> Floats:
+        """Which stages are on every rank, (ranks, stages) ones and zeros."""
+        ranks = np.arange(self.divided.layout.pp)
+        found: Floats = (self.divided.frame.groups == ranks[:, None]).astype(float)
+        return found
 
     @cached_property
     def _totals(self) -> Floats:
@@ -307,7 +314,7 @@ class DivisionSearch:
         planes, depth, count = self.planes, self.divided.layout.pp, self.divided.count
         kinds, rows, room = len(self._totals), [], []
         for rank in range(depth):
-            own = np.arange(rank, count, depth)
+            own = self.divided.frame.stages_of(rank)
             for held in held_microbatches(self.paths, rank):
                 each = planes.fixed[own] + held[:, None] * planes.stash[own]
                 row = np.zeros((2, count, kinds))
@@ -320,17 +327,17 @@ class DivisionSearch:
         """Whole numbers of layers near the program's, (stages, K) each, that sum up to all; those of one kind
         first of every rank, those of several in their order by the work before the end of every stage.
         """
-        depth, layers = self.divided.layout.pp, self.divided.layers
+        layers = self.divided.layers
         if n.shape[1] > 1:
             each_s = self.divided.seconds
             by_kind = np.array([each_s[self.divided.order.kind == kind][0] for kind in range(n.shape[1])])
             ranges = blocks_at(self.divided)
             blocks = np.array(ordered_blocks(each_s, np.cumsum(n @ by_kind), ranges, self.divided.further))
         else:
-            of_ranks = _rounded_to(n.reshape(-1, depth).sum(axis=0), layers)
+            of_ranks = _rounded_to(self._of_rank @ n[:, 0], layers)
             blocks = np.zeros(len(n), int)
             for rank, total in enumerate(of_ranks.tolist()):
-                own = slice(rank, None, depth)
+                own = self.divided.frame.stages_of(rank)
                 blocks[own] = _rounded_to(n[own, 0], total)
         again = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks)
         return tuple(blocks.tolist()), tuple(again.tolist())
@@ -365,9 +372,9 @@ class DivisionSearch:
     def _leaner(self, division: Division, over: Floats) -> Division:
         """The same with more layers that run forward again on ranks that lack memory."""
         again = np.array(division.recomputed)
-        blocks, depth = np.array(division.blocks), self.divided.layout.pp
+        blocks = np.array(division.blocks)
         for rank in np.flatnonzero(over > 0).tolist():
-            own = np.arange(rank, self.divided.count, depth)
+            own = self.divided.frame.stages_of(rank)
             held = held_microbatches(self.paths, rank).max(axis=0)
             kinds = len(self._totals)
             saved = np.maximum(-self.planes.stash[own, 1 + kinds :].max(axis=1) * held, 1.0)

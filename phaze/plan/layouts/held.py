@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phaze.base.arrays import Bools, Ints
 from phaze.pipeline.durations import JobKind
+from phaze.pipeline.pipeline import Pipeline
 from phaze.plan.layouts.planes import Paths
 
 
@@ -14,15 +16,21 @@ def held_microbatches(paths: Paths, rank: int) -> Ints:
 
     A moment is left out where another one holds no less of any chunk.
     """
-    jobs, depth = paths.graph.jobs, paths.divided.layout.pp
+    jobs = paths.graph.jobs
     own = slice(*jobs.first[rank : rank + 2])
-    kind, chunk = jobs.kind[own], jobs.stage[own] // depth
-    one_hot = np.arange(paths.divided.layout.vp) == chunk[:, None]
-    last = paths.divided.frame.rules.releases(kind)
-    taken = np.cumsum(one_hot & (kind == JobKind.FORWARD)[:, None], axis=0)
-    freed = np.cumsum(one_hot & last[:, None], axis=0)
-    moments = np.unique(taken - freed + (one_hot & last[:, None]), axis=0)
+    moments = np.unique(held_of_stages(paths.divided.frame, rank, jobs.kind[own], jobs.stage[own]), axis=0)
     return moments[_undominated(moments)]
+
+
+def held_of_stages(
+    pipeline: Pipeline, rank: int, kind: NDArray[np.integer], stage: NDArray[np.integer]
+) -> Ints:
+    """Microbatches that a rank holds of each of its stages during each of its jobs, (jobs, chunks)."""
+    own = stage[:, None] == pipeline.stages_of(rank)
+    released = own & pipeline.rules.releases(kind)[:, None]
+    taken = np.cumsum(own & (kind == JobKind.FORWARD)[:, None], axis=0)
+    found: Ints = taken - np.cumsum(released, axis=0) + released
+    return found
 
 
 def _undominated(moments: Ints) -> Bools:

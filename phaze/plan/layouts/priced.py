@@ -62,12 +62,12 @@ class PricedLayout:
     @property
     def stages(self) -> tuple[StageShare, ...]:
         """Virtual stages in the order of the data flow."""
-        depth = self.divided.layout.pp
+        groups = self.divided.frame.groups.tolist()
         order = self.divided.order
         numbers = zip(self.division.windows, self.division.recomputed, strict=True)
         return tuple(
             StageShare(
-                rank=q % depth,
+                rank=groups[q],
                 layers=len(window),
                 recomputed=again,
                 kinds=dict(zip(order.kinds, order.counts(window), strict=True)) if order.mixed else {},

@@ -79,11 +79,11 @@ CASES = [
     ),
     Refused(
         BOTH, "virtual stages", (Layout(pp=2), "interleaved"), (Layout(pp=2, vp=2), "interleaved"),
-        "vp must be >= 2 under interleaved and 1 otherwise, got 1 under interleaved",
+        "vp must be >= 2 under interleaved, got 1",
     ),
     Refused(
         BOTH, "virtual stages", (Layout(pp=2, vp=2), "1f1b"), (Layout(pp=2), "1f1b"),
-        "vp must be >= 2 under interleaved and 1 otherwise, got 2 under 1f1b",
+        "vp must be 1 under 1f1b, got 2",
     ),
     Refused(
         (TORCHTITAN,), "pipeline", (Layout(), "zb-h1"), (Layout(pp=2), "zb-h1"),
@@ -139,7 +139,7 @@ CASES = [
         "pp * vp must be at most 8, the 6 layers, embedding and head, as no stage may be empty, got 9",
     ),
     Refused(
-        BOTH, "whole groups", (Layout(pp=4, vp=2, dp=4), "interleaved"),
+        (MEGATRON,), "whole groups", (Layout(pp=4, vp=2, dp=4), "interleaved"),
         (Layout(pp=4, vp=2, dp=2), "interleaved"),
         "microbatches of a replica must be a multiple of pp 4 under interleaved, got 6",
     ),
@@ -156,6 +156,11 @@ CASES = [
         (TORCHTITAN,), "rounds", (Layout(pp=3, vp=2), "interleaved"), (Layout(pp=4, vp=2), "interleaved"),
         "microbatches of a replica must fall into equal rounds of at least pp 3 under interleaved, got 20",
         global_batch=20,
+    ),
+    Refused(
+        (TORCHTITAN,), "unfilled stages", (Layout(pp=4, vp=2, dp=4), "dualpipev"),
+        (Layout(pp=4, vp=2, dp=4), "zbv"),
+        "microbatches of a replica must be at least the 8 stages under dualpipev, got 6",
     ),
     Refused(
         (TORCHTITAN,), "replicas", (Layout(cp=2), "1f1b"), (Layout(cp=2, zero=2), "1f1b"),

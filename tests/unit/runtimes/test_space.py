@@ -8,6 +8,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
@@ -30,9 +31,9 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
     for (tp, cp, pp, dp), microbatch, vp, schedule, zero, cut, recompute in product(
         widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), runtime.recomputes(SMALL)
     ):
-        interleaves = schedule == "interleaved"
+        least, most = SCHEDULES[schedule].chunks
         nameless = (zero and dp * cp == 1) or (cut and tp == 1) or (schedule != "1f1b" and pp == 1)
-        if nameless or interleaves != (vp > 1) or (interleaves and pp * vp > task.model.layers + 2):
+        if nameless or not least <= vp <= most or (vp > 1 and pp * vp > task.model.layers + 2):
             continue
         found.add((Layout(tp, cp, 1, 1, pp, vp, dp, microbatch, cut, zero, recompute), schedule))
     return found

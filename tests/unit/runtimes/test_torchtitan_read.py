@@ -82,8 +82,8 @@ def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
         ("--parallelism.data_parallel_replicate_degree 2", "hybrids are not modelled, got 2"),
         ("--parallelism.fsdp_reshard_after_forward often", "one of default, always, never, got 'often'"),
         (
-            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule DualPipeV",
-            "must be one of 1F1B, .*got 'DualPipeV'",
+            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule LoopedBFS",
+            "must be one of 1F1B, .*got 'LoopedBFS'",
         ),
         (
             "--parallelism.pipeline_parallel_degree 2 --parallelism.module_fqns_per_model_part layers.0",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from phaze.base.arrays import Ints
 from phaze.layout import Layout
-from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.bounds import bound_layouts, held_by_rank, held_of_chunks
 from phaze.plan.layouts.divisions import blocks_at, even_blocks
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.runtimes.space import legal_space
+from phaze.runtimes.torchtitan import TORCHTITAN
 from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
 
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
@@ -40,7 +42,7 @@ def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Ite
             yield priced(question, layout, schedule, tuple(blocks.tolist()), tuple(one.tolist()))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe", "zb-h1"])
+@pytest.mark.parametrize("schedule", TORCHTITAN.schedules)
 def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str) -> None:
     question = DEEP.question("torchtitan")
     grid = legal_space(question.runtime, question.task, {"schedule": schedule, "microbatch": 1}).grid
@@ -51,6 +53,15 @@ def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str) -> No
         for found in some_divisions(question, grid.layout(place), schedule):
             closest = max(closest, bounds.time_s[place] / found.time_s)
     assert 0.8 < closest <= 1 + ROUNDING
+
+
+def test_ranks_hold_of_many_microbatches_what_they_hold_of_enough() -> None:
+    """Orders repeat in the middle of a step: the rows that bounds take are those of the whole order."""
+    for schedule, depth, rounds in product(
+        ("interleaved", "interleaved-zb", "zbv", "dualpipev"), (2, 4, 5), (5, 9)
+    ):
+        rows = held_by_rank(schedule, depth, 2, rounds * depth)
+        assert rows.tolist() == held_of_chunks(schedule, depth, 2, rounds * depth).tolist()
 
 
 def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
