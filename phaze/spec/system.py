@@ -148,6 +148,8 @@ class Level(Noun):
     """Share of the bandwidth that collectives reach."""
     sustained_messages: Part | None = None
     """Share of it that a message from one device to another reaches; that of collectives unless given."""
+    sustained_exchange: Part | None = None
+    """Share of it that an all-to-all reaches; that of other collectives unless given."""
     latency_s: Size = 0.0
     """Time of a step of a collective beside its bytes."""
     start_s: Size = 0.0

@@ -76,6 +76,7 @@ def dispatch_s(network: Network, size_bytes: float, group: Group, routing: Routi
         parts *= ranks
         if ranks > 1:
             sent = row_bytes * routing.distinct(min(parts, group.ranks)) * (ranks - 1) / ranks
-            longest_s = max(longest_s, sent / tier.bandwidth_bytes_per_s + (ranks - 1) * tier.latency_s)
+            passed_s = sent / tier.all_to_all_bytes_per_s + (ranks - 1) * tier.latency_s
+            longest_s = max(longest_s, passed_s)
             start_s = max(start_s, tier.start_s)
     return longest_s + start_s

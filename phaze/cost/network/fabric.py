@@ -54,6 +54,7 @@ def network_of(system: System | Cluster | Matrix) -> Network:
 
 def _tier(level: Level) -> Tier:
     bandwidth, messages = level.bandwidth_bytes_per_s, level.sustained_messages
+    exchange = level.sustained_exchange
     return Tier(
         level.devices,
         bandwidth * level.sustained,
@@ -61,6 +62,7 @@ def _tier(level: Level) -> Tier:
         level.start_s,
         0.0 if messages is None else bandwidth * messages,
         level.port_devices,
+        0.0 if exchange is None else bandwidth * exchange,
     )
 
 

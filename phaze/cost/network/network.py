@@ -101,6 +101,13 @@ class Tier(NamedTuple):
     """What a message to one other device reaches; 0: as much as collectives do."""
     port_devices: int = 1
     """Devices that share a port to this level."""
+    exchange_bytes_per_s: float = 0.0
+    """What an all-to-all reaches; 0: as much as other collectives do."""
+
+    @property
+    def all_to_all_bytes_per_s(self) -> float:
+        """What an all-to-all reaches."""
+        return self.exchange_bytes_per_s or self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,9 @@ class Levels:
             part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
             others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
             bandwidth = tier.bandwidth_bytes_per_s
-            if kind != "all_to_all" and inside > 1:
+            if kind == "all_to_all":
+                bandwidth = tier.all_to_all_bytes_per_s
+            elif inside > 1:
                 bandwidth /= self._ports_for_one(level, group)
             found.append(EXCHANGES[kind] * others * (part / bandwidth + tier.latency_s))
             inside *= ranks
