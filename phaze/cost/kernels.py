@@ -49,6 +49,7 @@ def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str
         network_bytes=np.zeros(len(parts)),
         unrolled=np.array([p.unrolled for p in parts], float),
         kinds=np.array([p.kind for p in parts], str),
+        by_rows=np.array([p.role == "weight_gradient" for p in parts], bool),
     )
 
 
@@ -61,7 +62,9 @@ def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats
     products = works.total(works.shapes[:, 0].astype(float)) > 0
     by_tiles = products if device.product_tiles else np.zeros_like(products)
     if by_tiles.any():
-        found[by_tiles] = _product_times(works.shapes[works.matmuls], device, bytes_per_element)
+        places = works.matmuls
+        by_rows = np.zeros(len(places), bool) if works.by_rows is None else works.by_rows[places]
+        found[by_tiles] = _product_times(works.shapes[places], by_rows, device, bytes_per_element)
     for own, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if own.any():
             seconds, limit = _times(_chosen(works, own), device, core, bytes_per_element)
@@ -94,13 +97,13 @@ FILL = 64
 """Terms of a sum that go by while a tile starts and its results are stored."""
 
 
-def _product_times(shapes: Ints, device: Device, width: int) -> Floats:
+def _product_times(shapes: Ints, by_rows: Bools, device: Device, width: int) -> Floats:
     """Return the seconds of matrix products (W, 4: batch, m, k, n) by what binds, (W, limits).
 
     Processors share the result out in tiles and work in waves, of which the last is as long as the others
     however few tiles are left (NVIDIA, Matrix Multiplication Background User's Guide, 2023, Section 3); the
     library takes the fastest tile. Operands and result go over HBM once. Rows that are not aligned cannot
-    be fed to the arrays, and the lanes multiply.
+    be fed to the arrays, and the lanes multiply; where a product sums over rows, these may be of any number.
     """
     batch, m, k, n = shapes.T.astype(float)
     clock_hz = device.clock_hz * device.sustained_clock
@@ -110,7 +113,8 @@ def _product_times(shapes: Ints, device: Device, width: int) -> Floats:
             waves = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / columns) / device.num_tc)
             each = rows * columns * (k + FILL) / (device.pe_x * device.pe_y * tile.efficiency)
             cycles = np.minimum(cycles, waves * each)
-    aligned = ((k * width) % device.aligned_bytes == 0) & ((n * width) % device.aligned_bytes == 0)
+    whole = [(size * width) % device.aligned_bytes == 0 for size in (m, k, n)]
+    aligned = (whole[1] | (by_rows & whole[0])) & whole[2]
     lanes = batch * m * k * n / (device.num_vc * device.lanes)
     moved = batch * (m * k + k * n + m * n) * width
     times = np.zeros((len(shapes), len(KERNEL_LIMITS)))
@@ -140,7 +144,8 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
 
 def _chosen(works: Works, which: Bools) -> Works:
     own = which[works.of_part]
-    parts = {field.name: getattr(works, field.name)[own] for field in fields(works) if field.name != "ids"}
+    given = {field.name: getattr(works, field.name) for field in fields(works) if field.name != "ids"}
+    parts = {name: values[own] for name, values in given.items() if values is not None}
     return Works(**(parts | {"ids": works.ids[which], "of_part": (np.cumsum(which) - 1)[parts["of_part"]]}))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Floats, Ints, Names
+from phaze.base.arrays import Bools, Floats, Ints, Names
 from phaze.cost.vector import cycles_per_element
 
 SHAPE = ["batch", "m", "k", "n"]
@@ -30,6 +30,9 @@ class Works:
     """Elements of a matrix multiplication that are made of others on the chip."""
     kinds: Names
     """Kind of every part: matmul, a collective, or a vector operation."""
+    by_rows: Bools | None = None
+    """Matrix multiplications that sum over the rows of both operands, as gradients of weights do over tokens;
+    None: none of the parts."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -95,6 +95,17 @@ def test_a_product_takes_whole_waves_of_tiles() -> None:
         assert found.sum() == pytest.approx(waves * one + TILED.kernel_s)
 
 
+def test_gradients_of_weights_sum_over_any_number_of_rows_on_the_arrays() -> None:
+    """Both operands have the rows of tokens: their widths are aligned, whatever their number."""
+    device = TILED.model_copy(update={"aligned_bytes": 16})
+    whole = works(np.array([(1, 512, 1229, 256)], np.int64), [0.0])
+    compute, lanes = (KERNEL_LIMITS.index(name) for name in ("compute", "vector"))
+    assert time_kernels(whole, device, 2)[0, lanes] > 0
+    assert time_kernels(replace(whole, by_rows=np.array([True])), device, 2)[0, compute] > 0
+    narrow = works(np.array([(1, 513, 1229, 256)], np.int64), [0.0])
+    assert time_kernels(replace(narrow, by_rows=np.array([True])), device, 2)[0, lanes] > 0
+
+
 def test_the_fastest_tile_is_taken() -> None:
     small = ProductTile(rows=64, columns=64, efficiency=0.5)
     both = TILED.model_copy(update={"product_tiles": (*TILED.product_tiles, small)})

@@ -38,6 +38,7 @@ MOST = {
     "mosaicml-fsdp-h100": (0.067, 0.19),
     "primus-mi300x-llama2": (0.03, 0.10),
     "simumax-b200-dense": (0.03, 0.06),
+    "simumax-b200-experts": (0.08, 0.105),
     "torchtitan-h100-bf16": (0.055, 0.10),
     "vtrain-multi-node": (0.055, 0.38),
     "vtrain-single-node": (0.12, 0.50),
@@ -45,6 +46,7 @@ MOST = {
 """Mean and worst error of each source that must not be exceeded."""
 MEMORY = {
     "simumax-b200-dense": (0.01, 0.0),
+    "simumax-b200-experts": (0.03, 0.02),
     "torchtitan-h100-bf16": (0.09, -0.08),
     "bloom-topology-sweep": (0.23, -0.21),
 }
