@@ -14,6 +14,7 @@ from math import inf
 from typing import Literal, Self, get_args
 
 from phaze.base.errors import PhazeError
+from phaze.spec.names import COMPUTES, Compute
 
 Zero = Literal[0, 1, 2, 3]
 """What replicas share: nothing, the optimizer state, also the gradients, also the weights (Rajbhandari et
@@ -31,13 +32,17 @@ CpKind = Literal["all_gather", "p2p", "a2a", "a2a+p2p"]
 part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); the last inside
 groups of ranks and a ring among them (Megatron-Core, `--cp-comm-type`)."""
 Precision = Literal["half", "mixed", "single"]
+OPERAND_BYTES: dict[Compute, float] = {
+    "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
+}  # fmt: skip
+"""Bytes of a number that products of a block's weights multiply, with its share of the scales."""
 Axis = Literal["tp", "cp", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
 """Whose members form a group; dp-cp are all ranks that hold the same dense weights."""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 
 _KEY = re.compile(
     r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(\d+(?:\.\d+)?))?(-sp)?"
-    r"-b(\d+)(-single)?"
+    r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
 """What a `Layout.key` looks like, as a regular expression without groups."""
@@ -79,6 +84,7 @@ class Layout:
     zero: Zero = 0
     recompute: Recompute = "none"
     precision: Precision = "mixed"
+    compute: Compute = "bf16"
     cp_kind: CpKind = "all_gather"
     load: float = 1.0
     """Rows that the fullest rank has for its experts, over those of balanced experts: their capacity where
@@ -119,7 +125,8 @@ class Layout:
         cuts[1:1] = [self.cp_kind] * (self.cp > 1 and self.cp_kind != "all_gather")
         cuts += [f"load{self.load:g}"] * (self.load != 1)
         parts = [f"tp{self.tp}", *cuts, *["sp"] * self.cuts_sequence, f"b{self.microbatch}"]
-        return "-".join([*parts, *["single"] * (self.precision == "single")])
+        lower = [self.compute] * (self.compute != "bf16")
+        return "-".join([*parts, *["single"] * (self.precision == "single"), *lower])
 
     @property
     def modules(self) -> frozenset[Module]:
@@ -132,7 +139,7 @@ class Layout:
         found = _KEY.fullmatch(key)
         if found is None:
             raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
-        tp, cp, kind, ep, etp, load, sp, microbatch, single = found.groups("")
+        tp, cp, kind, ep, etp, load, sp, microbatch, single, compute = found.groups("")
         return cls(
             tp=int(tp),
             cp=int(cp or 1),
@@ -141,6 +148,7 @@ class Layout:
             microbatch=int(microbatch),
             sequence_parallel=bool(sp),
             precision="single" if single else "mixed",
+            compute=next((one for one in COMPUTES if one == compute), "bf16"),
             cp_kind=next((one for one in get_args(CpKind) if one == kind), "all_gather"),
             load=float(load or 1),
         )
@@ -189,6 +197,10 @@ class Layout:
     def _check_words(self) -> None:
         if self.zero not in get_args(Zero):
             raise PhazeError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if self.compute not in COMPUTES:
+            raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {self.compute}")
+        if self.compute != "bf16" and self.precision == "single":
+            raise PhazeError(f"precision must be half or mixed with compute {self.compute}, got single")
         if self.cp_kind not in get_args(CpKind):
             raise PhazeError(f"cp_kind must be one of {', '.join(get_args(CpKind))}, got {self.cp_kind}")
         if recompute_of(self.recompute) != self.recompute:

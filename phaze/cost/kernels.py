@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.errors import PhazeError
 from phaze.base.units import KIB, MIB
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat
 from phaze.cost.operators import LIMITS, latencies_of
-from phaze.layout import Layout
-from phaze.spec.system import Device
+from phaze.layout import OPERAND_BYTES, Layout
+from phaze.spec.names import Compute
+from phaze.spec.system import Device, LowPrecision
 from phaze.workload.operators import Operator, Part
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
@@ -53,8 +55,8 @@ def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str
     )
 
 
-def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats:
-    """Seconds of kernels (W,) by what binds each, (W, limits).
+def time_kernels(works: Works, device: Device, bytes_per_element: int, compute: Compute = "bf16") -> Floats:
+    """Seconds of kernels (W,) by what binds each, (W, limits); `compute` is what products multiply.
 
     Each row has its time in one column, and the start of the kernel in the last one.
     """
@@ -64,7 +66,7 @@ def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats
     if by_tiles.any():
         places = works.matmuls
         by_rows = np.zeros(len(places), bool) if works.by_rows is None else works.by_rows[places]
-        found[by_tiles] = _product_times(works.shapes[places], by_rows, device, bytes_per_element)
+        found[by_tiles] = _product_times(works.shapes[places], by_rows, device, bytes_per_element, compute)
     for own, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if own.any():
             seconds, limit = _times(_chosen(works, own), device, core, bytes_per_element)
@@ -80,24 +82,39 @@ class KernelTimes:
     device: Device
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
-    _known: dict[Kernel, Floats] = field(default_factory=dict)
+    _known: dict[tuple[Kernel, Compute], Floats] = field(default_factory=dict)
 
-    def of(self, kernels: Sequence[Kernel]) -> Floats:
-        """Seconds by what binds, (W, limits); those of new kernels are reckoned all together."""
-        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._known]
-        if new:
-            rows = time_kernels(
-                works_of_kernels(new, self.vector_cycles), self.device, self.bytes_per_element
-            )
-            self._known.update(zip(new, rows, strict=True))
-        return np.array([self._known[kernel] for kernel in kernels])
+    def of(self, kernels: Sequence[Kernel], compute: Sequence[Compute] | None = None) -> Floats:
+        """Seconds by what binds, (W, limits); those of new kernels are reckoned all together.
+
+        `compute` says what each multiplies, half precision unless given.
+        """
+        words: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
+        asked = list(zip(kernels, words, strict=True))
+        new = [one for one in dict.fromkeys(asked) if one not in self._known]
+        for word in dict.fromkeys(word for _, word in new):
+            own = [kernel for kernel, its in new if its == word]
+            works = works_of_kernels(own, self.vector_cycles)
+            rows = time_kernels(works, self.device, self.bytes_per_element, word)
+            self._known.update(zip([(kernel, word) for kernel in own], rows, strict=True))
+        return np.array([self._known[one] for one in asked])
 
 
 FILL = 64
 """Terms of a sum that go by while a tile starts and its results are stored."""
 
 
-def _product_times(shapes: Ints, by_rows: Bools, device: Device, width: int) -> Floats:
+def speed_of(device: Device, compute: Compute) -> LowPrecision:
+    """Speed of products in a precision over those in half precision; PhazeError where a device has none."""
+    if compute == "bf16":
+        return LowPrecision(times=1.0, reached=1.0)
+    if compute not in device.low_precision or not device.product_tiles:
+        known = ", ".join(("bf16", *device.low_precision))
+        raise PhazeError(f"compute: device {device.name} multiplies {known}, got {compute}")
+    return device.low_precision[compute]
+
+
+def _product_times(shapes: Ints, by_rows: Bools, device: Device, width: int, compute: Compute) -> Floats:
     """Return the seconds of matrix products (W, 4: batch, m, k, n) by what binds, (W, limits).
 
     Processors share the result out in tiles and work in waves, of which the last is as long as the others
@@ -106,17 +123,19 @@ def _product_times(shapes: Ints, by_rows: Bools, device: Device, width: int) -> 
     be fed to the arrays, and the lanes multiply; where a product sums over rows, these may be of any number.
     """
     batch, m, k, n = shapes.T.astype(float)
+    speed = speed_of(device, compute)
+    operand = width if compute == "bf16" else OPERAND_BYTES[compute]
     clock_hz = device.clock_hz * device.sustained_clock
     cycles = np.full(len(shapes), np.inf)
     for tile in device.product_tiles:
         for rows, columns in {(tile.rows, tile.columns), (tile.columns, tile.rows)}:
             waves = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / columns) / device.num_tc)
             each = rows * columns * (k + FILL) / (device.pe_x * device.pe_y * tile.efficiency)
-            cycles = np.minimum(cycles, waves * each)
+            cycles = np.minimum(cycles, waves * each / (speed.times * speed.reached))
     whole = [(size * width) % device.aligned_bytes == 0 for size in (m, k, n)]
     aligned = (whole[1] | (by_rows & whole[0])) & whole[2]
     lanes = batch * m * k * n / (device.num_vc * device.lanes)
-    moved = batch * (m * k + k * n + m * n) * width
+    moved = batch * ((m * k + k * n) * operand + m * n * width)
     times = np.zeros((len(shapes), len(KERNEL_LIMITS)))
     by = np.stack([
         np.where(aligned, cycles, 0.0) / clock_hz,

@@ -22,10 +22,11 @@ from phaze.cost.network.dispatch import Routing, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
-from phaze.layout import RECOMPUTES, Axis, Layout, Recompute, modules_of
+from phaze.layout import OPERAND_BYTES, RECOMPUTES, Axis, Layout, Recompute, modules_of
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
+from phaze.spec.names import Compute
 from phaze.spec.system import AttentionSpeed, Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.workload.operators import Operator, Part
@@ -35,6 +36,8 @@ from phaze.workload.workload import DIRECTIONS, Layer, Workload
 TECHNOLOGY = "22nm"
 """Whose cycles of vector operations count."""
 COMPUTE, HBM, NETWORK, HOST = (KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "network", "host"))
+HALF = 2
+"""Bytes of a number in half precision."""
 USUAL = "2"
 """Generation of the attention kernel of stacks that say none: FlashAttention-2."""
 UNKNOWN = AttentionSpeed(forward=0.61, backward=0.55)
@@ -50,7 +53,12 @@ STATISTIC = 4
 """Bytes of the log-sum-exp of a row of scores."""
 SCAN: frozenset[Region] = frozenset({"scan"})
 KEPT = ("embedding", "head")
-"""Layers that are never recomputed."""
+"""Layers that are never recomputed, and are in half precision whatever the others are."""
+CAST_BYTES: dict[Compute, float] = {
+    "bf16": 0.0, "fp8": 4.0, "fp8-cs": 6.0, "fp8-block": 6.0, "mxfp8": 4.0, "nvfp4": 5.0,
+}  # fmt: skip
+"""Bytes that making an operand moves for each of its numbers: it is read (2), once more where its largest
+value is looked for first, and written along rows and along columns."""
 
 
 def load_machine(
@@ -162,17 +170,34 @@ def layer_costs(
         machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element), routing
     )
     cost = _with_flash_attention if flash else _plainly
-    layers = [_kept_by(machine.stack, layer) for layer in workload.layers]
-    found = [replace(cost(layer, clocked), exchanged_s=_exchanged_s(layer, clocked)) for layer in layers]
+    layers = [_kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
+    whole = replace(clocked, layout=replace(workload.layout, compute="bf16"))
+    found = [
+        replace(
+            cost(layer, whole if layer.name in KEPT else clocked), exchanged_s=_exchanged_s(layer, clocked)
+        )
+        for layer in layers
+    ]
     return {one.layer.name: one for one in found}
 
 
-def _kept_by(stack: Stack, layer: Layer) -> Layer:
+def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
     """Layer with the activations that a stack keeps: kernels of scans make all inside again (Dao and Gu,
-    Mamba-2, ICML 2024), and one kernel for a gated activation its first factor.
+    Mamba-2, ICML 2024), one kernel for a gated activation its first factor, and operands of products are kept
+    in the precision in which they are multiplied.
     """
     made_again: frozenset[Region] = frozenset({"scan", "gate"} if stack.fused_gate else {"scan"})
-    return layer.without(made_again)
+    kept = layer.without(made_again)
+    if layout.compute == "bf16" or layer.name in KEPT:
+        return kept
+    operands = sum(o.stashed_bytes for o in layer.forward.operators if _multiplies_weights(o))
+    fewer = operands * (1.0 - OPERAND_BYTES[layout.compute] / HALF)
+    return replace(kept, activation_bytes=kept.activation_bytes - fewer)
+
+
+def _multiplies_weights(operator: Operator) -> bool:
+    """Whether an operator is a product with weights, or of what makes their gradients."""
+    return operator.core == "tensor" and not operator.attention and not operator.regions & SCAN
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,14 +331,21 @@ def _seconds(
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
     in_steps = _in_steps(operators, stack)
     if kernels:
-        each = clocked.times.of(kernels)
+        words: list[Compute] = [
+            clocked.layout.compute if _multiplies_weights(operator) else "bf16"
+            for operator in operators
+            for _ in kernels_of(operator)
+        ]
+        each = clocked.times.of(kernels, words)
         each[:, HBM] *= [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
         total += each.sum(axis=0)
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
+    casts = _cast(operators, clocked.layout)
+    total[HBM] += sum(casts) * CAST_BYTES[clocked.layout.compute] / clocked.machine.hbm_bytes_per_s
     core_s = 0.0 if alone is None else float(alone[COMPUTE])
     total[NETWORK] += _exposed_s(sent, clocked, float(total[COMPUTE]), core_s)
-    launched = len(kernels) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
+    launched = len(kernels) + len(casts) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
     total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 
@@ -325,6 +357,18 @@ def _exchanged_s(layer: Layer, clocked: Clocked) -> tuple[float, float]:
     )
     forward, backward = (sum(map(clocked.sent_s, parts)) for parts in each)
     return forward, backward
+
+
+def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
+    """Numbers of every operand that is brought to a lower precision: inputs, each once, and the gradients
+    that two products read. Weights are cast once for all microbatches, which is left out.
+    """
+    if layout.compute == "bf16":
+        return []
+    low = [operator for operator in operators if _multiplies_weights(operator)]
+    inputs = [o.stashed_bytes / layout.bytes_per_element for o in low if o.stashed_bytes]
+    gradients = [p.batch * p.m * p.k for o in low for p in o.parts if p.role == "data_gradient"]
+    return [*inputs, *map(float, gradients)]
 
 
 def _exposed_s(sent: Sequence[Part], clocked: Clocked, compute_s: float, core_s: float) -> float:

@@ -14,6 +14,7 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary, pairs_passes
 from phaze.plan.plan import Machine, Plan
 from phaze.runtimes.layout_string import counted, cuts_of, entries_of
+from phaze.runtimes.rules import ENDS
 from phaze.spec.model import Model
 from phaze.spec.system import Overlap, Stack
 
@@ -73,8 +74,11 @@ class Run:
                 )
         if self.spec is None and self.hidden % self.heads:
             raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
-        if not self.division and self.layout.stages > self.layers:
-            raise PhazeError(f"pp * chunks must be at most layers {self.layers}, got {self.layout.stages}")
+        if not self.division and self.layout.stages > self.layers + ENDS:
+            raise PhazeError(
+                f"pp * chunks must be at most {self.layers + ENDS}, the layers, embedding and loss, got "
+                f"{self.layout.stages}"
+            )
         self._check_division()
         stages, data = (StageCost(0.0),) * self.layout.stages, (self.layout.dp,) * self.layout.pp
         count = self.global_batch // self.layout.microbatch

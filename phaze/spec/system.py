@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.architecture import Architecture
+from phaze.spec.names import Compute
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
@@ -66,6 +67,16 @@ class AttentionSpeed(Noun):
     """Share of the speed with heads that have not 128 numbers (64: 0.90, 256: 0.89; Figures 5 and 6)."""
 
 
+class LowPrecision(Noun):
+    """How fast products of a lower precision are."""
+
+    times: Positive
+    """Rate of the arrays over that of half precision."""
+    reached: Positive
+    """Share of that rate that products reach, over the share that those in half precision do; above 1 where
+    power allows them a higher clock."""
+
+
 class Device(Architecture):
     """A chip by the template of an architecture, with clock and memory, and what software reaches of them."""
 
@@ -90,6 +101,8 @@ class Device(Architecture):
     arrays of all cores work as the mapper of architectures lets them."""
     aligned_bytes: PositiveInt = 1
     """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
+    low_precision: dict[Compute, LowPrecision] = Field(default_factory=dict)
+    """Precisions below half that its arrays multiply in."""
     attention: dict[str, AttentionSpeed] = Field(default_factory=dict)
     """Speeds of attention kernels by generation, of which a software stack names one."""
 

@@ -18,12 +18,14 @@ from phaze.runtimes.layout_string import stages_of
 from phaze.spec.config import load_transformer
 from phaze.spec.files import is_path, within
 from phaze.spec.model import Model
+from phaze.spec.names import COMPUTES
 from phaze.spec.plain import short
 
 WORDS = {
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
     "optimizer": get_args(Optimizer),
     "precision": get_args(Precision),
+    "compute": COMPUTES,
     "gradients": get_args(Gradients),
     "cp_kind": get_args(CpKind),
     "outcome": ("ok", "oom"),
@@ -33,7 +35,8 @@ ABOUT = ("system", "stack", "outcome", "overlap_dp", "measured_s", "measured_gib
 """Columns that say nothing of the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
-    "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "cp_kind": "cp_kind",
+    "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "compute": "compute",
+    "cp_kind": "cp_kind",
     "capacity": "load",
 }  # fmt: skip
 """What a row says of the layout, by column."""

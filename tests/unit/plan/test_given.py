@@ -213,7 +213,7 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
         ({"gpus": 17}, "tp \\* pp \\* dp must be gpus 17, got 16"),
         ({"global_batch": 60}, "microbatch \\* dp must divide global_batch 60, got 8"),
         ({"heads": 15}, "heads must divide hidden 1024, got 15"),
-        ({"layers": 1}, "pp \\* chunks must be at most layers 1, got 2"),
+        ({"layers": 1, "pp": 4, "dp": 2, "global_batch": 64}, "pp \\* chunks must be at most 3, the layers"),
         ({"vp": 2}, "chunks must be 1 under 1f1b"),
         (
             {"schedule": "interleaved", "vp": 2, "global_batch": 40},

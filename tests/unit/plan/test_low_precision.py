@@ -1,0 +1,65 @@
+"""Products of a lower precision: faster, with operands that are cast and kept in fewer bytes."""
+
+from dataclasses import replace
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.cost.kernels import KERNEL_LIMITS
+from phaze.layout import OPERAND_BYTES, Layout
+from phaze.plan.lowered import CAST_BYTES, kernel_times, layer_costs, load_machine
+from phaze.spec.config import load_transformer
+from phaze.spec.names import COMPUTES
+from phaze.workload.models import library_workload
+from phaze.workload.operators import Part
+
+MODEL = load_transformer("llama-3.1-8b", "test")
+COMPUTE = KERNEL_LIMITS.index("compute")
+
+
+def _block(compute: str, system: str = "b200") -> tuple[float, float, float]:
+    layout = replace(Layout.of_key("tp1-b1"), compute=compute)  # type: ignore[arg-type]
+    workload = library_workload(MODEL, 8192, layout)
+    block = layer_costs(workload, load_machine(system), flash=True)["block"]
+    return float(block.forward_s[COMPUTE]), float(block.forward_s.sum()), block.kept_bytes("none")[0]
+
+
+def test_a_product_takes_its_time_over_the_rate_of_its_precision() -> None:
+    """As long as the arrays bind."""
+    machine = load_machine("b200")
+    product = (Part("matmul", "forward", 1, 8192, 8192, 8192),)
+    times = kernel_times(machine, 2)
+    plain, *low = (times.of([product], [word])[0, COMPUTE] for word in ("bf16", "mxfp8", "nvfp4"))
+    assert machine.device is not None
+    for found, word in zip(low, ("mxfp8", "nvfp4"), strict=True):
+        speed = machine.device.low_precision[word]
+        assert found == pytest.approx(plain / speed.times / speed.reached)
+
+
+def test_attention_stays_in_half_precision() -> None:
+    """A block in eight bits is faster, and not by all of the factor."""
+    plain, faster = _block("bf16")[0], _block("mxfp8")[0]
+    speed = load_machine("b200").device.low_precision["mxfp8"]  # type: ignore[union-attr]
+    assert plain / speed.times / speed.reached < faster < plain
+
+
+def test_operands_are_kept_in_their_own_bytes() -> None:
+    """Of a Llama block the inputs of four products: two norms' outputs, attention's and the gate's."""
+    kept = {word: _block(word)[2] for word in ("bf16", "mxfp8")}
+    operands = 8192 * (3 * 4096 + 14336)
+    assert kept["bf16"] - kept["mxfp8"] == pytest.approx(operands * (2 - OPERAND_BYTES["mxfp8"]))
+
+
+def test_a_device_refuses_a_precision_that_it_has_not() -> None:
+    """The message lists those that it has."""
+    with pytest.raises(PhazeError, match="h100-80gb multiplies bf16, fp8, fp8-cs, fp8-block, got nvfp4"):
+        _block("nvfp4", "h100")
+
+
+def test_a_key_says_the_precision() -> None:
+    """Every precision but half."""
+    for word in COMPUTES:
+        layout = Layout(tp=2, microbatch=4, compute=word)
+        assert Layout.of_key(layout.key) == layout
+        assert (word in layout.key) == (word != "bf16")
+    assert CAST_BYTES.keys() == OPERAND_BYTES.keys() == set(COMPUTES)
