@@ -14,7 +14,6 @@ from math import inf
 from typing import Literal, Self, get_args
 
 from phaze.base.errors import PhazeError
-from phaze.spec.names import COMPUTES, Compute
 
 Zero = Literal[0, 1, 2, 3]
 """What replicas share: nothing, the optimizer state, also the gradients, also the weights (Rajbhandari et
@@ -32,6 +31,11 @@ CpKind = Literal["all_gather", "p2p", "a2a", "a2a+p2p"]
 part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); the last inside
 groups of ranks and a ring among them (Megatron-Core, `--cp-comm-type`)."""
 Precision = Literal["half", "mixed", "single"]
+Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
+"""Numbers that products of a block's weights multiply: half precision; eight bits scaled by the largest of
+earlier steps, of the tensor, or of blocks of 128; eight or four bits scaled by 32 or 16 in hardware.
+Attention, embedding, head and router stay in half precision (Megatron-Core, `--fp8-recipe`)."""
+COMPUTES: tuple[Compute, ...] = get_args(Compute)
 OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip

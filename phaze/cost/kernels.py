@@ -18,8 +18,7 @@ from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat
 from phaze.cost.operators import LIMITS, latencies_of
-from phaze.layout import OPERAND_BYTES, Layout
-from phaze.spec.names import Compute
+from phaze.layout import OPERAND_BYTES, Compute, Layout
 from phaze.spec.system import Device, LowPrecision
 from phaze.workload.operators import Operator, Part
 

@@ -22,11 +22,10 @@ from phaze.cost.network.dispatch import Routing, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
-from phaze.layout import OPERAND_BYTES, RECOMPUTES, Axis, Layout, Recompute, modules_of
+from phaze.layout import OPERAND_BYTES, RECOMPUTES, Axis, Compute, Layout, Recompute, modules_of
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
-from phaze.spec.names import Compute
 from phaze.spec.system import AttentionSpeed, Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.workload.operators import Operator, Part

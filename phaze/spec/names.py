@@ -15,8 +15,3 @@ Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedrea
 paper's flow; the same without refinement; intervals of one order, as RaNNC; PipeDream's, by layer; the same
 with every operator as a layer."""
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
-Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
-"""Numbers that products of a block's weights multiply: half precision; eight bits scaled by the largest of
-earlier steps, of the tensor, or of blocks of 128; eight or four bits scaled by 32 or 16 in hardware.
-Attention, embedding, head and router stay in half precision (Megatron-Core, `--fp8-recipe`)."""
-COMPUTES: tuple[Compute, ...] = get_args(Compute)

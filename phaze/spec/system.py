@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from phaze.layout import Compute
 from phaze.spec.architecture import Architecture
-from phaze.spec.names import Compute
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Label, Location, Name, Part, Positive, PositiveInt, Result, Size

@@ -11,14 +11,13 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
-from phaze.layout import CpKind, Layout, Precision, Recompute, Zero, recompute_of
+from phaze.layout import COMPUTES, CpKind, Layout, Precision, Recompute, Zero, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.runs import Gradients, Run
 from phaze.runtimes.layout_string import stages_of
 from phaze.spec.config import load_transformer
 from phaze.spec.files import is_path, within
 from phaze.spec.model import Model
-from phaze.spec.names import COMPUTES
 from phaze.spec.plain import short
 
 WORDS = {

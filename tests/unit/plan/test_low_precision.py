@@ -6,10 +6,9 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS
-from phaze.layout import OPERAND_BYTES, Layout
+from phaze.layout import COMPUTES, OPERAND_BYTES, Layout
 from phaze.plan.lowered import CAST_BYTES, kernel_times, layer_costs, load_machine
 from phaze.spec.config import load_transformer
-from phaze.spec.names import COMPUTES
 from phaze.workload.models import library_workload
 from phaze.workload.operators import Part
 
