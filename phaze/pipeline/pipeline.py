@@ -184,25 +184,36 @@ class Pipeline:
         return {}
 
 
-def with_exchanges(stage: StageCost, gather_s: float, reduce_s: float, *, overlap: bool = True) -> StageCost:
+def with_exchanges(
+    stage: StageCost,
+    gather_s: float,
+    reduce_s: float,
+    waits_s: tuple[float, float] = (0.0, 0.0),
+    *,
+    overlap: bool = True,
+) -> StageCost:
     """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
     soon as they are there, as ZeRO 2 and 3 do.
 
     With overlap the weights of the next operator are gathered, and the gradients of the one before are on
     their way, during the present one: two machines in a row with n equal operators take
-    c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication. Without it they take f + c.
+    c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication. Without it they take f + c. In the
+    meantime it waits for what else is on its links in the forward pass, and in the others: `waits_s`.
     """
     n = stage.operators if overlap else 1
 
-    def longer(seconds: float, exchange_s: float) -> float:
-        return (exchange_s + (n - 1) * max(seconds, exchange_s) + seconds) / n if seconds else 0.0
+    def longer(seconds: float, exchange_s: float, wait_s: float = 0.0) -> float:
+        if not seconds:
+            return 0.0
+        last_s = max(seconds, wait_s if exchange_s else 0.0)
+        return (exchange_s + (n - 1) * max(seconds, exchange_s + wait_s) + last_s) / n
 
     weight_s = longer(stage.weight_s, reduce_s)
     inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
-    again = longer(inner_s, gather_s + (0.0 if weight_s else reduce_s)) - stage.recompute_s
+    again = longer(inner_s, gather_s + (0.0 if weight_s else reduce_s), waits_s[1]) - stage.recompute_s
     return replace(
         stage,
-        forward_s=longer(stage.forward_s, gather_s),
+        forward_s=longer(stage.forward_s, gather_s, waits_s[0]),
         backward_s=max(again, 0.0) + weight_s,
         weight_s=weight_s,
     )

@@ -230,6 +230,7 @@ class Lowering:
             hidden = self.hidden_s(held, layout)
             forward[NETWORK] -= hidden[0]
             backward[NETWORK] -= hidden[1]
+        links_s = sum(count * cost.all_links_s(way) for count, cost, way in ways)
         if layout.microbatches(training.global_batch) > 1:
             added_s = sum(self.added_s(size.gradients * own, layout, axis) for own, axis in replicated)
             backward[HBM] += added_s
@@ -262,6 +263,7 @@ class Lowering:
             weight_s=weight_s,
             pieces=max(sum(name not in KEPT for name in names), 1),
             spent_s=tuple((forward + again + backward).tolist()),
+            links_s=tuple(map(tuple, np.asarray(links_s).tolist())),
         )
 
 

@@ -108,6 +108,9 @@ class LayerCost:
     """Activations that selective recomputation makes again."""
     regions_s: Callable[[frozenset[Region]], Floats]
     """Time of the forward pass of what is part of some regions, (limits,)."""
+    links_s: Floats
+    """For which collectives of the forward and of the backward pass are on the links of each level of the
+    network, (2, levels)."""
     exchanged_s: tuple[float, float] = (0.0, 0.0)
     """Of the forward and the backward pass, the exchange of rows for experts."""
 
@@ -128,6 +131,12 @@ class LayerCost:
         if recompute in RECOMPUTES:
             return self.forward_s if recompute == "full" else self.core_s
         return self.regions_s(modules_of(recompute))
+
+    def all_links_s(self, recompute: Recompute) -> Floats:
+        """Seconds of collectives on links, with those of what runs forward again, (2, levels)."""
+        again = recompute == "full" and self.layer.name not in KEPT
+        found: Floats = self.links_s + again * np.stack([np.zeros_like(self.links_s[0]), self.links_s[0]])
+        return found
 
     def kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
         """Bytes that the layer keeps of a microbatch, and those that it holds while it is at work: what it
@@ -228,7 +237,22 @@ def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
         _seconds(operators, clocked) for operators in passes
     )
     backward_s += regions_s(SCAN)
-    return LayerCost(layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes, regions_s)
+    links_s = _links_s(layer, clocked)
+    return LayerCost(
+        layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes, regions_s, links_s
+    )
+
+
+def _links_s(layer: Layer, clocked: Clocked) -> Floats:
+    """Seconds of a layer's collectives on the links of each level of the network, (2, levels)."""
+    network, layout = clocked.machine.network, clocked.layout
+    found = np.zeros((2, len(network.by_level("send", 0.0, layout.group("tp")))))
+    for row, direction in enumerate(DIRECTIONS):
+        parts = (part for one in layer.pass_of(direction).operators for part in one.parts if part.axis)
+        for part in parts:
+            group = layout.group(cast(Axis, part.axis))
+            found[row] += network.by_level(cast(Kind, part.kind), part.network_bytes, group)
+    return found
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
@@ -274,7 +298,8 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
         results = [part for o in (*products[::2], *core[-1:]) for part in o.parts if part.kind == "matmul"]
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
         again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
-    return LayerCost(kept, forward_s, backward_s, again_s, weight_s, again_bytes, regions_s)
+    links_s = _links_s(layer, clocked)
+    return LayerCost(kept, forward_s, backward_s, again_s, weight_s, again_bytes, regions_s, links_s)
 
 
 def _first_products(core: Sequence[Operator]) -> list[Part]:

@@ -6,13 +6,17 @@ gradients, weights and optimizer states are shared as ZeRO says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
+
+import numpy as np
 
 from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.plan import Machine, Plan, Stage
 
+Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
 """How long tensors between stages are on their way: as long as the largest that enters the stage; or one
 after the other on the link of the stage, while operators share the HBM of their device as well."""
@@ -43,6 +47,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         for one in stage.passes.values()
     ]
     reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
+    forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0)
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
     cost = StageCost(
         forward_s=held[0],
@@ -51,9 +56,9 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         recompute_s=held[1],
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
-        sync_s=_sync_s(plan, machine, q),
+        sync_s=_sync_s(plan, machine, q, held[1] + held[2]),
         update_s=stage.update_bytes / machine.hbm_bytes_per_s,
-        gather_s=_gather_s(plan, stage, held[0], gather_s) if zero in (1, 2) else 0.0,
+        gather_s=_gather_s(plan, stage, held[0] - forward_wait_s, gather_s) if zero in (1, 2) else 0.0,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,
@@ -61,27 +66,50 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     )
     if zero < 2:
         return cost
-    return with_exchanges(cost, gather_s if zero == 3 else 0.0, reduce_s, overlap=plan.execution.overlap_sync)
+    beside: list[tuple[Exchange, bool]] = [("reduce_scatter", not cost.weight_s), ("all_gather", zero == 3)]
+    during = [kind for kind, there in beside if there]
+    return with_exchanges(
+        cost,
+        gather_s if zero == 3 else 0.0,
+        reduce_s,
+        (forward_wait_s, _wait_s(stage, machine, during, 1)),
+        overlap=plan.execution.overlap_sync,
+    )
 
 
-def _gather_s(plan: Plan, stage: Stage, forward_s: float, gather_s: float) -> float:
-    """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what the first forward
-    pass does not hide, and the first piece.
+def _gather_s(plan: Plan, stage: Stage, free_s: float, gather_s: float) -> float:
+    """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what is not hidden
+    while the first forward pass leaves the links free, and the first piece.
     """
     if not plan.execution.overlap_sync:
         return gather_s
-    return max(gather_s - forward_s, gather_s / (stage.pieces or stage.layers))
+    return max(gather_s - free_s, gather_s / (stage.pieces or stage.layers))
 
 
-def _exchange_s(
-    stage: Stage, machine: Machine, kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
-) -> float:
+def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
     """Time in which replicas exchange the gradients or the weights of a stage, those of experts apart."""
+    return sum(machine.network.seconds(kind, size, group) for size, group in _exchanged(stage, kind))
+
+
+def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
+    """Bytes that replicas exchange of a stage, with the group that does."""
     size = stage.weight_bytes if kind == "all_gather" else stage.gradient_bytes or stage.weight_bytes
-    return sum(machine.network.seconds(kind, part * size, group) for part, group in stage.replicated)
+    return [(part * size, group) for part, group in stage.replicated]
 
 
-def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
+def _wait_s(stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1]) -> float:
+    """Time for which what replicas exchange beside a pass, forward or backward, waits for collectives of the
+    pass: a link that carries both needs the seconds of both.
+    """
+    ways = [(kind, size, group) for kind in kinds for size, group in _exchanged(stage, kind)]
+    if not stage.links_s or not ways:
+        return 0.0
+    each = np.sum([machine.network.by_level(*way) for way in ways], axis=0)
+    busy = each + stage.links_s[direction]
+    return max(float(busy[each > 0].max(initial=0.0) - each.sum()), 0.0)
+
+
+def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> float:
     """Time to synchronise gradients once per batch.
 
     From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage
@@ -89,7 +117,12 @@ def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
     """
     stage = plan.stages[q]
     zero = stage.layout.zero
-    found = 0.0 if zero >= 2 else _exchange_s(stage, machine, "reduce_scatter" if zero else "all_reduce")
+    kind: Exchange = "reduce_scatter" if zero else "all_reduce"
+    found = 0.0 if zero >= 2 else _exchange_s(stage, machine, kind)
+    if found and plan.execution.overlap_sync:
+        wait_s = _wait_s(stage, machine, (kind,), 1)
+        free_s = backward_s - wait_s  # of the last backward pass
+        found += wait_s * min(found / free_s, 1.0) if free_s > 0 else wait_s
     rules, depth, stride = SCHEDULES[plan.schedule], plan.depth, stage.layout.group("pp").stride
     groups = rules.groups(depth, plan.layout.vp)
     if stage.tied_bytes and depth > 1 and groups[0] != groups[-1]:

@@ -43,6 +43,9 @@ class Network(Protocol):
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Time of a collective, or of a message from a rank to the next; 0 for one rank."""
 
+    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+        """Seconds for which it is on the links of each level, the innermost first."""
+
 
 def rounds(kind: Collective, ranks: int) -> float:
     """Steps of the ring in which n ranks do a collective: n − 1, twice in an all-reduce."""
@@ -76,6 +79,10 @@ class Flat:
             return (size_bytes / self.bandwidth_bytes_per_s + self.latency_s) * (ranks > 1)
         charged = self.charged_bytes(kind, size_bytes, ranks)
         return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
+
+    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+        """The same: there is one level."""
+        return (self.seconds(kind, size_bytes, group),)
 
     def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
         """Bytes of a collective that count against the bandwidth of a device."""
@@ -199,6 +206,10 @@ class Wired(ABC):
     @abstractmethod
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
         """Latency and the seconds per byte from every source to its target, arrays."""
+
+    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+        """The same as one level: links are told apart by what simulates messages on them."""
+        return (self.seconds(kind, size_bytes, group),)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Time of a collective around the members, or of a message from first to second."""

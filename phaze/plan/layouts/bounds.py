@@ -98,13 +98,13 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     """Bounds of all layouts of a grid."""
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0))
-    order, layers, ends = _slice_figures(question, grid)
+    order, layers, ends, links_s = _slice_figures(question, grid)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
     gather_s, reduce_s = _exchanged_s(question, grid, layers)
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
-    forward_s = np.maximum(layers.forward_s, gather_s)
+    forward_s = np.maximum(layers.forward_s, _with_others_s(gather_s, links_s[:, :, 0]))
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 
     def of_layers(each: Callable[[StateFigures], Floats]) -> Floats:
@@ -112,8 +112,9 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
         return found
 
     backward_s = layers.backward_s + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
-    backward_s = np.maximum(backward_s, gather_s + reduce_s)
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
+    beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
+    backward_s = np.maximum(backward_s, _with_others_s(gather_s + reduce_s, beside_s))
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
@@ -137,8 +138,19 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     return LayoutBounds(*least_times(figures, by_kind, shapes, held, order.before, question.limit_bytes))
 
 
-def _slice_figures(question: PlanQuestion, grid: LayoutGrid) -> tuple[LayerOrder, LayerFigures, EndFigures]:
-    """Figures of the slices of every layout, which depend on few of its fields."""
+def _with_others_s(exchange_s: Floats, links_s: Floats) -> Floats:
+    """Seconds (N, K) of exchanges on links that carry collectives of a pass as well, (N, K, levels) both."""
+    shared_s = np.where(exchange_s > 0, exchange_s + links_s, 0.0).max(axis=2)
+    found: Floats = np.maximum(exchange_s.sum(axis=2), shared_s)
+    return found
+
+
+def _slice_figures(
+    question: PlanQuestion, grid: LayoutGrid
+) -> tuple[LayerOrder, LayerFigures, EndFigures, Floats]:
+    """Figures of the slices of every layout, which depend on few of its fields, and the seconds for which
+    collectives of their passes are on links, (N, K, 2, levels).
+    """
     names = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel", "recompute")
     _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in names], axis=1))
     layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
@@ -152,7 +164,8 @@ def _slice_figures(question: PlanQuestion, grid: LayoutGrid) -> tuple[LayerOrder
     ])  # fmt: skip
     ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
     by_figure = np.moveaxis(kinds, 2, 0)
-    return order, LayerFigures(*by_figure[:, where]), EndFigures(*ends[where].T)
+    links_s = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])[where]
+    return order, LayerFigures(*by_figure[:, where]), EndFigures(*ends[where].T), links_s
 
 
 def _layer_figures(layout: Layout, layer: LayerCost) -> tuple[float, ...]:
@@ -197,12 +210,14 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Seconds for which replicas gather the weights of a layer (ZeRO 3), and scatter its gradients (from
-    ZeRO 2 on), in every pass, (N, K) each; a collective's start is left out, as a stage starts few of them.
+    """Seconds on links in which replicas gather the weights of a layer (ZeRO 3), and scatter its gradients
+    (from ZeRO 2 on), in every pass, (N, K, levels) each; what a collective takes whatever its size is left
+    out, as a stage has few of them.
     """
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
     network = question.machine.network
-    found = np.zeros((2, *layers.dense.shape))
+    levels = len(network.by_level("send", 0.0, Group(1, 1)))
+    found = np.zeros((2, *layers.dense.shape, levels))
     groups = (
         (layers.dense, grid.sharers, grid.tp),
         (layers.experts, grid.edp, grid.etp * grid.ep),
@@ -210,7 +225,7 @@ def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures)
     for parameters, ranks, stride in groups:
         keys = np.stack([grid.zero, ranks, stride, *np.rint(parameters.T).astype(np.int64)], axis=1)
         _, first, where = distinct_rows(keys)
-        each = np.zeros((2, len(first), parameters.shape[1]))
+        each = np.zeros((2, len(first), parameters.shape[1], levels))
         for row, place in enumerate(first.tolist()):
             zero, group = grid.zero[place], Group(int(ranks[place]), int(stride[place]))
             ways: tuple[tuple[Kind, int, int], ...] = (
@@ -220,8 +235,8 @@ def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures)
             for column, (kind, width, least) in enumerate(ways):
                 if zero >= least:
                     for number, nbytes in enumerate((width * parameters[place]).tolist()):
-                        once, twice = (network.seconds(kind, times * nbytes, group) for times in (1, 2))
-                        each[column, row, number] = twice - once
+                        once, twice = (network.by_level(kind, times * nbytes, group) for times in (1, 2))
+                        each[column, row, number] = np.subtract(twice, once)
         found += each[:, where]
     return found[0], found[1]
 

@@ -210,6 +210,14 @@ def test_the_weights_of_zero_3_are_gathered_during_the_operator_before() -> None
     assert with_exchanges(replace(stage, operators=1), 4.0, 0.0).forward_s == 12
 
 
+def test_an_exchange_waits_for_what_else_is_on_its_links() -> None:
+    """Of a pass of 8 s four are collectives: in the other four no more than four seconds' weights arrive."""
+    stage = StageCost(8.0, 16.0, operators=4)
+    hidden, crowded = (with_exchanges(stage, gather_s, 0.0, (4.0, 4.0)) for gather_s in (4.0, 6.0))
+    assert (hidden.forward_s, hidden.backward_s) == (8 + 1, 16 + 1)
+    assert crowded.forward_s == (6 + 3 * (6 + 4) + 8) / 4
+
+
 def test_gradients_of_zero_2_are_scattered_during_the_backward_pass_that_goes_on() -> None:
     """With weights' gradients apart only those, and the gathered weights of the rest, are waited for."""
     stage = StageCost(8.0, 16.0, operators=4)
