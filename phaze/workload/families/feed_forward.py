@@ -65,7 +65,7 @@ def mixture(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
     if own.latent_width:
         y = layer.dense("latent_out", y, part.own_tokens, part.model.hidden, bias=False)
     if own.shared_width:
-        y = layer.add("add", "experts_add", y, _shared(layer, part, own, x))
+        y = layer.add("add", "shared_add", y, _shared(layer, part, own, x))
     layer.mark("moe", first)
     return y
 

@@ -9,9 +9,10 @@ With sequence parallelism what would be the same on every slice is cut along the
 place of the copy, a reduce-scatter that of the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
 
 With context parallelism every slice has an equal part of every sequence. Only attention needs the others:
-keys and values are gathered for it, and their gradients reduce-scattered (Megatron-Core, `--cp-comm-type
-all_gather`). Ranks take one part from the beginning and one from the end of the sequence, so that a causal
-mask leaves all of them the same work. What was gathered is not kept: the backward pass gathers it again.
+keys and values are gathered for it, and their gradients reduce-scattered, or both go around a ring, or whole
+sequences of a share of the heads are exchanged for it (Megatron-Core, `--cp-comm-type` all_gather, p2p, a2a).
+Ranks take one part from the beginning and one from the end of the sequence, so that a causal mask leaves all
+of them the same work. What was gathered is not kept: the backward pass gathers it again.
 """
 
 from __future__ import annotations
@@ -162,6 +163,8 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     for block in model.blocks.values():
         _check_block(model, block, layout)
     model.check_sequence(sequence, where)
+    if layout.cp > 1 and layout.cp_kind == "a2a+p2p":
+        raise PhazeError(f"{where}: cp_kind must be all_gather, p2p or a2a for operators, got a2a+p2p")
     if layout.cp > 1 and sequence % (2 * layout.cp):
         raise PhazeError(f"{where}: 2 * cp must divide the sequence {sequence}, got {2 * layout.cp}")
     if layout.cuts_sequence and sequence // layout.cp % layout.tp:

@@ -82,7 +82,14 @@ def test_a_state_space_multiplies_chunks_and_states() -> None:
 
 
 CUTS = {
-    "qwen3-30b-a3b": [Layout(tp=2, sequence_parallel=True), Layout(ep=8, dp=8), Layout(cp=2), Layout(tp=2)],
+    "qwen3-30b-a3b": [
+        Layout(tp=2, sequence_parallel=True),
+        Layout(ep=8, dp=8),
+        Layout(cp=2),
+        Layout(tp=2),
+        Layout(cp=2, cp_kind="a2a"),
+        Layout(cp=2, cp_kind="p2p"),
+    ],
     "deepseek-v3": [
         Layout(tp=2, sequence_parallel=True, ep=8, dp=4),
         Layout(tp=2, etp=2, ep=4, dp=4, sequence_parallel=True),
@@ -158,6 +165,7 @@ REFUSED = {
     "ep must divide experts.count 128, got 3": ("qwen3-30b-a3b", Layout(ep=3, dp=3)),
     "etp must divide experts.width 768, got 5": ("qwen3-30b-a3b", Layout(etp=5, dp=5)),
     "etp must be tp 4 without sequence parallelism, got 2": ("qwen3-30b-a3b", Layout(tp=4, etp=2)),
+    "cp_kind must be all_gather, p2p or a2a": ("llama-3.1-8b", Layout(cp=2, cp_kind="a2a+p2p")),
     "cp: 16 must divide heads / tp 8": ("llama-3.1-8b", Layout(tp=4, cp=16, cp_kind="a2a")),
     "tensor: 16 must be > 0 and divide mamba.groups 8": ("nemotron-3-nano-30b-a3b", Layout(tp=16)),
 }
