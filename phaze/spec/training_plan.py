@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from phaze.base.errors import PhazeError
-from phaze.layout import CpKind, Layout, Recompute, Zero, recompute_of
+from phaze.layout import Compute, CpKind, Layout, Recompute, Zero, recompute_of
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Flag, Index, Label, Location, Positive, PositiveInt, Result
@@ -75,6 +75,8 @@ class ChosenLayout(Noun):
     """How context parallel ranks exchange keys and values."""
     load: Positive = 1.0
     """Rows that the fullest rank has for its experts, over those of balanced experts."""
+    compute: Compute = "bf16"
+    """Numbers that products of blocks' weights multiply."""
     schedule: Label
     """Order of the passes."""
     pipeline_layout: Label
