@@ -185,6 +185,7 @@ MEASURED_FILES = (
             "other-tools.csv",
             "errors.csv",
             *(f"measured/{source}.csv" for source in MEASURED.sources),
+            "measured/*.yaml",
             "systems/*.yaml",
             "devices/*.yaml",
             "stacks/*.yaml",

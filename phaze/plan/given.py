@@ -249,7 +249,8 @@ class Lowering:
             fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated),
             stash_bytes=sum(count * cost.kept_bytes(way)[0] for count, cost, way in ways),
             work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout)
-            + paired * max(cost.kept_bytes(way)[0] for _, cost, way in ways),
+            + paired
+            * max((c.kept_bytes(way)[0] for _, c, way in ways if c.layer.name not in KEPT), default=0.0),
             **dict.fromkeys(NOT_APART, 0.0),
             first_layer=cut.start,
             last_layer=cut.stop - 1,
