@@ -22,7 +22,7 @@ from phaze.cost.network.dispatch import Routing, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
-from phaze.layout import OPERAND_BYTES, RECOMPUTES, Axis, Compute, Layout, Recompute, modules_of
+from phaze.layout import OPERAND_BYTES, RECOMPUTES, Axis, Compute, Group, Layout, Recompute, modules_of
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
@@ -219,10 +219,12 @@ class Clocked:
     """Which experts a token has, where that is known."""
 
     def sent_s(self, part: Part) -> float:
-        """Time of a collective that has the network to itself."""
+        """Time of a collective that has the network to itself; a ring is as slow as its longest way."""
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
         if part.axis == "ep" and self.routing is not None and self.machine.stack.dispatch == "tokens":
             return dispatch_s(network, part.network_bytes, group, self.routing)
+        if part.kind == "send":
+            group = Group(2, group.stride * (group.ranks // 2))
         return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
 
 

@@ -11,12 +11,14 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout
+from phaze.plan.lowered import Clocked, kernel_times, load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.spec.system import Stack
 from phaze.validate.rows import read_row
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
+from phaze.workload.operators import Part
 from phaze.workload.workload import Collective, Layer
 from tests.unit.validate.examples import SMALL, changed, ideal_network, machine, runs
 
@@ -149,3 +151,13 @@ def test_a_row_says_cp_and_dp_is_what_is_left() -> None:
 def test_a_sequence_that_cannot_be_cut_says_why(changes: dict[str, object], problem: str) -> None:
     with pytest.raises(PhazeError, match=problem):
         predict(changed(LONG, **changes), machine())
+
+
+def test_a_ring_over_two_nodes_goes_at_the_pace_of_the_way_between_them() -> None:
+    h100 = load_machine("h100")
+    part = Part("send", "forward", network_bytes=10**9, axis="cp")
+    for ranks, level in ((8, 0), (16, 1)):
+        clocked = Clocked(h100, Layout(cp=ranks, cp_kind="p2p"), kernel_times(h100, 2))
+        tier = h100.network.tiers[level]  # type: ignore[attr-defined]
+        reached = tier.message_bytes_per_s or tier.bandwidth_bytes_per_s
+        assert clocked.sent_s(part) == pytest.approx(1e9 / reached + tier.latency_s)
