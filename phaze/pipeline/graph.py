@@ -61,19 +61,20 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     sites = _sites(pipeline, jobs)
     single, delay = _single_predecessors(pipeline, jobs, sites)
     joins = _joins(pipeline, jobs)
-    has = np.flatnonzero(single >= 0)
+    has = single >= 0
     second = _seconds_of_pairs(jobs)
-    second = second[single[second] >= 0]
+    second = second[has[second]]
     sizes = [len(join.predecessors) for join in joins]
     many = np.repeat(np.array([join.job for join in joins], np.int64), sizes)
-    waiting = np.concatenate([many, has, _firsts_of_pairs(jobs, second)])
-    predecessor = np.concatenate([*(join.predecessors for join in joins), single[has], single[second]])
-    delays = np.concatenate([np.repeat([join.delay_s for join in joins], sizes), delay[has], delay[second]])
+    waiting = np.concatenate([many, _firsts_of_pairs(jobs, second)])
     order = np.argsort(waiting, kind="stable")
-    preceded = np.concatenate([[0], np.cumsum(np.bincount(waiting, minlength=len(jobs)))])
-    return EventGraph(
-        jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor[order], delays[order]
-    )
+    preceded = np.concatenate([[0], np.cumsum(has)])
+    at = preceded[waiting[order]]
+    others = np.concatenate([*(join.predecessors for join in joins), single[second]])[order]
+    later = np.concatenate([np.repeat([join.delay_s for join in joins], sizes), delay[second]])[order]
+    predecessor, delays = np.insert(single[has], at, others), np.insert(delay[has], at, later)
+    preceded[1:] += np.cumsum(np.bincount(waiting, minlength=len(jobs)))
+    return EventGraph(jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor, delays)
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
@@ -82,6 +83,21 @@ def test_a_run_under_it_is_faster_than_under_1f1b_and_holds_more_on_its_last_sta
     assert zero.timeline.share_of["backward"] * zero.time_s == pytest.approx(
         one.timeline.share_of["backward"] * one.time_s
     )
+
+
+def test_dualpipe_holds_weights_and_states_twice() -> None:
+    """Every rank has a stage of both copies of the model."""
+    machine = load_machine("a100-selene")
+    run = Run(2304, 24, 24, 2048, 51200, 64, 64, Layout(tp=8, pp=4, dp=2))
+    both_ways = replace(run, schedule="dualpipe", layout=replace(run.layout, vp=2))
+    once, twice = (price(plan_of_run(one, machine), machine) for one in (run, both_ways))
+    own, both = (
+        np.array(
+            [found.memory_of(rank).weight_bytes + found.memory_of(rank).optimizer_bytes for rank in range(4)]
+        )
+        for found in (once, twice)
+    )
+    assert both == pytest.approx(own + own[::-1])
 
 
 def test_unequal_replicas_are_refused() -> None:
