@@ -161,14 +161,18 @@ class _Task:
 
 
 def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, FoundMapping]:
+    from phaze.base.errors import PhazeError
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
     from phaze.spec.stages import StoredStages
     from phaze.workload.operator_graphs import stage_graph
 
-    _refuse_training_plan(task.source)
-    stored = read_as(StoredStages, task.source)
+    try:
+        stored = read_as(StoredStages, task.source)
+    except PhazeError:
+        _refuse_training_plan(task.source)
+        raise
     mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
     file = stored_mapping(mapped, stored.model, task.topology, task.settings)
     return file, mapped, mapped.best
