@@ -350,7 +350,8 @@ def _seconds(
     """Seconds of operators one after the other by what binds, and of their gradients of weights.
 
     `alone` is a kernel whose time is known. The host needs its time for every kernel; it runs ahead of the
-    device, so that only the longer of both counts.
+    device, so that only the longer of both counts. Where it starts experts one by one it reads back how many
+    rows they have, and is ahead no more: then every kernel takes at least what starting it takes.
     """
     stack = clocked.machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
@@ -373,6 +374,13 @@ def _seconds(
     total[NETWORK] += _exposed_s(sent, clocked, float(total[COMPUTE]), core_s)
     launched = len(kernels) + len(casts) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
     total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
+    if stack.each_expert and any("moe" in operator.regions for operator in operators):
+        grouped = [o.core == "tensor" and "moe" in o.regions for o in operators for _ in kernels_of(o)]
+        launches = np.array(
+            [kernel[0].batch if many else 1 for kernel, many in zip(kernels, grouped, strict=True)]
+        )
+        launches = launches * np.array([1 + (word != "bf16") for word in words])
+        total[HOST] = np.maximum(launches * stack.launch_s - each.sum(axis=1), 0.0).sum()
     return total, weight_s
 
 

@@ -145,6 +145,9 @@ class Stack(Noun):
     dispatch: Literal["rows", "tokens"] = "rows"
     """What goes to the ranks of experts: a row for every expert of a token, in an all-to-all, or the token
     once to each rank, between nodes once to each node (DeepEP, HybridEP)."""
+    each_expert: bool = False
+    """Whether products of experts, and casts of their operands, are started one expert after the other, with
+    the numbers of their rows read back by the host (Transformer Engine, `GroupedLinear`)."""
     held_processors: float = Field(default=0.0, ge=0, le=1)
     """Share of a device's processors that products lose to collectives of slices, and of experts, that hide
     behind them."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
@@ -62,3 +63,17 @@ def test_a_key_says_the_precision() -> None:
         assert Layout.of_key(layout.key) == layout
         assert (word in layout.key) == (word != "bf16")
     assert CAST_BYTES.keys() == OPERAND_BYTES.keys() == set(COMPUTES)
+
+
+def test_experts_that_are_started_one_by_one_keep_the_host_busy() -> None:
+    """Then a pass waits for the host; else only where all kernels are shorter than their starts."""
+    machine = load_machine("h100", stack="megatron-bridge", devices=16)
+    model = load_transformer("qwen3-30b-a3b", "test")
+    workload = library_workload(model, 4096, Layout(ep=16, dp=16))
+    times = {}
+    for each in (False, True):
+        stack = machine.stack.model_copy(update={"each_expert": each})
+        times[each] = layer_costs(workload, replace(machine, stack=stack), flash=True)["block"].forward_s
+    host = KERNEL_LIMITS.index("host")
+    assert times[False][host] == 0.0 < times[True][host]
+    assert np.delete(times[True], host) == pytest.approx(np.delete(times[False], host))
