@@ -11,6 +11,7 @@ from phaze.commands.options import JsonOption
 from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
+    from phaze.plan.lowered import LayerCost
     from phaze.spec.model import Model
 
 ModelArgument = Annotated[
@@ -19,6 +20,7 @@ ModelArgument = Annotated[
 SequenceOption = Annotated[
     int | None, typer.Option(help="Tokens of a sample; 8192 unless given, or the model's longest.", min=1)
 ]
+SystemOption = Annotated[str, typer.Option(help="System whose software says what layers keep.")]
 USUAL_SEQUENCE = 8192
 
 
@@ -47,22 +49,31 @@ class ModelAnswer(TypedDict):
     forward_flops_per_token: float
     backward_flops_per_token: float
     blocks: list[Kind]
+    kept_bytes_per_token: dict[str, dict[str, float]]
+    """Of a layer by its name, under each recomputation that it can have alone, on one device."""
 
 
-def model(name: ModelArgument, sequence: SequenceOption = None, as_json: JsonOption = False) -> None:
-    """Say what a model consists of: parameters by group, FLOPs of a token, and the kinds of its blocks."""
+def model(
+    name: ModelArgument,
+    sequence: SequenceOption = None,
+    system: SystemOption = "h100",
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a model consists of: parameters by group, FLOPs of a token, kinds of blocks, and the bytes
+    that each keeps of a token under each recomputation.
+    """
     from phaze.spec.config import load_transformer
 
     found = load_transformer(name, "model")
     longest = found.position_count if found.counts_positions else 0
     tokens = sequence or min(USUAL_SEQUENCE, longest or USUAL_SEQUENCE)
     found.check_sequence(tokens, "--sequence")
-    answer = answer_of(found, tokens)
+    answer = answer_of(found, tokens, system)
     typer.echo(json.dumps(answer, indent=1) if as_json else in_words(answer))
 
 
-def answer_of(model: Model, sequence: int) -> ModelAnswer:
-    """Parameters, FLOPs of a token, and kinds of blocks of a model."""
+def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
+    """Parameters, FLOPs of a token, kinds of blocks of a model, and what they keep on a system."""
     products = model.products_per_token(sequence, causal=model.causal)
     return ModelAnswer(
         model=model.name,
@@ -76,7 +87,33 @@ def answer_of(model: Model, sequence: int) -> ModelAnswer:
         forward_flops_per_token=2.0 * products,
         backward_flops_per_token=4.0 * products,
         blocks=[_kind(model, kind, sequence) for kind in model.blocks],
+        kept_bytes_per_token=_kept(model, sequence, system),
     )
+
+
+def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
+    """Bytes that layers keep of a token in half precision with fused attention, by name and recomputation."""
+    from phaze.layout import Layout
+    from phaze.plan.lowered import layer_costs, load_machine
+    from phaze.workload.models import library_workload
+
+    machine = load_machine(system)
+    costs = layer_costs(library_workload(model, sequence, Layout()), machine, flash=True)
+    return {
+        name: {way: cost.kept_bytes(way)[0] / sequence for way in _recomputes(cost)}
+        for name, cost in costs.items()
+    }
+
+
+def _recomputes(cost: LayerCost) -> list[str]:
+    """What may run forward again in a layer: nothing, one of the modules that it has, or all of it."""
+    from phaze.layout import MODULES
+    from phaze.plan.lowered import KEPT
+
+    if cost.layer.name in KEPT:
+        return ["none"]
+    own = [module for module in MODULES if cost.layer.forward_in(frozenset({module}))]
+    return ["none", *own, "full"]
 
 
 def _groups(model: Model, *, active: bool) -> dict[str, int]:
@@ -114,5 +151,10 @@ def in_words(answer: ModelAnswer) -> str:
         f"{one['kind']:<28}{one['layers']:>8}{one['parameters']:>16,}{one['active_parameters']:>18,}"
         f"{one['forward_flops'] / 1e9:>16.4g}"
         for one in answer["blocks"]
+    ]
+    lines += ["", "bytes kept of a token and layer, by what runs forward again"]
+    lines += [
+        f"{name:<28}" + ", ".join(f"{way} {nbytes:,.0f}" for way, nbytes in ways.items())
+        for name, ways in answer["kept_bytes_per_token"].items()
     ]
     return "\n".join([head, *lines])

@@ -14,24 +14,31 @@ from phaze.spec.huggingface.llama import (
     with_kinds,
     words,
 )
+from phaze.spec.plain import Plain
 
 WITHOUT_DENSE = {name: key for name, key in KEYS.items() if name != "feed_forward"}
 """Where `intermediate_size` is that of an expert."""
 
 
-def experts(
-    count: str, per_token: str = "num_experts_per_tok", width: str = "moe_intermediate_size"
-) -> dict[str, Key]:
-    """Keys of the sizes of experts, by the names that a family has for them."""
+def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
+    """Keys of the sizes of experts, by a family's names for them, and its usual number for a token."""
     return {
         "experts.count": Key(count, "size"),
-        "experts.per_token": Key(per_token, "size"),
+        "experts.per_token": Key("num_experts_per_tok", "size", per_token),
         "experts.width": Key(width, "size"),
     }
 
 
 SPARSE = (Key("decoder_sparse_step", "size", 1), Key("mlp_only_layers", "sizes", lambda _: []))
-FIRST_DENSE = (Key("first_k_dense_replace", "count", 0), Key("mlp_layer_types", "words", none))
+FIRST_DENSE: dict[Plain, int] = {"deepseek_v2": 0, "glm4_moe": 1}
+"""Dense layers before those with experts where nothing is said; 3 in families after DeepSeek-V3."""
+SHARED: dict[Plain, int] = {"deepseek_v2": 2}
+"""Shared experts where nothing is said; one in other families."""
+NETWORKS = (
+    Key("first_k_dense_replace", "count", lambda config: FIRST_DENSE.get(config["model_type"], 3)),
+    Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
+    Key("mlp_layer_types", "words", none),
+)
 
 
 def first_dense(found: Config, said: Config) -> list[str]:
@@ -122,7 +129,7 @@ def _minimax(found: Config, said: Config) -> Config:
 
 
 MIXTRAL = Family(
-    keys={**WITHOUT_DENSE, **experts("num_local_experts", width="intermediate_size")},
+    keys={**WITHOUT_DENSE, **experts("num_local_experts", "intermediate_size", 2)},
     constants=WITHOUT_BIAS,
     fixed=DECODER,
     also=(WINDOW,),
@@ -158,11 +165,11 @@ GLM4_MOE = Family(
     },
     constants={**ROTARY, "output_bias": False},
     fixed=DECODER,
-    also=(Key("n_shared_experts", "count", 1), Key("use_qk_norm", "flag", False), *FIRST_DENSE),
+    also=(Key("use_qk_norm", "flag", False), *NETWORKS),
     arrange=_glm,
 )
 MINIMAX = Family(
-    keys={**WITHOUT_DENSE, **experts("num_local_experts", width="intermediate_size")},
+    keys={**WITHOUT_DENSE, **experts("num_local_experts", "intermediate_size", 8)},
     constants=WITHOUT_BIAS,
     costless=frozenset({"use_routing_bias"}),
     fixed=(*DECODER, ("shared_intermediate_size", 0)),
@@ -179,7 +186,7 @@ GPT_OSS = Family(
     keys={
         **WITHOUT_DENSE,
         "attention_bias": Key("attention_bias", "flag", True),
-        **experts("num_local_experts", width="intermediate_size"),
+        **experts("num_local_experts", "intermediate_size", 4),
     },
     constants={**ROTARY, "sinks": True, "experts.bias": True},
     costless=frozenset({"experts_per_token"}),
@@ -192,7 +199,7 @@ LLAMA4 = Family(
         **KEYS,
         **BIAS,
         "feed_forward": Key("intermediate_size_mlp", "size"),
-        **experts("num_local_experts", width="intermediate_size"),
+        **experts("num_local_experts", "intermediate_size", 1),
     },
     constants=ROTARY,
     costless=frozenset({"use_qk_norm", "attn_scale", "attn_temperature_tuning", "floor_scale"}),

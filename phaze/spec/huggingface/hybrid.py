@@ -39,9 +39,12 @@ def _qwen(found: Config, said: Config) -> Config:
 
 
 def _gemma4(found: Config, said: Config) -> Config:
-    """Layers with a window have heads of their own, and experts stand beside the dense network."""
+    """Layers with a window have heads of their own, and experts stand beside the dense network; the last
+    layer has no window, whatever is said.
+    """
     layers, full = number(found["layers"]), said["global_head_dim"] or found["head_size"]
     mixers = words(said, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)])
+    mixers = [*mixers[:-1], "attention"]
     window = {
         "size": said["sliding_window"],
         "key_value_heads": found["key_value_heads"],

@@ -1,6 +1,6 @@
 """Families with latent attention: DeepSeek, Kimi K2, GLM-5."""
 
-from phaze.spec.huggingface.experts import FIRST_DENSE, experts, with_shared
+from phaze.spec.huggingface.experts import NETWORKS, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, none
 from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number
 
@@ -32,10 +32,11 @@ _INDEX = {
 }
 _COSTLESS = frozenset({"head_dim", "num_key_value_heads", "qk_head_dim"})
 _FIXED = (*DECODER, ("moe_layer_freq", 1))
-_ALSO = (Key("n_shared_experts", "count", 1), *FIRST_DENSE)
 
-DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, _ALSO, _deepseek)
-DEEPSEEK_SPARSE = Family({**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*_ALSO, LAYER_TYPES), _deepseek)
+DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, NETWORKS, _deepseek)
+DEEPSEEK_SPARSE = Family(
+    {**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*NETWORKS, LAYER_TYPES), _deepseek
+)
 FAMILIES = {
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,

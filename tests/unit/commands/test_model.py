@@ -48,3 +48,20 @@ def test_the_answer_for_a_reader_has_every_kind_of_block() -> None:
     found = CliRunner().invoke(app, ["model", "qwen3.5-35b-a3b", "--sequence", "4096"])
     assert "delta-experts" in found.stdout
     assert "a token of 4,096" in found.stdout
+
+
+def test_layers_keep_what_a_recomputation_leaves() -> None:
+    """Of Qwen3-30B-A3B: all that the fused kernels of a mixture keep; its activations' results less (2 k f);
+    of a layer that runs again its input alone. The embedding and the head never run again.
+    """
+    kept = _answer("qwen3-30b-a3b", "--sequence", "4096")["kept_bytes_per_token"]
+    assert isinstance(kept, dict)
+    assert list(kept) == ["embedding", "block", "head"]
+    h, a, g, d, k, f, experts = 2048, 32, 4, 128, 8, 768, 128
+    attention = 4 * h + 4 * (a + g) * d + 4 * a + 4 + (2 * d + 4) * (a + g)
+    whole = attention + 4 * h + 4 + 2 * k * h + 6 * k * f + 4 * experts + 26 * k
+    block = kept["block"]
+    assert (block["none"], block["core_attn"], block["full"]) == (whole, whole, 2 * h)
+    assert block["moe_act"] == whole - 2 * k * f
+    assert set(block) == {"none", "core_attn", "moe_act", "layernorm", "moe", "full"}
+    assert set(kept["embedding"]) == set(kept["head"]) == {"none"}

@@ -143,3 +143,35 @@ def test_a_list_is_not_a_configuration() -> None:
     """A configuration is a JSON object."""
     with pytest.raises(PhazeError, match=r"x\.json: must hold a JSON object"):
         translate([], "x.json")
+
+
+SMALL = {
+    "hidden_size": 96, "num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "vocab_size": 331,
+}  # fmt: skip
+ROUTED = {
+    "n_routed_experts": 9, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "intermediate_size": 200,
+    "head_dim": 20,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameters"),
+    [
+        ({"model_type": "glm4_moe", **ROUTED}, 740_064),
+        ({"model_type": "mixtral", "intermediate_size": 72, "num_local_experts": 3}, 499_968),
+        (
+            {
+                "model_type": "gemma4_text", "intermediate_size": 200, "head_dim": 20, "global_head_dim": 28,
+                "hidden_size_per_layer_input": 0,
+            },
+            487_896,
+        ),
+    ],
+    ids=["first layers dense", "experts of a token", "last layer without a window"],
+)  # fmt: skip
+def test_what_a_configuration_leaves_out_is_as_its_family_has_it(
+    tmp_path: Path, fields: dict[str, object], parameters: int
+) -> None:
+    """Parameters of the modules that transformers 5.23.0 builds of the same configuration."""
+    assert load(tmp_path, {**SMALL, **fields}).parameters == parameters
