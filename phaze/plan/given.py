@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -270,7 +270,10 @@ class Lowering:
 
 @dataclass(frozen=True, eq=False)
 class Lowerings:
-    """Stages of a model in any layout on a machine, its vocabulary padded for the slices of each."""
+    """Stages of a model in any layout on a machine, its vocabulary padded for the slices of each.
+
+    Exchanges of experts are waited for, whatever the stack hides: bounds of layouts know no pairs of passes.
+    """
 
     task: TrainingTask
     machine: Machine
@@ -285,7 +288,9 @@ class Lowerings:
             training = ModelTraining(
                 model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
             )
-            self._known[layout.tp] = Lowering(training, self.machine)
+            stack = self.machine.stack
+            waits = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != "ep")})
+            self._known[layout.tp] = Lowering(training, replace(self.machine, stack=waits))
         return self._known[layout.tp]
 
 

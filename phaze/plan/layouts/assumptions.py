@@ -17,7 +17,7 @@ HIDDEN = {
     "tp": "collectives of slices",
     "pp": "tensors between stages",
 }
-"""What hides behind computing, in words."""
+"""What hides behind computing, in words; in plans that are searched exchanges of experts do not."""
 
 
 def assumptions(question: PlanQuestion) -> Iterator[str]:
@@ -37,7 +37,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
 
 
 def _stack(stack: Stack) -> str:
-    hidden = ", ".join(HIDDEN[name] for name in stack.overlap) or "no communication"
+    hidden = ", ".join(HIDDEN[name] for name in stack.overlap if name in HIDDEN) or "no communication"
     return (
         f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} hidden behind computing "
         f"as far as it lasts; {stack.reserved_gib:g} GiB held by no tensor"

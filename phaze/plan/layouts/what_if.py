@@ -46,7 +46,7 @@ def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
     """Sentences on assumptions without which another one of the first plans would be the fastest."""
     question, beside = plans[0].question, plans[:COMPARED]
     stack = question.machine.stack
-    for name in stack.overlap:
+    for name in (one for one in stack.overlap if one in HIDDEN):
         own = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != name)})
         machine = replace(question.machine, stack=own)
         asked = replace(question, machine=machine)
