@@ -8,11 +8,12 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import Model
+from phaze.spec.settings import ExtractSettings
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.sharding import slice_model
-from phaze.workload.models import library_workload
+from phaze.workload.models import extract_workload, library_workload
 from phaze.workload.primitives import LayerGraph
-from phaze.workload.workload import Direction, Layer
+from phaze.workload.workload import DIRECTIONS, Direction, Layer, Workload
 from tests.unit.workload.examples import MODELS
 
 SEQUENCE = 6144
@@ -79,6 +80,18 @@ def test_a_state_space_multiplies_chunks_and_states() -> None:
     projections = 2688 * (own.projected + own.inner)
     scan = own.chunk * (own.groups * own.state + own.inner) + 2 * own.inner * own.state
     assert flops_of(layer, attention=False) == 2 * SEQUENCE * (projections + scan)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b"])
+def test_a_study_takes_experts_and_scans(name: str) -> None:
+    """Every operator is of a core type, and tables hold all that a study reads."""
+    model = model_of(name).distinct()
+    found = extract_workload(model, 512, ONE, ExtractSettings())
+    assert Workload.of_tables(found.tables, found.graph) == found
+    assert found.order == ("embedding", *model.blocks, *["mtp"] * model.mtp, "head")
+    for layer in found.layers:
+        cores = {o.core for way in DIRECTIONS for o in layer.pass_of(way).operators}
+        assert cores <= {"tensor", "vector", "fused", "none"}
 
 
 CUTS = {
