@@ -48,6 +48,14 @@ def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
 
 
+def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig`: ranks that exchange whole sequences have equal shares of the heads of a slice."""
+    exchanged = grid.cp_kind == list(grid.cp_kinds).index("a2a")
+    heads = np.minimum(task.model.heads, task.model.kv_heads) // grid.tp
+    broken: Bools = exchanged & (grid.cp > 1) & ((heads < 1) | leaves_rest(heads, grid.cp))
+    return broken
+
+
 def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """`MoELayer` raises in training where tensor-parallel ranks hold whole sequences."""
     return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
@@ -73,7 +81,7 @@ MEGATRON = Runtime(
     schedules=("1f1b", "interleaved"),
     zeros=(0, 1, 2, 3),
     sequence_parallel=(False, True),
-    cp_kinds=("all_gather",),
+    cp_kinds=("all_gather", "p2p", "a2a"),
     rules=(
         VIRTUAL_STAGES,
         PIPELINE,
@@ -107,6 +115,12 @@ MEGATRON = Runtime(
         BATCH,
         STAGES,
         Rule(
+            "context heads",
+            "key-value heads {kv_heads} of a slice of tp {tp} must be a multiple of cp with a2a, got {cp}",
+            ("cp_kind", "cp", "tp"),
+            _context_heads,
+        ),
+        Rule(
             "expert sequences",
             "experts with tp {tp} need sequence_parallel, got {sequence_parallel}",
             ("tp", "sequence_parallel"),
@@ -131,6 +145,7 @@ MEGATRON = Runtime(
         ),
     ),
     slices_experts=True,
+    modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp"),
 )
 """Megatron-Core: zero 1 is its distributed optimizer, 2 and 3 are Megatron-FSDP (`optim_grads`,
 `optim_grads_params`), its recomputation `full` or `selective` of `core_attn`."""

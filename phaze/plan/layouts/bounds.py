@@ -19,7 +19,7 @@ everywhere, it takes as much work as it can of any kinds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,10 +32,9 @@ from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.capacity import least_times
-from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import LayerCost
+from phaze.plan.layouts.slices import EndFigures, LayerFigures, Slices, distinct_rows
 from phaze.runtimes.grid import LayoutGrid
 
 
@@ -47,40 +46,14 @@ class LayoutBounds:
     """Of a step; infinite where no division fits."""
     lacking_bytes: Floats
     """By how much at least the fullest rank exceeds its memory; 0 where a division may fit."""
+    dominated: Bools
+    """Layouts beside which one that runs something else forward again is as fast and holds no more; nothing
+    else is known of them."""
 
     @property
     def fits(self) -> Bools:
-        """Layouts of which a division may fit."""
-        return self.lacking_bytes <= 0
-
-
-class LayerFigures(NamedTuple):
-    """Figures of one slice: of layers by kind, (N, K) each."""
-
-    forward_s: Floats
-    backward_s: Floats
-    again_s: Floats
-    """Of a layer that runs forward again."""
-    stash_bytes: Floats
-    """Kept by a layer of a microbatch."""
-    saved_bytes: Floats
-    """Less by one that runs forward again."""
-    dense: Floats
-    """Parameters, those of experts aside."""
-    experts: Floats
-    """Parameters of experts."""
-
-
-class EndFigures(NamedTuple):
-    """Figures of one slice: of the embedding (first) and the head (last), (N,) each."""
-
-    first_s: Floats
-    first_forward_s: Floats
-    last_s: Floats
-    first_bytes: Floats
-    last_bytes: Floats
-    first_parameters: Floats
-    last_parameters: Floats
+        """Layouts of which a division may fit, and that none beside dominates."""
+        return (self.lacking_bytes <= 0) & ~self.dominated
 
 
 class StateFigures(NamedTuple):
@@ -97,8 +70,20 @@ class StateFigures(NamedTuple):
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     """Bounds of all layouts of a grid."""
     if not len(grid):
-        return LayoutBounds(np.zeros(0), np.zeros(0))
-    order, layers, ends, links_s = _slice_figures(question, grid)
+        return LayoutBounds(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
+    slices = Slices.of(question, grid)
+    dominated = slices.dominated(grid)
+    found, lacking = np.zeros(len(grid)), np.zeros(len(grid))
+    kept = np.flatnonzero(~dominated)
+    found[kept], lacking[kept] = _bounds(question, grid.take(kept), slices, slices.where[kept])
+    return LayoutBounds(found, lacking, dominated)
+
+
+def _bounds(question: PlanQuestion, grid: LayoutGrid, slices: Slices, where: Ints) -> tuple[Floats, Floats]:
+    """Least seconds of layouts, and bytes that they lack, (N,) each; `where` are their slices."""
+    layers = LayerFigures(*np.moveaxis(slices.layers[where, grid.recompute], 2, 0))
+    ends = EndFigures(*slices.ends[where].T)
+    links_s = slices.links[where]
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
     gather_s, reduce_s = _exchanged_s(question, grid, layers)
     held, first = _held(question, grid)
@@ -135,7 +120,10 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    return LayoutBounds(*least_times(figures, by_kind, shapes, held, order.before, question.limit_bytes))
+    found: tuple[Floats, Floats] = least_times(
+        figures, by_kind, shapes, held, slices.order.before, question.limit_bytes
+    )
+    return found
 
 
 def _with_others_s(exchange_s: Floats, links_s: Floats) -> Floats:
@@ -143,57 +131,6 @@ def _with_others_s(exchange_s: Floats, links_s: Floats) -> Floats:
     shared_s = np.where(exchange_s > 0, exchange_s + links_s, 0.0).max(axis=2)
     found: Floats = np.maximum(exchange_s.sum(axis=2), shared_s)
     return found
-
-
-def _slice_figures(
-    question: PlanQuestion, grid: LayoutGrid
-) -> tuple[LayerOrder, LayerFigures, EndFigures, Floats]:
-    """Figures of the slices of every layout, which depend on few of its fields, and the seconds for which
-    collectives of their passes are on links, (N, K, 2, levels).
-    """
-    names = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel", "recompute")
-    _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in names], axis=1))
-    layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
-    for first in {layout.tp: layout for layout in layouts}.values():
-        question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
-    known = [question.lowering(layout).layers(layout) for layout in layouts]
-    order = LayerOrder(known[0][0].order[1:-1])
-    kinds = np.array([
-        [_layer_figures(layout, costs[name]) for name in order.kinds]
-        for layout, (_, costs) in zip(layouts, known, strict=True)
-    ])  # fmt: skip
-    ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
-    by_figure = np.moveaxis(kinds, 2, 0)
-    links_s = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])[where]
-    return order, LayerFigures(*by_figure[:, where]), EndFigures(*ends[where].T), links_s
-
-
-def _layer_figures(layout: Layout, layer: LayerCost) -> tuple[float, ...]:
-    every = layout.recompute == "selective"  # all layers do; with full recomputation as many as it takes
-    again_s = float(layer.again_s(layout.recompute).sum())
-    kept = layer.kept_bytes(layout.recompute if every else "none")[0]
-    saved = kept - layer.kept_bytes("full")[0] if layout.recompute == "full" else 0.0
-    return (
-        float(layer.forward_s.sum()),
-        float(layer.backward_s.sum()) + again_s * every,
-        again_s * (layout.recompute == "full"),
-        kept,
-        saved,
-        float(layer.layer.parameters - layer.layer.groups.get("expert", 0)),
-        float(layer.layer.groups.get("expert", 0)),
-    )
-
-
-def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
-    return (
-        float((first.forward_s + first.backward_s).sum()),
-        float(first.forward_s.sum()),
-        float((last.forward_s + last.backward_s).sum()),
-        first.kept_bytes("none")[0],
-        last.kept_bytes("none")[0],
-        float(first.layer.parameters),
-        float(last.layer.parameters),
-    )
 
 
 def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
@@ -294,15 +231,3 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int) -> Floats
 _NOTHING = StageCost(0.0)
 ROUNDS = 4
 """Rounds of as many microbatches as there are ranks, or more, in which every schedule has held most."""
-
-
-def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Rows that differ, the place of the first of each, and which of them every row is, (N, C) whole numbers
-    >= 0; as `np.unique`, but many times as fast, by one number for each row.
-    """
-    number = np.zeros(len(rows), np.int64)
-    for column in rows.T:
-        values, place = np.unique(column, return_inverse=True)
-        number = number * len(values) + place
-    _, first, where = np.unique(number, return_index=True, return_inverse=True)
-    return rows[first], first, where

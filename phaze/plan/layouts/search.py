@@ -219,14 +219,17 @@ def plan_layouts(
     search = LayoutSearch(question, grid, bounds, gap, on_better)
     search.run(wanted)
     plans = tuple(search.planned[:wanted])
-    bound_s = search.bound_s
+    bound_s, unfit = search.bound_s, bounds.lacking_bytes > 0
     certificate = LayoutCertificate(
         layouts=every.layouts,
         illegal={name: count for name, count in every.illegal.items() if count},
         same=int(again.sum()),
-        unfit=int((~bounds.fits).sum()),
-        lacking_gib=float(bounds.lacking_bytes[~bounds.fits].min()) / GIB if not bounds.fits.all() else None,
-        bounded={"layout": int(bounds.fits.sum()) - search.looked_at},
+        unfit=int(unfit.sum()),
+        lacking_gib=float(bounds.lacking_bytes[unfit].min()) / GIB if unfit.any() else None,
+        bounded={
+            "layout": int(bounds.fits.sum()) - search.looked_at,
+            **({"recompute": int(bounds.dominated.sum())} if bounds.dominated.any() else {}),
+        },
         simulated=search.looked_at,
         divisions=search.divisions,
         bound_s=bound_s,
@@ -240,7 +243,8 @@ def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float
         return None
     # What may fit by its bound was looked at, and does not. Interleaved stages hold no less than others, and
     # their bounds are looser.
-    looser = (bounds.fits, bounds.fits | (grid.vp > 1))
+    may = bounds.lacking_bytes <= 0
+    looser = (may, may | (grid.vp > 1))
     out = next((one for one in reversed(looser) if not one.all()), np.zeros(len(grid), np.bool_))
     lacking = np.where(out, np.inf, bounds.lacking_bytes)
     place = int(np.argmin(lacking))

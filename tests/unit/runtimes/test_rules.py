@@ -62,6 +62,11 @@ CASES = [
         model=SPARSE,
     ),
     Refused(
+        (MEGATRON,), "context heads", (Layout(tp=2, cp=5, cp_kind="a2a"), "1f1b"),
+        (Layout(tp=2, cp=2, cp_kind="a2a"), "1f1b"),
+        "key-value heads 4 of a slice of tp 2 must be a multiple of cp with a2a, got 5",
+    ),
+    Refused(
         (MEGATRON,), "expert sequences", (Layout(tp=2, dp=2, ep=2), "1f1b"),
         (Layout(tp=2, dp=2, ep=2, sequence_parallel=True), "1f1b"),
         "experts with tp 2 need sequence_parallel, got false", model=SPARSE,
@@ -204,7 +209,7 @@ def test_torchtitan_trains_no_layers_of_multi_token_prediction() -> None:
     ("layout", "schedule", "reason"),
     [
         (Layout(dp=2), "gpipe", "schedule must be one of 1f1b, interleaved, got gpipe"),
-        (Layout(cp=2, cp_kind="a2a+p2p"), "1f1b", "cp_kind must be one of all_gather, got a2a+p2p"),
+        (Layout(cp=2, cp_kind="a2a+p2p"), "1f1b", "cp_kind must be one of all_gather, p2p, a2a, got a2a+p2p"),
         (Layout(dp=3), "1f1b", "tp * cp * pp * dp must be the 2 devices, got 3"),
     ],
 )

@@ -14,7 +14,11 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import legal_space, space
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.blocks import Experts
+from phaze.spec.model import Model
 from tests.unit.runtimes.examples import SMALL
+
+SPARSE = SMALL.model_copy(update={"experts": Experts(count=6, per_token=2, width=30)})
 
 
 def listed(grid: LayoutGrid) -> list[tuple[Layout, str]]:
@@ -28,23 +32,36 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
     batches = [b for b in range(1, 65) if task.global_batch % b == 0]
     stages = range(1, task.model.layers + 3)
     found = set()
-    for (tp, cp, pp, dp), microbatch, vp, schedule, zero, cut, recompute in product(
-        widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), runtime.recomputes(SMALL)
+    words = runtime.recomputes(task.model)
+    for (tp, cp, pp, dp), microbatch, vp, schedule, zero, cut, recompute, kind in product(
+        widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), words, runtime.cp_kinds
     ):
         least, most = SCHEDULES[schedule].chunks
         nameless = (zero and dp * cp == 1) or (cut and tp == 1) or (schedule != "1f1b" and pp == 1)
+        nameless |= cp == 1 and kind != runtime.cp_kinds[0]
         if nameless or not least <= vp <= most or (vp > 1 and pp * vp > task.model.layers + 2):
             continue
-        found.add((Layout(tp, cp, 1, 1, pp, vp, dp, microbatch, cut, zero, recompute), schedule))
+        for ep, etp in _folded(runtime, task, tp, tp * cp * dp):
+            own = Layout(tp, cp, ep, etp, pp, vp, dp, microbatch, cut, zero, recompute, cp_kind=kind)
+            found.add((own, schedule))
     return found
 
 
+def _folded(runtime: Runtime, task: TrainingTask, tp: int, ranks: int) -> list[tuple[int, int]]:
+    if not task.experts:
+        return [(1, 1)]
+    slices = {1, tp} if runtime is MEGATRON else {1}
+    return [(ep, etp) for ep in range(1, task.experts + 1) for etp in slices if ranks % (ep * etp) == 0]
+
+
 @pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)
-@pytest.mark.parametrize(("devices", "global_batch"), [(8, 12), (16, 8)])
+@pytest.mark.parametrize(
+    ("devices", "global_batch", "model"), [(8, 12, SMALL), (16, 8, SMALL), (8, 4, SPARSE)]
+)
 def test_the_space_is_what_counting_one_by_one_finds(
-    runtime: Runtime, devices: int, global_batch: int
+    runtime: Runtime, devices: int, global_batch: int, model: Model
 ) -> None:
-    task = TrainingTask(SMALL, 240, global_batch, devices)
+    task = TrainingTask(model, 240, global_batch, devices)
     grid = space(runtime, task)
     found = listed(grid)
     assert len(found) == len(set(found)) == len(grid)

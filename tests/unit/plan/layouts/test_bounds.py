@@ -48,7 +48,7 @@ def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str) -> No
     grid = legal_space(question.runtime, question.task, {"schedule": schedule, "microbatch": 1}).grid
     grid = grid.take((grid.pp > 2) & (grid.cp == 1))
     bounds, closest = bound_layouts(question, grid), 0.0
-    assert bounds.fits.all()
+    assert (bounds.fits | bounds.dominated).all()
     for place in range(len(grid)):
         for found in some_divisions(question, grid.layout(place), schedule):
             closest = max(closest, bounds.time_s[place] / found.time_s)

@@ -1,0 +1,147 @@
+"""What a slice of a layout takes: its layers by kind under all that may run forward again, and its ends.
+
+Slices depend on few fields of a layout, so that all layouts share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.layout import Recompute
+from phaze.plan.layouts.divisions import LayerOrder
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.lowered import LayerCost
+from phaze.runtimes.grid import LayoutGrid
+
+FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
+"""Fields of a layout that its slices depend on."""
+
+
+class LayerFigures(NamedTuple):
+    """Figures of one slice: of layers by kind, (N, K) each."""
+
+    forward_s: Floats
+    backward_s: Floats
+    again_s: Floats
+    """Of a layer that runs forward again."""
+    stash_bytes: Floats
+    """Kept by a layer of a microbatch."""
+    saved_bytes: Floats
+    """Less by one that runs forward again."""
+    dense: Floats
+    """Parameters, those of experts aside."""
+    experts: Floats
+    """Parameters of experts."""
+
+
+class EndFigures(NamedTuple):
+    """Figures of one slice: of the embedding (first) and the head (last), (N,) each."""
+
+    first_s: Floats
+    first_forward_s: Floats
+    last_s: Floats
+    first_bytes: Floats
+    last_bytes: Floats
+    first_parameters: Floats
+    last_parameters: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Figures of all slices S of a grid of layouts, under its R words for what runs forward again."""
+
+    order: LayerOrder
+    """Order of the layers."""
+    layers: Floats
+    """`LayerFigures`, (S, R, K, figures)."""
+    ends: Floats
+    """`EndFigures`, (S, figures)."""
+    work: Floats
+    """Bytes that a layer makes again while it is at work, (S, R, K)."""
+    links: Floats
+    """Seconds for which collectives of both passes of a layer are on links, (S, K, 2, levels)."""
+    where: Ints
+    """Slice of every layout, (N,)."""
+
+    @classmethod
+    def of(cls, question: PlanQuestion, grid: LayoutGrid) -> Self:
+        """Slices of a grid, costed together."""
+        _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in FIELDS], axis=1))
+        layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
+        for first in {layout.tp: layout for layout in layouts}.values():
+            question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
+        known = [question.lowering(layout).layers(layout) for layout in layouts]
+        order = LayerOrder(known[0][0].order[1:-1])
+        layers = np.array([
+            [[_layer_figures(costs[name], word) for name in order.kinds] for word in grid.recomputes]
+            for _, costs in known
+        ])  # fmt: skip
+        work = np.array([
+            [[costs[name].kept_bytes(word)[1] for name in order.kinds] for word in grid.recomputes]
+            for _, costs in known
+        ])  # fmt: skip
+        ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
+        links = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])
+        return cls(order, layers, ends, work, links, where)
+
+    def dominated(self, grid: LayoutGrid) -> Bools:
+        """Layouts beside which another word of the grid takes no longer and keeps no more of any layer, (N,).
+
+        Whole layers are left out, of which as many may run forward again as it takes.
+        """
+        words = [word for word in np.unique(grid.recompute).tolist() if grid.recomputes[word] != "full"]
+        names = LayerFigures._fields
+        weighed = [self.layers[..., names.index(name)] for name in ("backward_s", "stash_bytes")]
+        found = np.zeros(self.layers.shape[:2], np.bool_)
+        for own in words:
+            for other in words:
+                ahead = [each[:, other] <= each[:, own] for each in (*weighed, self.work)]
+                better = np.all(ahead, axis=(0, 2))
+                same = np.all([each[:, other] == each[:, own] for each in (*weighed, self.work)], axis=(0, 2))
+                found[:, own] |= better & (~same | (other < own))
+        dominated: Bools = found[self.where, grid.recompute]
+        return dominated
+
+
+def _layer_figures(layer: LayerCost, recompute: Recompute) -> tuple[float, ...]:
+    every = recompute not in ("none", "full")  # all layers do; with full recomputation as many as it takes
+    again_s = float(layer.again_s(recompute).sum())
+    kept = layer.kept_bytes(recompute if every else "none")[0]
+    saved = kept - layer.kept_bytes("full")[0] if recompute == "full" else 0.0
+    return (
+        float(layer.forward_s.sum()),
+        float(layer.backward_s.sum()) + again_s * every,
+        again_s * (recompute == "full"),
+        kept,
+        saved,
+        float(layer.layer.parameters - layer.layer.groups.get("expert", 0)),
+        float(layer.layer.groups.get("expert", 0)),
+    )
+
+
+def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
+    return (
+        float((first.forward_s + first.backward_s).sum()),
+        float(first.forward_s.sum()),
+        float((last.forward_s + last.backward_s).sum()),
+        first.kept_bytes("none")[0],
+        last.kept_bytes("none")[0],
+        float(first.layer.parameters),
+        float(last.layer.parameters),
+    )
+
+
+def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Rows that differ, the place of the first of each, and which of them every row is, (N, C) whole numbers
+    >= 0; as `np.unique`, but many times as fast, by one number for each row.
+    """
+    number = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        values, place = np.unique(column, return_inverse=True)
+        number = number * len(values) + place
+    _, first, where = np.unique(number, return_index=True, return_inverse=True)
+    return rows[first], first, where
