@@ -22,9 +22,11 @@ Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Times in seconds, and the bytes that are held from each on."""
 
 _KINDS = {
-    "forward": BLUE, "recompute": SKY, "backward": TEAL, "update": PURPLE, "gather": SAND,
-    "synchronise": RED, "transfer": AMBER,
+    "forward": BLUE, "recompute": SKY, "backward": TEAL, "input gradient": TEAL, "weight gradient": GREY,
+    "update": PURPLE, "gather": SAND, "synchronise": RED, "transfer": AMBER,
 }  # fmt: skip
+MICROBATCH_JOBS = ("forward", "recompute", "backward", "input gradient", "weight gradient")
+"""Jobs of a microbatch."""
 _LABELS = {"synchronise": "synchronisation"}
 _LINES = (BLUE, AMBER, TEAL, RED, PURPLE, SKY, GREY, SAND)
 MOST_LINES = len(_LINES)
@@ -84,7 +86,7 @@ def draw_numbers(
     start, end = window_s
     if row_in * 72 * (_PASS[1] - _PASS[0]) < _POINTS_HIGH:
         return
-    passes = drawn[drawn["kind"].isin(["forward", "recompute", "backward"]) & ~drawn["beside"]]
+    passes = drawn[drawn["kind"].isin(MICROBATCH_JOBS) & ~drawn["beside"]]
     left = passes["start_s"].to_numpy(float).clip(start, end)
     right = passes["end_s"].to_numpy(float).clip(start, end)
     numbers = (passes["microbatch"] + 1).astype(str)

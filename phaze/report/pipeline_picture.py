@@ -20,7 +20,15 @@ from phaze.base.units import GIB
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
 from phaze.plan.single import replay_one
-from phaze.report.over_time import MOST_LINES, Profile, cells, draw_memory, draw_numbers, draw_pipeline
+from phaze.report.over_time import (
+    MICROBATCH_JOBS,
+    MOST_LINES,
+    Profile,
+    cells,
+    draw_memory,
+    draw_numbers,
+    draw_pipeline,
+)
 from phaze.report.style import legend_above
 
 WIDE_IN = 11.0
@@ -67,7 +75,7 @@ class Shown:
     @cached_property
     def passes(self) -> pd.DataFrame:
         """The cells of microbatches."""
-        return self.cells[self.cells["kind"].isin(["forward", "recompute", "backward"])]
+        return self.cells[self.cells["kind"].isin(MICROBATCH_JOBS)]
 
     @cached_property
     def workers(self) -> pd.DataFrame:
