@@ -169,7 +169,11 @@ GLM4_MOE = Family(
     arrange=_glm,
 )
 MINIMAX = Family(
-    keys={**WITHOUT_DENSE, **experts("num_local_experts", "intermediate_size", 8)},
+    keys={
+        **WITHOUT_DENSE,
+        "head_size": Key("head_dim", "size", 128),
+        **experts("num_local_experts", "intermediate_size", 8),
+    },
     constants=WITHOUT_BIAS,
     costless=frozenset({"use_routing_bias"}),
     fixed=(*DECODER, ("shared_intermediate_size", 0)),

@@ -68,10 +68,8 @@ def _gemma4(found: Config, said: Config) -> Config:
 NEMOTRON_H = Family(
     keys={
         **KEYS,
-        **BIAS,
         "layers": Key("num_hidden_layers", "size"),
         "activation": Key("mlp_hidden_act", "activation", "relu2"),
-        "feed_forward_bias": Key("mlp_bias", "flag", False),
         "mamba.heads": Key("mamba_num_heads", "size"),
         "mamba.head_size": Key("mamba_head_dim", "size"),
         "mamba.state": Key("ssm_state_size", "size"),
@@ -92,6 +90,8 @@ NEMOTRON_H = Family(
     constants={
         "positions": "none",
         "position_count": 0,
+        "attention_bias": False,
+        "feed_forward_bias": False,
         "gated": False,
         "norm": "rms_norm",
         "experts.gated": False,
@@ -102,7 +102,7 @@ NEMOTRON_H = Family(
         "rescale_prenorm_residual", "residual_in_fp32", "sliding_window", "time_step_floor",
         "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels",
     }),
-    fixed=(("mamba_proj_bias", False),),
+    fixed=(("attention_bias", False), ("mamba_proj_bias", False), ("mlp_bias", False)),
     also=(Key("layers_block_type", "words", none), Key("hybrid_override_pattern", "word", none)),
     arrange=_nemotron,
 )  # fmt: skip

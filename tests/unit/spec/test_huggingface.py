@@ -162,13 +162,20 @@ ROUTED = {
         ({"model_type": "mixtral", "intermediate_size": 72, "num_local_experts": 3}, 499_968),
         (
             {
+                "model_type": "minimax_m2", "intermediate_size": 72, "num_local_experts": 5,
+                "num_experts_per_tok": 2,
+            },
+            1_573_568,
+        ),
+        (
+            {
                 "model_type": "gemma4_text", "intermediate_size": 200, "head_dim": 20, "global_head_dim": 28,
                 "hidden_size_per_layer_input": 0,
             },
             487_896,
         ),
     ],
-    ids=["first layers dense", "experts of a token", "last layer without a window"],
+    ids=["first layers dense", "experts of a token", "width of heads", "last layer without a window"],
 )  # fmt: skip
 def test_what_a_configuration_leaves_out_is_as_its_family_has_it(
     tmp_path: Path, fields: dict[str, object], parameters: int
