@@ -26,6 +26,7 @@ NOTHING_FITS = 3
 BF16 = "bf16"
 SEQUENCE = 8192
 """Tokens of a sample in most published pre-training; a model's longest is for later phases."""
+BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 WORDS = {"true": 1, "false": 0}
 
 
@@ -40,10 +41,17 @@ def plan(
     model: Annotated[
         str, typer.Argument(help="Spec in config/models, or path of one or of a Hugging Face config.json.")
     ],
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="Devices and their system in one, as 256xH100, for --devices and --system."),
+    ] = None,
     system: Annotated[
-        str, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
-    ],
-    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)],
+        str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(help="Samples in a batch; 4 Mi tokens, or 1,024 a device if that is more.", min=1),
+    ] = None,
     devices: Annotated[
         str | None,
         typer.Option(help="Devices, several numbers with commas; the system's unless given."),
@@ -81,28 +89,63 @@ def plan(
 
     Nothing fits: exit status 3, and the layout that comes closest.
     """
-    refuse_outputs(out, reads=(model, system, stack))
+    named, number = _cluster(gpus, system, devices)
+    refuse_outputs(out, reads=(model, named, stack))
     options.refuse_unless_positive("plan", tokens=tokens)
     if precision != BF16:
         raise PhazeError(f"plan: --precision: must be {BF16}, others are not priced yet, got {precision}")
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
-    asked = _questions((model, system, stack), devices, sequence, global_batch, runtime, fixed)
+    asked = _questions((model, named, stack), number, sequence, global_batch, runtime, fixed)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
         found = [_answer(one, gap, top, tokens, unlike) for one in asked]
     _print(found, as_json=as_json)
+    if not as_json and None in (sequence, global_batch):
+        typer.echo(_defaults(asked[0], sequence, global_batch))
     _write(found[0], out)
     if not any(one.format == "phaze-plan" for one in found):
         raise typer.Exit(NOTHING_FITS)
 
 
+def _cluster(gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
+    """System and numbers of devices, from one option or two."""
+    if gpus is None and system is None:
+        raise PhazeError("plan: --gpus or --system must be given, such as --gpus 256xH100")
+    if gpus is None:
+        return str(system), devices
+    count, times, name = gpus.lower().partition("x")
+    if not times or not name or not count.isdecimal():
+        raise PhazeError(f"plan: --gpus: must be a number and a system such as 256xH100, got {gpus}")
+    if system is not None or devices is not None:
+        raise PhazeError(f"plan: --gpus {gpus} stands for --system and --devices, which must not be given")
+    return name, count
+
+
+def _samples(sequence: int, devices: int) -> int:
+    """Samples of a batch of so many tokens as Llama 3 was trained with: 4 Mi, and 16 Mi on 16,384 devices
+    (Dubey et al. 2024, Section 3.4.1 and Table 4).
+    """
+    return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
+
+
+def _defaults(asked: AskedPlan, sequence: int | None, global_batch: int | None) -> str:
+    """Options that were not given, with their values."""
+    said = [] if sequence is not None else [f"--sequence {asked.sequence}"]
+    if global_batch is None:
+        tokens = asked.global_batch * asked.sequence
+        said.append(f"--global-batch {asked.global_batch} ({tokens / 2**20:.3g} Mi tokens)")
+    return f"by default: {', '.join([*said, f'--precision {asked.precision}'])}"
+
+
 def _fields(option: str, text: str | None) -> dict[str, int | str]:
     """Fields of a layout with their values; PhazeError for a name that there is not."""
+    if text is None:
+        return {}
     from phaze.runtimes.grid import COLUMNS
 
     found: dict[str, int | str] = {}
-    for part in () if text is None else text.split(","):
+    for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or not value or name not in COLUMNS or name in found:
             raise PhazeError(
@@ -124,7 +167,7 @@ def _questions(
     names: tuple[str, str, str | None],
     devices: str | None,
     sequence: int | None,
-    global_batch: int,
+    global_batch: int | None,
     runtime: RuntimeOption,
     fixed: Mapping[str, int | str],
 ) -> list[AskedPlan]:
@@ -144,8 +187,8 @@ def _questions(
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
-        "model": spec, "system": system, "stack": chosen, "global_batch": global_batch, "sequence": tokens,
-        "runtime": runtime.value, "fixed": dict(fixed),
+        "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": runtime.value,
+        "fixed": dict(fixed), "global_batch": global_batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
 

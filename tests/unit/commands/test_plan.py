@@ -138,6 +138,9 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     [
         (("gpt2-xxl", *H100), "nearest is gpt2-xl"),
         (("gpt2", "--system", "h10", "--global-batch", "8"), "there is no system"),
+        (("gpt2", "--global-batch", "8"), "--gpus or --system must be given"),
+        (("gpt2", "--gpus", "h100"), "must be a number and a system such as 256xH100, got h100"),
+        (("gpt2", "--gpus", "8xH100", "--system", "h100"), "--gpus 8xH100 stands for --system and --devices"),
         (("gpt2", *H100, "--stack", "megatron-cor"), "there is no stack"),
         (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be fields .* got 'tpp=2'"),
         (("gpt2", *H100, "--explain", "tp"), "--explain: must be fields"),
@@ -151,3 +154,13 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
 def test_what_is_misspelt_is_said_at_once(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(PhazeError, match=message):
         run("plan", *arguments)
+
+
+def test_few_words_are_a_question() -> None:
+    """Devices and system in one, a batch of 4 Mi tokens; what was not given is said."""
+    found = CliRunner().invoke(
+        app, ["plan", "gpt2", "--gpus", "8xH100", "--fix", "tp=1,pp=1,cp=1,microbatch=8"]
+    )
+    assert found.exit_code == 0, found.output
+    assert "by default: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16" in found.stdout
+    assert "on 8 devices of h100, 4,096 samples of 1,024 tokens" in found.stdout
