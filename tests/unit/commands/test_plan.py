@@ -109,7 +109,7 @@ def test_a_reader_gets_a_table_and_the_certificate_in_words(model: str) -> None:
 def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16")
     lines = run("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["devices", "8", "16"]
+    assert [line.split()[0] for line in lines] == ["devices", "8", "16", "by"]
     with pytest.raises(PhazeError, match="-o is for one number of devices"):
         run("plan", model, *options, "-o", str(tmp_path / "plan.json"))
 
