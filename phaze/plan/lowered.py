@@ -8,8 +8,9 @@ input (Korthikanti et al. 2023, Section 4.2.2).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
@@ -251,10 +252,15 @@ def _links_s(layer: Layer, clocked: Clocked) -> Floats:
     found = np.zeros((2, len(network.by_level("send", 0.0, layout.group("tp")))))
     for row, direction in enumerate(DIRECTIONS):
         parts = (part for one in layer.pass_of(direction).operators for part in one.parts if part.axis)
-        for part in parts:
+        for part, times in _counted(parts):
             group = layout.group(cast(Axis, part.axis))
-            found[row] += network.by_level(cast(Kind, part.kind), part.network_bytes, group)
+            found[row] += times * np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
     return found
+
+
+def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
+    """Parts with how often each follows itself, as the steps of a ring do."""
+    return [(one[0], len(one)) for one in (list(same) for _, same in groupby(parts, id))]
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
@@ -414,8 +420,8 @@ def _exposed_s(sent: Sequence[Part], clocked: Clocked, compute_s: float, core_s:
     """
     layout, stack = clocked.layout, clocked.machine.stack
     by_axis: dict[str, float] = defaultdict(float)
-    for part in sent:
-        by_axis[part.axis] += clocked.sent_s(part)
+    for part, times in _counted(sent):
+        by_axis[part.axis] += times * clocked.sent_s(part)
     if "tp" in stack.overlap and layout.tp > 1:
         exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
         by_axis["tp"] = exposed_s + stack.held_processors * (by_axis["tp"] - exposed_s)
