@@ -41,12 +41,14 @@ from phaze.solver.linear import LinearProgram
 
 CLOSE = 2e-4
 """Relative distance of simulation and program at which no new path is looked for."""
-ROUNDS = 300
+ROUNDS = 60
 """Linear programs with parts of layers that are solved for a layout at most."""
 BUSIER = 1.5
 """How much longer stages take when paths through them are looked for."""
 WHOLE_ROUNDS = 8
 """The same with whole numbers of layers for every rank, which take longest."""
+WHOLE_WORK = 50
+"""Linear programs that take as long as one with whole numbers: order of magnitude."""
 FEW = 300
 """Divisions that are all simulated instead."""
 MOVES = 300
@@ -78,6 +80,8 @@ class DivisionSearch:
     """The bound does not rise any further with parts of layers."""
     done: bool = False
     """Nor with whole ones."""
+    work: int = 0
+    """Programs that were solved, those with whole numbers as many as they take longer."""
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     """Best point simulated so far, (stages, 1 + 2K) of 1, n and k."""
@@ -200,6 +204,7 @@ class DivisionSearch:
 
     def _step(self, *, exact: bool) -> None:
         """Solve the program once more, and simulate what it says."""
+        self.work += WHOLE_WORK if exact else 1
         answer = self._program.solve(exact=exact, gap=CLOSE)
         self.bound_s = max(self.bound_s, answer.bound)
         if answer.point is None:

@@ -27,6 +27,8 @@ GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
 FIRST = 40
 """Layouts that are looked at before all others, each the one with the least bound of its kind."""
+MOST_WORK = 500
+"""Linear programs that are solved at most, the gap says what is left."""
 MOST_LOOKED_AT = 3000
 """Layouts whose divisions are searched at most; the gap says what is left."""
 
@@ -115,7 +117,7 @@ class LayoutSearch:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
         self._begin()
         while self._queue and self._queue[0][0] < self.enough_s:
-            if len(self._looked_at) >= MOST_LOOKED_AT:
+            if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= MOST_WORK:
                 break
             bound_s, _, contender = heapq.heappop(self._queue)
             self._look_at(contender)
@@ -196,6 +198,10 @@ class LayoutSearch:
     def divisions(self) -> int:
         """Divisions that were simulated."""
         return sum(one.search.simulated for one in self._looked_at if one.search is not None)
+
+    @property
+    def _work(self) -> int:
+        return sum(one.search.work for one in self._looked_at if one.search is not None)
 
     @property
     def looked_at(self) -> int:
