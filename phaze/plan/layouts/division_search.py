@@ -41,7 +41,7 @@ from phaze.solver.linear import LinearProgram
 
 CLOSE = 2e-4
 """Relative distance of simulation and program at which no new path is looked for."""
-ROUNDS = 60
+ROUNDS = 300
 """Linear programs with parts of layers that are solved for a layout at most."""
 BUSIER = 1.5
 """How much longer stages take when paths through them are looked for."""

@@ -215,16 +215,10 @@ class DividedLayout:
 
 
 def blocks_at(divided: DividedLayout) -> list[tuple[int, int]]:
-    """Fewest and most layers of every stage: the embedding and the head may be alone, no other is empty.
-
-    Virtual stages of several chunks differ by one layer, of which the first and the last stage may have any
-    number less, as layouts are written in practice.
-    """
-    layers, count = divided.layers, divided.count
-    if count == 1:
-        return [(layers, layers)]
-    few, most = (layers // count, layers // count + 1) if divided.layout.vp > 1 else (1, layers)
-    return [(max(few, 1) if place == "middle" else 0, most) for place in divided.places]
+    """Fewest and most layers of every stage: the embedding and the head may be alone, no other is empty."""
+    if divided.count == 1:
+        return [(divided.layers, divided.layers)]
+    return [(int(place == "middle"), divided.layers) for place in divided.places]
 
 
 def even_blocks(divided: DividedLayout) -> Numbers:

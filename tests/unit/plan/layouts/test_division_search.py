@@ -25,8 +25,9 @@ EVERY = 31
 """Of the pipelined layouts so many are left out between two."""
 ROUNDING = 1e-6
 RUNTIMES = ("megatron", "torchtitan")
-MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.02, 0.1, 0.03
-"""How much slower the division found may be, and how far below the best one the bound, on average."""
+MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.02, 0.1, 0.035
+"""How much slower the division found may be, and how far below the best one the bound, on average:
+3 % among the schedules of Megatron-LM, a little more with those that split gradients."""
 
 
 def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedDivision, ...]]]:
