@@ -30,6 +30,15 @@ CpKind = Literal["all_gather", "p2p", "a2a", "a2a+p2p"]
 """How context-parallel ranks come to the keys and values of others: gathered; passed around a ring while a
 part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); the last inside
 groups of ranks and a ring among them (Megatron-Core, `--cp-comm-type`)."""
+OffloadedModule = Literal[
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
+]
+"""Part of a layer whose inputs may wait in the host's memory (Megatron-Core, `--offload-modules`)."""
+OFFLOADED_MODULES: tuple[OffloadedModule, ...] = get_args(OffloadedModule)
+Offload = str
+"""What waits in the host's memory until it is needed: none, or joined by + the inputs of modules, or
+`layers:k`, all that k blocks of a device keep, and `optimizer`, states from one step to the next; see
+`offload_of`."""
 Precision = Literal["half", "mixed", "single"]
 Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
 """Numbers that products of a block's weights multiply: half precision; eight bits scaled by the largest of
@@ -48,6 +57,7 @@ _KEY = re.compile(
     r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(\d+(?:\.\d+)?))?(-sp)?"
     r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
+_COUNT = re.compile(r"[1-9]\d{0,5}")
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
 """What a `Layout.key` looks like, as a regular expression without groups."""
 
@@ -93,6 +103,7 @@ class Layout:
     load: float = 1.0
     """Rows that the fullest rank has for its experts, over those of balanced experts: their capacity where
     rows are dropped and padded."""
+    offload: Offload = "none"
 
     @property
     def devices(self) -> int:
@@ -136,6 +147,11 @@ class Layout:
     def modules(self) -> frozenset[Module]:
         """Modules that run forward again alone, where recomputation is given by these."""
         return modules_of(self.recompute)
+
+    @cached_property
+    def offloaded(self) -> "Offloaded":
+        """What waits in the host's memory."""
+        return Offloaded.of(self.offload)
 
     @classmethod
     def of_key(cls, key: str) -> Self:
@@ -211,6 +227,8 @@ class Layout:
             raise PhazeError(
                 f"recompute must be {recompute_of(self.recompute)} in order, got {self.recompute}"
             )
+        if offload_of(self.offload) != self.offload:
+            raise PhazeError(f"offload must be {offload_of(self.offload)} in order, got {self.offload}")
         if not 0 < self.load < inf:
             raise PhazeError(f"load must be a number > 0, got {self.load:g}")
 
@@ -231,6 +249,54 @@ def recompute_of(text: str) -> Recompute:
             f"got {unknown[0][:40]}"
         )
     return "+".join(module for module in MODULES if module in parts)
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """Activations and states that wait in the host's memory until they are needed."""
+
+    modules: frozenset[OffloadedModule] = frozenset()
+    """Parts of layers whose inputs do."""
+    layers: int = 0
+    """Blocks of a device of which all that they keep does."""
+    optimizer: bool = False
+    """Whether states of the optimizer do between two steps."""
+
+    @classmethod
+    def of(cls, text: Offload) -> Self:
+        """What a word says; PhazeError for one that is none."""
+        words = [] if text == "none" else [word.strip() for word in text.split("+")]
+        counts = [word.removeprefix("layers:") for word in words if word.startswith("layers:")]
+        modules = frozenset(module for module in OFFLOADED_MODULES if module in words)
+        known = {*modules, "optimizer", *(f"layers:{count}" for count in counts if _COUNT.fullmatch(count))}
+        if unknown := [word for word in words if word not in known]:
+            raise PhazeError(
+                f"offload must be none, or of {', '.join(OFFLOADED_MODULES)}, layers:k and optimizer joined "
+                f"by +, got {unknown[0][:40]}"
+            )
+        if len(counts) > 1 or (counts and modules):
+            raise PhazeError(f"offload must name modules, or layers once, not both, got {text[:60]}")
+        return cls(modules, int(counts[0]) if counts else 0, "optimizer" in words)
+
+    def part(self, blocks: int) -> float:
+        """Part of what can wait of a block that does, a mean over so many blocks of a device."""
+        return min(self.layers / blocks, 1.0) if self.layers and blocks else 1.0
+
+    @property
+    def word(self) -> Offload:
+        """The word for it, parts in order."""
+        words: list[str] = [module for module in OFFLOADED_MODULES if module in self.modules]
+        words += [f"layers:{self.layers}"] * bool(self.layers) + ["optimizer"] * self.optimizer
+        return "+".join(words) or "none"
+
+
+ON_DEVICE = Offloaded()
+"""Nothing waits elsewhere."""
+
+
+def offload_of(text: str) -> Offload:
+    """What a text says that waits in the host's memory, in order; PhazeError for one that is none."""
+    return Offloaded.of(text).word
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:

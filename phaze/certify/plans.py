@@ -209,7 +209,8 @@ class PlanLot:
         sizes = [size for size in divisors(samples) if size <= LARGEST_MICROBATCH]
         tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
         size = self._one_of(sizes, "microbatch")
-        own = Layout(tp=tp, cp=cp, pp=pp, dp=left, microbatch=size)
+        offload = str(self.plan.question.fixed.get("offload", "none"))
+        own = Layout(tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, offload=offload)
         return self._chosen(self._with_experts(own))
 
     def _with_experts(self, layout: Layout) -> Layout:

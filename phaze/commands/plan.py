@@ -147,10 +147,10 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
     found: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
-        if not equals or not value or name not in COLUMNS or name in found:
+        if not equals or not value or name not in (*COLUMNS, "offload") or name in found:
             raise PhazeError(
                 f"plan: {option}: must be fields with values such as tp=8,pp=16, each once, of "
-                f"{', '.join(COLUMNS)}, got {part.strip()!r}"
+                f"{', '.join(COLUMNS)}, offload, got {part.strip()!r}"
             )
         found[name] = int(value) if value.isdecimal() else WORDS.get(value, value)
     return found

@@ -62,6 +62,8 @@ class StageCost:
     """Needed beside while the stage works on a microbatch."""
     fixed_bytes: float = 0.0
     """There all the time: weights, gradients, optimizer state, buffers."""
+    update_bytes: float = 0.0
+    """Needed beside for the update of a batch: states that are elsewhere until then."""
     weight_s: float = 0.0
     """Of the backward pass the gradients of weights, which some schedules put off."""
 

@@ -265,7 +265,9 @@ def held_bytes(
     taken = np.where(kind == JobKind.FORWARD, stash, 0.0)
     after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
     busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
-    return after + freed + np.where(busy, work, 0.0), after
+    updated = pipeline.column("update_bytes")[pipeline.stages_of(group)].sum()
+    beside = np.where(busy, work, 0.0) + np.where(kind == JobKind.UPDATE, updated, 0.0)
+    return after + freed + beside, after
 
 
 def fixed_bytes(pipeline: Pipeline, group: int) -> float:

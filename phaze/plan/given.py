@@ -26,9 +26,19 @@ from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.dispatch import Routing
-from phaze.layout import Layout, Recompute
+from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
-from phaze.plan.lowered import HBM, KEPT, NETWORK, LayerCost, kernel_times, kernels_in, layer_costs
+from phaze.plan.lowered import (
+    HBM,
+    HOST,
+    KEPT,
+    NETWORK,
+    LayerCost,
+    host_bytes_per_s,
+    kernel_times,
+    kernels_in,
+    layer_costs,
+)
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import HALF, unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
@@ -185,13 +195,30 @@ class Lowering:
         size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
         apart = stack.second_gradients == "all" and stack.gradient_bytes > HALF and mixed
         shared = state_bytes(parameters, size, layout.zero, layout.group(axis).ranks)
-        return shared + HALF * parameters * apart
+        return shared + HALF * parameters * apart - self.optimizer_bytes(parameters, layout, axis)
+
+    def optimizer_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
+        """Bytes of states that wait in the host's memory between two steps."""
+        if not layout.offloaded.optimizer:
+            return 0.0
+        size = parameter_bytes(self.training.optimizer, layout.precision, self.machine.stack.gradient_bytes)
+        own = replace(size, weights=0, gradients=0)
+        return state_bytes(parameters, own, layout.zero, layout.group(axis).ranks)
 
     def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
         """Bytes that a stage needs while it works, and those that no tensor can have."""
         stack, flash = self.machine.stack, self.training.flash_attention
         whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
         return working_bytes(held, layout, stack, flash=flash) + whole + stack.reserved_gib * GIB
+
+    def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
+        """Seconds of a step in which devices wait for states from the host: they come back before the update,
+        and leave again beside the passes of the next batch (Megatron-Core, `OptimizerStateOffloader`).
+        """
+        if not states_bytes:
+            return 0.0
+        way_s = states_bytes / host_bytes_per_s(self.machine)
+        return way_s + max(way_s - passes_s * layout.microbatches(self.training.global_batch), 0.0)
 
     def update_bytes(
         self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
@@ -216,6 +243,9 @@ class Lowering:
         experts = sum(count * cost.layer.groups.get("expert", 0) for count, cost in held)
         replicated: tuple[tuple[int, Replicated], ...] = ((parameters - experts, "dp-cp"), (experts, "edp"))
         size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
+        offloaded, blocks = layout.offloaded, sum(name not in KEPT for name in names)
+        kept = [(count, cost.kept_bytes(way, offloaded, blocks)[0]) for count, cost, way in ways]
+        states_bytes = sum(self.optimizer_bytes(own, layout, axis) for own, axis in replicated)
         forward, again, backward = (
             np.sum([count * passes for count, passes in parts], axis=0)
             for parts in (
@@ -225,6 +255,11 @@ class Lowering:
             )
         )
         weight_s = sum(count * cost.weight_s for count, cost in held)
+        if offloaded != ON_DEVICE:
+            rate = host_bytes_per_s(machine)
+            waited = [(count, cost.waited_s(way, offloaded, blocks, rate)) for count, cost, way in ways]
+            forward[HOST] += sum(count * each[0] for count, each in waited)
+            backward[HOST] += sum(count * each[1] for count, each in waited)
         paired = pairs_passes(layout, training.schedule, machine.stack)
         if paired:
             hidden = self.hidden_s(held, layout)
@@ -247,10 +282,15 @@ class Lowering:
             longest_departing_bytes=departing,
             weight_bytes=size.weights * parameters,
             fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated),
-            stash_bytes=sum(count * cost.kept_bytes(way)[0] for count, cost, way in ways),
+            stash_bytes=sum(count * each for count, each in kept),
             work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout)
             + paired
-            * max((c.kept_bytes(way)[0] for _, c, way in ways if c.layer.name not in KEPT), default=0.0),
+            * max(
+                (each for (_, c, _), (_, each) in zip(ways, kept, strict=True) if c.layer.name not in KEPT),
+                default=0.0,
+            ),
+            states_bytes=states_bytes,
+            states_s=self._states_s(states_bytes, float((forward + again + backward).sum()), layout),
             **dict.fromkeys(NOT_APART, 0.0),
             first_layer=cut.start,
             last_layer=cut.stop - 1,
@@ -262,7 +302,7 @@ class Lowering:
             ),
             tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
             weight_s=weight_s,
-            pieces=max(sum(name not in KEPT for name in names), 1),
+            pieces=max(blocks, 1),
             spent_s=tuple((forward + again + backward).tolist()),
             links_s=tuple(map(tuple, np.asarray(links_s).tolist())),
         )

@@ -23,7 +23,18 @@ from phaze.cost.network.dispatch import Routing, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
-from phaze.layout import OPERAND_BYTES, RECOMPUTES, Axis, Compute, Group, Layout, Recompute, modules_of
+from phaze.layout import (
+    ON_DEVICE,
+    OPERAND_BYTES,
+    RECOMPUTES,
+    Axis,
+    Compute,
+    Group,
+    Layout,
+    Offloaded,
+    Recompute,
+    modules_of,
+)
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
@@ -88,6 +99,14 @@ def device_of(machine: Machine) -> Device:
     return machine.device
 
 
+def host_bytes_per_s(machine: Machine) -> float:
+    """Bytes that a device reaches to and from the memory of its host; PhazeError where that is not said."""
+    device = device_of(machine)
+    if not device.host_bandwidth_bytes_per_s:
+        raise PhazeError(f"offload: device {device.name} says no host_bandwidth_bytes_per_s")
+    return device.host_bandwidth_bytes_per_s
+
+
 def usable_gib(machine: Machine) -> float:
     """Memory of a device that plans may use; what a stack is known to hold itself is in its plans."""
     device, held_gib = device_of(machine), machine.stack.reserved_gib
@@ -139,10 +158,43 @@ class LayerCost:
         found: Floats = self.links_s + again * np.stack([np.zeros_like(self.links_s[0]), self.links_s[0]])
         return found
 
-    def kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
+    def kept_bytes(
+        self, recompute: Recompute, offloaded: Offloaded = ON_DEVICE, blocks: int = 1
+    ) -> tuple[float, float]:
         """Bytes that the layer keeps of a microbatch, and those that it holds while it is at work: what it
-        recomputes, and keys and values of the whole sequence.
+        recomputes, keys and values of the whole sequence, and what is on its way to the host or back.
+
+        Where as many blocks as are said keep nothing, a mean over the `blocks` of a device.
         """
+        kept, held = self._kept_bytes(recompute)
+        waiting = self.waiting_bytes(recompute, offloaded)
+        return kept - waiting * offloaded.part(blocks), held + waiting
+
+    def waiting_bytes(self, recompute: Recompute, offloaded: Offloaded) -> float:
+        """Bytes that wait in the host's memory, of what the layer would keep of a microbatch.
+
+        Of a layer that runs forward again as a whole nothing does, nor of embedding and head.
+        """
+        if recompute == "full" or self.layer.name in KEPT:
+            return 0.0
+        if offloaded.layers:
+            return self._kept_bytes(recompute)[0]
+        return self.layer.waiting_bytes(offloaded.modules, modules_of(recompute))
+
+    def waited_s(
+        self, recompute: Recompute, offloaded: Offloaded, blocks: int, bytes_per_s: float
+    ) -> tuple[float, float]:
+        """Seconds by which the forward and the backward pass are longer for what goes to the host and comes
+        back: what takes longer than the pass beside it. Where some of the blocks do so, what they send is
+        spread over all of them (Transformer Engine, `AsyncDoubleBufferGroupOffloadHandler`).
+        """
+        waiting = self.waiting_bytes(recompute, offloaded) * offloaded.part(blocks)
+        sent_s = waiting / bytes_per_s if waiting else 0.0
+        again_s = float(self.again_s(recompute).sum())
+        forward_s, backward_s = float(self.forward_s.sum()), again_s + float(self.backward_s.sum())
+        return max(sent_s - forward_s, 0.0), max(sent_s - backward_s, 0.0)
+
+    def _kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
         layer, gathered = self.layer, self.layer.gathered_bytes
         if recompute == "none" or layer.name in KEPT:
             return layer.activation_bytes, gathered
@@ -200,8 +252,9 @@ def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
     if layout.compute == "bf16" or layer.name in KEPT:
         return kept
     operands = sum(o.stashed_bytes for o in layer.forward.operators if _multiplies_weights(o))
-    fewer = operands * (1.0 - OPERAND_BYTES[layout.compute] / HALF)
-    return replace(kept, activation_bytes=kept.activation_bytes - fewer)
+    share = OPERAND_BYTES[layout.compute] / HALF
+    lower = tuple(replace(o, nbytes=int(o.nbytes * share)) if o.operand else o for o in kept.kept)
+    return replace(kept, kept=lower, activation_bytes=kept.activation_bytes - operands * (1.0 - share))
 
 
 def _multiplies_weights(operator: Operator) -> bool:

@@ -118,6 +118,10 @@ class Stage(StageWork):
     """Part of weights and gradients that experts have, whose replicas are others (`Layout.edp`)."""
     update_bytes: float = 0.0
     """What the optimizer moves from and to the HBM of a device."""
+    states_bytes: float = 0.0
+    """States that wait in the host's memory but for the update."""
+    states_s: float = 0.0
+    """Seconds of a step for which the update waits for them."""
     tied_bytes: float = 0.0
     """Gradients of weights that the first and the last stage both have."""
     weight_s: float = 0.0

@@ -57,12 +57,13 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
         sync_s=_sync_s(plan, machine, q, held[1] + held[2]),
-        update_s=stage.update_bytes / machine.hbm_bytes_per_s,
+        update_s=stage.update_bytes / machine.hbm_bytes_per_s + stage.states_s,
         gather_s=_gather_s(plan, stage, held[0] - forward_wait_s, gather_s) if zero in (1, 2) else 0.0,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,
         fixed_bytes=stage.fixed_bytes,
+        update_bytes=stage.states_bytes,
     )
     if zero < 2:
         return cost

@@ -34,7 +34,7 @@ def working_bytes(
     blocks = [cost.layer.parameters for cost, _ in held if cost.layer.name not in KEPT]
     empty = HALF * max(blocks, default=0) if stack.second_gradients == "layer" else 0
     return empty + max(
-        cost.kept_bytes(way)[1]
+        cost.kept_bytes(way, layout.offloaded)[1]
         + _made_bytes(cost.layer, layout, stack, flash=flash)
         - (freed if cost.layer.name not in KEPT else 0.0)
         for cost, way in held

@@ -9,7 +9,7 @@ from typing import Self, cast
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import CpKind, Layout, Recompute, Zero
+from phaze.layout import CpKind, Layout, Offload, Recompute, Zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,8 @@ class LayoutGrid:
     schedules: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
     cp_kinds: tuple[CpKind, ...]
+    offload: Offload = "none"
+    """Of all layouts alike."""
 
     def __len__(self) -> int:
         """Number of layouts, N."""
@@ -91,6 +93,7 @@ class LayoutGrid:
             zero=cast(Zero, int(self.zero[place])),
             recompute=self.recomputes[self.recompute[place]],
             cp_kind=self.cp_kinds[self.cp_kind[place]],
+            offload=self.offload,
         )
 
     @classmethod
@@ -101,7 +104,7 @@ class LayoutGrid:
         recomputes: tuple[Recompute, ...],
         cp_kinds: tuple[CpKind, ...],
     ) -> Self:
-        """Grid of layouts, each with its schedule."""
+        """Grid of layouts, each with its schedule, that offload alike."""
         each = [layout for layout, _ in layouts]
         whole = ("tp", "cp", "ep", "etp", "pp", "vp", "dp", "microbatch", "zero")
         return cls(
@@ -113,10 +116,11 @@ class LayoutGrid:
             schedules=schedules,
             recomputes=recomputes,
             cp_kinds=cp_kinds,
+            offload=each[0].offload,
         )
 
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
 """Fields of a grid that are places in another field's words."""
-COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in WORDS.values())
+COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in (*WORDS.values(), "offload"))
 """Fields of a grid that are arrays."""

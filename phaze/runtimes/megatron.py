@@ -8,6 +8,7 @@ experts need. The vocabulary is padded to a multiple of 128 · tp, so that it fo
 import numpy as np
 
 from phaze.base.arrays import Bools
+from phaze.layout import Offloaded
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import (
     BATCH,
@@ -68,6 +69,20 @@ def _expert_overlap(task: TrainingTask, grid: LayoutGrid) -> Bools:
     whole = [i for i, word in enumerate(grid.recomputes) if word == "full" or "moe" in word.split("+")]
     unpaired = (grid.pp > 1) & (grid.vp < 2)
     return (grid.ep > 1) & (unpaired | np.isin(grid.recompute, whole) | (task.model.mtp > 1))
+
+
+def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig` of activations, `OptimizerStateOffloader` of a distributed optimizer's states."""
+    offloaded, words = Offloaded.of(grid.offload), grid.recomputes
+    free = [i for i, word in enumerate(words) if word == "none" or (word != "full" and not offloaded.layers)]
+    of_experts = bool(offloaded.modules & {"expert_fc1", "moe_act"}) and not task.experts
+    lone = "attn_proj" in offloaded.modules and "core_attn" not in offloaded.modules
+    broken: Bools = np.full(len(grid), of_experts or lone or offloaded.layers >= max(task.model.layers, 1))
+    if offloaded.layers or offloaded.modules:
+        broken |= ~np.isin(grid.recompute, free)
+    broken |= bool(offloaded.layers) & (grid.pp > 1)
+    broken |= offloaded.optimizer & (grid.zero != 1)
+    return broken
 
 
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -143,7 +158,16 @@ MEGATRON = Runtime(
             ("zero", "pp"),
             _sharded_pipeline,
         ),
+        Rule(
+            "offload",
+            "offload of k layers needs pp 1, recompute none and more than k layers, of modules that blocks "
+            "do not recompute in full, of attn_proj core_attn with it, of expert_fc1 and moe_act experts, of "
+            "optimizer zero 1, got {offload} with pp {pp}, recompute {recompute}, zero {zero}",
+            ("pp", "zero", "recompute"),
+            _offload,
+        ),
     ),
+    offloads=True,
     slices_experts=True,
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp"),
 )

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from phaze.base.errors import PhazeError
-from phaze.layout import MODULES, CpKind, Layout, Recompute, Zero, recompute_of
+from phaze.layout import (
+    MODULES,
+    OFFLOADED_MODULES,
+    CpKind,
+    Layout,
+    Offload,
+    Offloaded,
+    Recompute,
+    Zero,
+    offload_of,
+    recompute_of,
+)
 from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.megatron import MEGATRON
@@ -45,9 +56,15 @@ FSDP = (
     ("--ckpt-format", "fsdp_dtensor"),
 )  # fmt: skip
 """Flags that Megatron-FSDP needs beside its strategy (its user guide)."""
+OFFLOADED = {
+    "fine": "--fine-grained-activation-offloading", "modules": "--offload-modules",
+    "layers": "--cpu-offloading-num-layers", "optimizer": "--offload-optimizer-states",
+}  # fmt: skip
+"""Activations and states that wait in the host's memory."""
 UNPRICED = (
     "--num-experts", "--multi-latent-attention", "--mtp-num-layers", "--fp8-format", "--fp8", "--fp4-format",
-    "--hybrid-layer-pattern", "--hybrid-override-pattern", "--cpu-offloading", "--use-torch-fsdp2",
+    "--hybrid-layer-pattern", "--hybrid-override-pattern", "--use-torch-fsdp2",
+    "--cpu-offloading-weights", "--optimizer-cpu-offload",
     "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--window-size",
     "--squared-relu",
     "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--qk-layernorm",
@@ -117,6 +134,17 @@ def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     elif layout.zero:
         yield from (*FSDP, (STRATEGY, SHARDED[layout.zero]))
     yield from _recompute_flags(recipe)
+    yield from _offload_flags(layout.offloaded)
+
+
+def _offload_flags(offloaded: Offloaded) -> Iterator[tuple[str, ...]]:
+    modules = [module for module in OFFLOADED_MODULES if module in offloaded.modules]
+    if modules:
+        yield from ((OFFLOADED["fine"],), (OFFLOADED["modules"], *modules))
+    if offloaded.layers:
+        yield from (("--cpu-offloading",), (OFFLOADED["layers"], str(offloaded.layers)))
+    if offloaded.optimizer:
+        yield (OFFLOADED["optimizer"],)
 
 
 def _recompute_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
@@ -174,6 +202,7 @@ def read_megatron(
         sequence_parallel="--sequence-parallel" in flags and widths["tp"] > 1,
         zero=_zero(flags),
         recompute=recompute,
+        offload=_offload(flags),
     )
     batch = whole_number(flags, "--global-batch-size", layout.microbatch * layout.dp)
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
@@ -279,6 +308,17 @@ def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple
     return "full", blocks if method == "uniform" else tuple(min(count, held) for held in blocks)
 
 
+def _offload(flags: Flags) -> Offload:
+    """What waits in the host's memory."""
+    layers = whole_number(flags, OFFLOADED["layers"], 0) if OFFLOADED["layers"] in flags else 0
+    words = [*flags.get(OFFLOADED["modules"], ())] if OFFLOADED["fine"] in flags else []
+    words += [f"layers:{layers}"] * bool(layers) + ["optimizer"] * (OFFLOADED["optimizer"] in flags)
+    try:
+        return offload_of("+".join(words) or "none")
+    except PhazeError as error:
+        raise PhazeError(f"{OFFLOADED['modules']}: {error}") from error
+
+
 def _cp_kind(flags: Flags) -> CpKind:
     """Exchange of context-parallel ranks; Megatron-LM's own is p2p."""
     if whole_number(flags, WIDTHS["cp"], 1) == 1:
@@ -304,7 +344,8 @@ READ = frozenset(
         "--normalization", "--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights",
         "--hidden-dropout", "--attention-dropout", "--seq-length", "--micro-batch-size",
         "--global-batch-size", "--sequence-parallel", "--recompute-granularity", "--recompute-method",
-        "--recompute-num-layers", "--recompute-modules", "--recompute-activations",
+        "--recompute-num-layers", "--recompute-modules", "--recompute-activations", *OFFLOADED.values(),
+        "--cpu-offloading",
     )
 )  # fmt: skip
 """Flags that a recipe says."""

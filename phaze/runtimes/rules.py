@@ -9,7 +9,19 @@ from typing import Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import MODULES, RECOMPUTES, WIDTHS, CpKind, Layout, Module, Recompute, Zero
+from phaze.base.errors import PhazeError
+from phaze.layout import (
+    MODULES,
+    RECOMPUTES,
+    WIDTHS,
+    CpKind,
+    Layout,
+    Module,
+    Offload,
+    Recompute,
+    Zero,
+    offload_of,
+)
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.model import Model
@@ -71,6 +83,8 @@ class Runtime:
     sequence_parallel: tuple[bool, ...]
     cp_kinds: tuple[CpKind, ...]
     rules: tuple[Rule, ...]
+    offloads: bool = False
+    """Whether activations and states can wait in the host's memory."""
     slices_experts: bool = False
     """Whether an expert can be cut into tensor-parallel slices (etp)."""
 
@@ -84,6 +98,13 @@ class Runtime:
         own = [module for module in self.modules if module in modules_in(model)]
         firsts = ({*own[: end + 1]} for end in range(len(own)))
         return (*RECOMPUTES, *("+".join(one for one in MODULES if one in first) for first in firsts))
+
+    def offload_of(self, text: str) -> Offload:
+        """What waits in the host's memory; PhazeError where the runtime has no such word."""
+        found = offload_of(text)
+        if found != "none" and not self.offloads:
+            raise PhazeError(f"{self.name}: offload must be none, got {found}")
+        return found
 
     def illegal(self, task: TrainingTask, grid: LayoutGrid) -> dict[str, Bools]:
         """Layouts that break each rule, (N,) by the rule's name; a layout may break several."""
@@ -118,6 +139,7 @@ class Runtime:
             "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.cp_kinds),
             "etp": (layout.etp, (1, *([layout.etp] if self.slices_experts else []))),
+            "offload": (layout.offload, ("none", *([layout.offload] if self.offloads else []))),
         }
         for name, (value, words) in allowed.items():
             if value not in words:
@@ -151,6 +173,7 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "schedule": schedule,
         "chunks": SCHEDULES[schedule].allowed_chunks,
         "recompute": layout.recompute,
+        "offload": layout.offload,
         "experts": task.experts,
         "expert_width": model.experts.width if model.experts else 0,
         "shared_width": model.experts.shared_width if model.experts else 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,7 +66,8 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 
     A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
     """
-    given = {name: _place(runtime, task, name, value) for name, value in fixed.items()}
+    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name != "offload"}
+    offload = runtime.offload_of(str(fixed.get("offload", "none")))
     widths = _widths(task.devices, given)
     choices = _choices(widths, runtime, task, given)
     becomes = np.prod([choice.count for choice in choices], axis=0)
@@ -77,19 +78,20 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
         columns = columns if choice is None else _chosen(columns, choice)
         for rule in rules:
             if columns.keys() >= set(rule.columns) and (choice is None or not known >= set(rule.columns)):
-                broken = rule.broken(task, _grid(columns, runtime, task))
+                broken = rule.broken(task, replace(_grid(columns, runtime, task), offload=offload))
                 illegal[rule.name] = int(columns[BECOMES][broken].sum())
                 columns = _where(columns, ~broken)
     if not becomes.sum():
         said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
-    return Space(_grid(columns, runtime, task), int(becomes.sum()), illegal)
+    grid = replace(_grid(columns, runtime, task), offload=offload)
+    return Space(grid, int(becomes.sum()), illegal)
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
     """Value of a column that is fixed, a word by its place."""
     if name not in COLUMNS:
-        raise PhazeError(f"{name}: is no field of a layout; there are {', '.join(COLUMNS)}")
+        raise PhazeError(f"{name}: is no field of a layout; there are {', '.join(COLUMNS)}, offload")
     words: dict[str, Sequence[int | str]] = {
         "schedule": runtime.schedules,
         "recompute": runtime.recomputes(task.model),
@@ -216,6 +218,7 @@ def _grid(columns: Columns, runtime: Runtime, task: TrainingTask) -> LayoutGrid:
     cut = found.pop("sequence_parallel").astype(np.bool_)
     return LayoutGrid(
         **found,
+        offload="none",
         sequence_parallel=cut,
         schedules=runtime.schedules,
         recomputes=runtime.recomputes(task.model),

@@ -90,6 +90,9 @@ class Device(Architecture):
     """HBM that plans leave alone: what the driver keeps, and what contexts and communication hold."""
     hbm_bandwidth_bytes_per_s: Positive
     """Bandwidth between HBM and global buffer."""
+    host_bandwidth_bytes_per_s: Size = 0.0
+    """What copies reach between the memory of the device and that of its host, in each direction, while all
+    devices of the host copy; 0: not known."""
     sustained_clock: Part = 1.0
     """Share of the clock that the cores keep while all arrays work, as power allows."""
     sustained_hbm: Part = 1.0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Compute, CpKind, Layout, Recompute, Zero, recompute_of
+from phaze.layout import Compute, CpKind, Layout, Offload, Recompute, Zero, offload_of, recompute_of
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Flag, Index, Label, Location, Positive, PositiveInt, Result
@@ -18,6 +18,13 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 def _recompute(text: str) -> Recompute:
     try:
         return recompute_of(text)
+    except PhazeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _offload(text: str) -> Offload:
+    try:
+        return offload_of(text)
     except PhazeError as error:
         raise ValueError(str(error)) from error
 
@@ -77,6 +84,8 @@ class ChosenLayout(Noun):
     """Rows that the fullest rank has for its experts, over those of balanced experts."""
     compute: Compute = "bf16"
     """Numbers that products of blocks' weights multiply."""
+    offload: Annotated[Offload, AfterValidator(_offload)] = "none"
+    """What waits in the host's memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
     schedule: Label
     """Order of the passes."""
     pipeline_layout: Label

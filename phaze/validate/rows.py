@@ -11,7 +11,17 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
-from phaze.layout import COMPUTES, CpKind, Layout, Precision, Recompute, Zero, recompute_of
+from phaze.layout import (
+    COMPUTES,
+    CpKind,
+    Layout,
+    Offload,
+    Precision,
+    Recompute,
+    Zero,
+    offload_of,
+    recompute_of,
+)
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.runs import Gradients, Run
 from phaze.runtimes.layout_string import stages_of
@@ -37,6 +47,7 @@ LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbat
     "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "compute": "compute",
     "cp_kind": "cp_kind",
     "capacity": "load",
+    "offload": "offload",
 }  # fmt: skip
 """What a row says of the layout, by column."""
 DERIVED = ("layout", "spec", "division", "recomputed")
@@ -250,6 +261,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _recompute
     if name == "capacity":
         return _capacity
+    if name == "offload":
+        return _offload
     if isinstance(OWN[name].default, bool):
         return _flag
     if name == "mtp":
@@ -273,6 +286,10 @@ def _word(name: str, text: str) -> str:
 
 def _recompute(_: str, text: str) -> Recompute:
     return recompute_of(text.lower())
+
+
+def _offload(_: str, text: str) -> Offload:
+    return offload_of(text.lower())
 
 
 def _overlap(name: str, text: str) -> tuple[str, ...]:

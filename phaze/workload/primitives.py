@@ -14,16 +14,17 @@ from functools import cached_property
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Axis, Module
+from phaze.layout import Axis, Module, OffloadedModule
 from phaze.workload.kinds import KINDS, Kind
 
 ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
 """Parameters that are looked up, that an output shares with them and holds again, that only some tokens
 meet, and all others."""
 
-Region = Module | Literal["scan", "gate"]
+Region = Module | OffloadedModule | Literal["scan", "gate"]
 """Primitives that may run forward again together: a module, a scan, whose kernels keep only what they read,
-or the activation of a gate, where one kernel makes it again."""
+or the activation of a gate, where one kernel makes it again; or whose inputs may wait in the memory of the
+host."""
 
 INDEX_BYTES = 8
 """Size of a token id, a label, or an index into a table."""

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Self
 import pandas as pd
 
 from phaze import tables
-from phaze.layout import Axis, Layout
+from phaze.layout import Axis, Layout, OffloadedModule
 from phaze.tables.columns import layout_of
 from phaze.workload.lower.memory import Kept
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
@@ -91,6 +91,12 @@ class Layer:
     def freed_bytes(self, regions: frozenset[Region]) -> int:
         """Bytes that are not kept where some regions run forward again."""
         return sum(one.nbytes for one in self.kept if one.regions & regions)
+
+    def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
+        """Bytes that wait in the host's memory where inputs of modules do, of what is kept although some
+        regions run forward again.
+        """
+        return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
 
     def without(self, regions: frozenset[Region]) -> Self:
         """Layer whose kernels make again what some regions would keep."""

@@ -140,7 +140,7 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
     for zero, replicas in distinct.tolist():
-        layout = Layout(dp=replicas, zero=zero)
+        layout = Layout(dp=replicas, zero=zero, offload=grid.offload)
         update_s = lowering.update_bytes(layout, 1, width) / machine.hbm_bytes_per_s
         rows.append((lowering.state_bytes(1, layout), update_s, lowering.added_s(width, layout)))
     return StateFigures(*np.array(rows)[where].T)

@@ -11,10 +11,11 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.layout import Recompute
+from phaze.layout import ON_DEVICE, Offloaded, Recompute
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import LayerCost
+from phaze.plan.lowered import LayerCost, host_bytes_per_s
+from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 
 FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
@@ -51,6 +52,26 @@ class EndFigures(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Waiting:
+    """What layers keep, and for how long their passes wait, where activations wait in the host's memory."""
+
+    machine: Machine
+    offloaded: Offloaded
+    blocks: int
+    """Blocks of a device of which some keep nothing."""
+
+    def bytes(self, layer: LayerCost, recompute: Recompute) -> tuple[float, float]:
+        """Bytes kept of a microbatch, and held while a layer is at work."""
+        return layer.kept_bytes(recompute, self.offloaded, self.blocks)
+
+    def seconds(self, layer: LayerCost, recompute: Recompute) -> tuple[float, float]:
+        """Seconds by which the forward and the backward pass of a layer are longer."""
+        if self.offloaded == ON_DEVICE:
+            return 0.0, 0.0
+        return layer.waited_s(recompute, self.offloaded, self.blocks, host_bytes_per_s(self.machine))
+
+
+@dataclass(frozen=True, eq=False)
 class Slices:
     """Figures of all slices S of a grid of layouts, under its R words for what runs forward again."""
 
@@ -76,12 +97,13 @@ class Slices:
             question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
         known = [question.lowering(layout).layers(layout) for layout in layouts]
         order = LayerOrder(known[0][0].order[1:-1])
+        kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
         layers = np.array([
-            [[_layer_figures(costs[name], word) for name in order.kinds] for word in grid.recomputes]
+            [[_layer_figures(costs[name], word, kept) for name in order.kinds] for word in grid.recomputes]
             for _, costs in known
         ])  # fmt: skip
         work = np.array([
-            [[costs[name].kept_bytes(word)[1] for name in order.kinds] for word in grid.recomputes]
+            [[kept.bytes(costs[name], word)[1] for name in order.kinds] for word in grid.recomputes]
             for _, costs in known
         ])  # fmt: skip
         ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
@@ -95,7 +117,7 @@ class Slices:
         """
         words = [word for word in np.unique(grid.recompute).tolist() if grid.recomputes[word] != "full"]
         names = LayerFigures._fields
-        weighed = [self.layers[..., names.index(name)] for name in ("backward_s", "stash_bytes")]
+        weighed = [self.layers[..., names.index(name)] for name in ("forward_s", "backward_s", "stash_bytes")]
         found = np.zeros(self.layers.shape[:2], np.bool_)
         for own in words:
             for other in words:
@@ -107,16 +129,17 @@ class Slices:
         return dominated
 
 
-def _layer_figures(layer: LayerCost, recompute: Recompute) -> tuple[float, ...]:
+def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting) -> tuple[float, ...]:
     every = recompute not in ("none", "full")  # all layers do; with full recomputation as many as it takes
     again_s = float(layer.again_s(recompute).sum())
-    kept = layer.kept_bytes(recompute if every else "none")[0]
-    saved = kept - layer.kept_bytes("full")[0] if recompute == "full" else 0.0
+    stays = kept.bytes(layer, recompute if every else "none")[0]
+    saved = stays - kept.bytes(layer, "full")[0] if recompute == "full" else 0.0
+    waited_s = kept.seconds(layer, recompute)
     return (
-        float(layer.forward_s.sum()),
-        float(layer.backward_s.sum()) + again_s * every,
+        float(layer.forward_s.sum()) + waited_s[0],
+        float(layer.backward_s.sum()) + again_s * every + waited_s[1],
         again_s * (recompute == "full"),
-        kept,
+        stays,
         saved,
         float(layer.layer.parameters - layer.layer.groups.get("expert", 0)),
         float(layer.layer.groups.get("expert", 0)),

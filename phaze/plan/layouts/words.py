@@ -80,10 +80,10 @@ def shape(layout: ChosenLayout, recomputed: int | None) -> str:
     widths = [f"{name}={getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1]
     parts = [*widths, f"b={layout.microbatch}", layout.schedule, f"zero={layout.zero}"]
     parts += ["sp"] * layout.sequence_parallel
-    if layout.recompute == "selective":
-        parts.append("recompute=selective")
-    elif layout.recompute == "full":
-        parts.append("recompute=full" + ("" if recomputed is None else f":{recomputed}"))
+    if layout.recompute != "none":
+        whole = layout.recompute == "full" and recomputed is not None
+        parts.append(f"recompute={layout.recompute}" + (f":{recomputed}" if whole else ""))
+    parts += [f"offload={layout.offload}"] * (layout.offload != "none")
     return " ".join(parts)
 
 

@@ -28,7 +28,7 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
     tp, keys = part.layout.tp, round(2 * own.attended(part.sequence, causal=True))
     kv_heads = max(own.kv_heads // tp, 1)
     heads = Heads(own.heads // tp, kv_heads, own.query_size, own.value_size, keys)
-    gate = None
+    gate, first = None, layer.count
     if own.latent is not None:
         q, k, v = _latent_projections(layer, part, own, own.latent, x)
     else:
@@ -36,10 +36,12 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
         q, k, v = _projections(layer, part, own, heads, x)
         if own.gate:
             gate = layer.dense("attention_gate", x, part.tokens, q.elements // part.tokens, bias=own.bias)
+    layer.mark("qkv_linear", first)
     y = attend(layer, part, own, heads, (q, k, v))
     if gate is not None:
         y = layer.add("mul", "attention_gated", y, layer.add("sigmoid", "attention_sigmoid", gate))
     y = layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
+    layer.mark("attn_proj", y.source)
     return part.leave(layer, "attention_out", y)
 
 

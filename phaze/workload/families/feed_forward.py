@@ -129,8 +129,10 @@ def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, wei
     """Append the experts of a rank as products in a batch, whose results are weighed before the second."""
     model, wide = part.model, own.sent_width(part.model.hidden)
     inner = own.width // _slices(part)
+    first = layer.count
     y = gate = _grouped(layer, part, own, x, "in", wide, inner)
     up = _grouped(layer, part, own, x, "up", wide, inner) if own.gated else None
+    layer.mark("expert_fc1", first)
     first = layer.count
     y = layer.add(model.activation, f"experts_{model.activation}", gate)
     if up is not None:

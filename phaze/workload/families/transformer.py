@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from phaze.layout import OffloadedModule
 from phaze.spec.blocks import Attention, Block
 from phaze.spec.scans import Mamba
 from phaze.workload.families.attention import attention
@@ -142,6 +143,8 @@ def _residual(
         y = _norm(layer, f"{name}_norm", part, x)
         if apart:
             layer.mark("layernorm", first)
+        if apart or name == "attention":
+            layer.mark(_offloaded_with(name, apart=apart), first)
     y = inner(layer, part, x=y)
     if bias:
         y = layer.bias(f"{name}_out", y, model.hidden)
@@ -150,6 +153,15 @@ def _residual(
     y = layer.dropout(name, y, model.residual_dropout)
     y = layer.add("add", f"{name}_add", y, x)
     return _norm(layer, f"{name}_norm", part, y) if model.norm_position == "post" else y
+
+
+def _offloaded_with(name: str, *, apart: bool) -> OffloadedModule:
+    """Module with which a norm lets its input wait in the host's memory: its own, or the product that it is
+    fused with.
+    """
+    if name == "attention":
+        return "attn_norm" if apart else "qkv_linear"
+    return "mlp_norm"
 
 
 def _norm(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int = 0) -> Tensor:

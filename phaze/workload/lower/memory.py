@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from phaze.layout import OffloadedModule
 from phaze.workload.kinds import GATHERS
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tensor
 
@@ -37,6 +38,14 @@ class Kept:
 
     nbytes: int
     regions: frozenset[Region]
+    keepers: tuple[frozenset[Region], ...] = ()
+    """Regions of every primitive that keeps it: it can wait elsewhere where all of them let it."""
+    operand: bool = False
+    """Whether only products with weights keep it."""
+
+    def waits(self, modules: frozenset[OffloadedModule]) -> bool:
+        """Whether it waits in the host's memory where inputs of these modules do."""
+        return bool(self.keepers) and all(own & modules for own in self.keepers)
 
 
 OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
@@ -89,10 +98,21 @@ def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stas
 
 def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
     """What a layer keeps, each tensor once."""
-    found = []
-    for primitive, new in zip(layer.primitives, first_stashes(layer, bytes_per_element), strict=True):
-        found += [Kept(stash.nbytes, _freeing(layer, stash)) for stash in new]
-        found += [Kept(primitive.kept_bytes, primitive.regions - OUTPUTS)] if primitive.kept_bytes else []
+    keepers: dict[Stash, list[Primitive]] = {}
+    for index, primitive in enumerate(layer.primitives):
+        for stash in stashes(layer, index, bytes_per_element):
+            keepers.setdefault(stash, []).append(primitive)
+    found = [
+        Kept(
+            stash.nbytes,
+            _freeing(layer, stash),
+            tuple(one.regions for one in own),
+            all(one.kind == "matmul" and one.parameters for one in own),
+        )
+        for stash, own in keepers.items()
+    ]
+    beside = (one for one in layer.primitives if one.kept_bytes)
+    found += [Kept(one.kept_bytes, one.regions - OUTPUTS, (one.regions,)) for one in beside]
     return tuple(found)
 
 

@@ -107,9 +107,19 @@ def test_stages_and_recomputation_are_read(
     assert recipe.layout.vp == len(blocks) // 2
 
 
+@pytest.mark.parametrize("offload", ["layers:4", "core_attn+attn_proj+optimizer"])
+def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) -> None:
+    recipe = small(Layout(dp=2, zero=1, offload=offload), "1f1b", (6,))
+    emitted = emit_megatron(recipe)
+    assert emitted.beyond == ()
+    assert read_megatron(emitted.files["megatron.txt"], 2)[0].layout == recipe.layout
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        ("--fine-grained-activation-offloading --offload-modules mlp", "--offload-modules: .*got mlp"),
+        ("--optimizer-cpu-offload", "--optimizer-cpu-offload: is not modelled"),
         ("--num-experts 8", "--num-experts: is not modelled, got '8'"),
         ("--fp8-format hybrid", "--fp8-format: is not modelled, got 'hybrid'"),
         ("--micro-batch-size two", "--micro-batch-size: must be a whole number >= 1, got 'two'"),

@@ -154,6 +154,13 @@ CASES = [
         "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got 2",
     ),
     Refused(
+        (MEGATRON,), "offload", (Layout(pp=2, offload="layers:2"), "1f1b"),
+        (Layout(dp=2, offload="layers:2"), "1f1b"),
+        "offload of k layers needs pp 1, recompute none and more than k layers, of modules that blocks do not "
+        "recompute in full, of attn_proj core_attn with it, of expert_fc1 and moe_act experts, of optimizer "
+        "zero 1, got layers:2 with pp 2, recompute none, zero 0",
+    ),
+    Refused(
         (TORCHTITAN,), "few microbatches", (Layout(pp=4, dp=8), "gpipe"), (Layout(pp=4, dp=8), "zb-h1"),
         "microbatches of a replica must be at least pp 4 under gpipe, got 3",
     ),

@@ -11,14 +11,14 @@ from functools import cache
 from itertools import product
 from math import inf
 
-from phaze.layout import Layout
+from phaze.layout import Layout, Offload
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
-from phaze.runtimes.space import space
+from phaze.runtimes.space import Fixed, space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.config import load_transformer
 
@@ -35,15 +35,22 @@ class SmallCase:
     devices: int
     hbm_gib: float
     global_batch: int = 8
+    offload: Offload = "none"
+
+    @property
+    def fixed(self) -> dict[str, int | str]:
+        """Fields that are given."""
+        return {"offload": self.offload}
 
     def question(self, runtime: str) -> PlanQuestion:
         """Question for the search."""
         model = load_transformer(self.model, "test").model_copy(update={"layers": self.layers})
         task = TrainingTask(model, self.sequence, self.global_batch, self.devices)
         machine = load_machine("h100", devices=self.devices)
-        device = device_of(machine).model_copy(update={"hbm_gib": self.hbm_gib, "reserve_gib": 0.0})
-        own = {one.name: one for one in (MEGATRON, TORCHTITAN)}[runtime]
-        return PlanQuestion(task, replace(machine, device=device), own)
+        own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
+        device = device_of(machine).model_copy(update=own)
+        known = {one.name: one for one in (MEGATRON, TORCHTITAN)}
+        return PlanQuestion(task, replace(machine, device=device), known[runtime])
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,9 @@ class PricedDivision:
     """Of the fullest rank."""
 
 
-def legal_layouts(question: PlanQuestion) -> Iterator[tuple[Layout, str]]:
+def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterator[tuple[Layout, str]]:
     """Every layout that the runtime can run, with its schedule."""
-    grid = space(question.runtime, question.task)
+    grid = space(question.runtime, question.task, fixed)
     broken = sum(question.runtime.illegal(question.task, grid).values())
     for place in range(len(grid)):
         if not broken[place]:
@@ -113,7 +120,7 @@ def priced_layouts(case: SmallCase, runtime: str) -> dict[tuple[Layout, str], tu
     question = case.question(runtime)
     return {
         (layout, schedule): tuple(priced_divisions(question, layout, schedule))
-        for layout, schedule in legal_layouts(question)
+        for layout, schedule in legal_layouts(question, case.fixed)
     }
 
 

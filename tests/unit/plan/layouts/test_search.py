@@ -25,6 +25,8 @@ CASES = {
     "gpt2": SmallCase("gpt2-xl", 4, 1024, devices=8, hbm_gib=1.5, global_batch=4),
     "llama on 16": SmallCase("llama2-70b", 2, 1024, devices=16, hbm_gib=4.0, global_batch=4),
 }
+OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+attn_proj+optimizer")
+"""Activations and states that wait in the host's memory, for which links take longer than passes."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
@@ -32,7 +34,8 @@ every_case = pytest.mark.parametrize(
         pytest.param(case, runtime, id=f"{name}-{runtime}")
         for name, case in CASES.items()
         for runtime in RUNTIMES
-    ],
+    ]
+    + [pytest.param(OFFLOADED, "megatron", id="offload")],
 )
 ROUNDING = 1e-9
 
@@ -42,7 +45,7 @@ def test_the_first_plan_is_the_best_of_all_layouts_and_divisions(case: SmallCase
     question = case.question(runtime)
     every = priced_layouts(case, runtime)
     best_s = min(map(fastest_s, every.values()))
-    found = plan_layouts(question, gap=0.0)
+    found = plan_layouts(question, case.fixed, gap=0.0)
     first, certificate = found.plans[0], found.certificate
     assert first.found.time_s == pytest.approx(best_s, rel=ROUNDING)
     assert price(first.divided.plan(first.found.division), question.machine).time_s == first.found.time_s
@@ -69,7 +72,7 @@ def test_no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
 ) -> None:
     question = case.question(runtime)
     best_s = {key: fastest_s(divisions) for key, divisions in priced_layouts(case, runtime).items()}
-    grid = legal_space(question.runtime, question.task).grid
+    grid = legal_space(question.runtime, question.task, case.fixed).grid
     bounds = bound_layouts(question, grid)
     times = np.array([best_s[grid.layout(place), grid.schedule_of(place)] for place in range(len(grid))])
     assert (bounds.fits | bounds.dominated)[times < inf].all()
