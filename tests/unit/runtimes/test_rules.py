@@ -157,8 +157,8 @@ CASES = [
         (MEGATRON,), "offload", (Layout(pp=2, offload="layers:2"), "1f1b"),
         (Layout(dp=2, offload="layers:2"), "1f1b"),
         "offload of k layers needs pp 1, recompute none and more than k layers, of modules that blocks do "
-        "not recompute in full, of attn_proj core_attn with it, of expert_fc1 and moe_act experts, of optimizer "
-        "zero 1, got layers:2 with pp 2, recompute none, zero 0",
+        "not recompute in full, of attn_proj core_attn with it, of expert_fc1 and moe_act experts, of "
+        "optimizer zero 1, got layers:2 with pp 2, recompute none, zero 0",
     ),
     Refused(
         (TORCHTITAN,), "few microbatches", (Layout(pp=4, dp=8), "gpipe"), (Layout(pp=4, dp=8), "zb-h1"),
