@@ -26,10 +26,15 @@ Recompute = str
 stack means by it), or modules joined by +, in the order of `MODULES`; see `recompute_of`."""
 RECOMPUTES = ("none", "full", "selective")
 """Words beside those of modules."""
-CpKind = Literal["all_gather", "p2p", "a2a", "a2a+p2p"]
+CpKind = str
 """How context-parallel ranks come to the keys and values of others: gathered; passed around a ring while a
-part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); the last inside
-groups of ranks and a ring among them (Megatron-Core, `--cp-comm-type`)."""
+part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); `a2a+p2p:k`, the
+last inside groups of k ranks beside each other and a ring among groups (Megatron-Core, `--cp-comm-type`,
+`--hierarchical-context-parallel-sizes`)."""
+CP_KINDS = ("all_gather", "p2p", "a2a")
+"""Words for one level."""
+LEVELS = "a2a+p2p"
+"""Word for two levels, with the ranks of the inner one behind a colon."""
 OffloadedModule = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
 ]
@@ -49,12 +54,13 @@ OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip
 """Bytes of a number that products of a block's weights multiply, with its share of the scales."""
-Axis = Literal["tp", "cp", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
-"""Whose members form a group; dp-cp are all ranks that hold the same dense weights."""
+Axis = Literal["tp", "cp", "cp-heads", "cp-ring", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
+"""Whose members form a group; dp-cp are all ranks that hold the same dense weights, cp-heads and cp-ring
+those that exchange heads inside, and pass keys and values around among groups that do."""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 
 _KEY = re.compile(
-    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(\d+(?:\.\d+)?))?(-sp)?"
+    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(\d+(?:\.\d+)?))?(-sp)?"
     r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
 _COUNT = re.compile(r"[1-9]\d{0,5}")
@@ -121,6 +127,11 @@ class Layout:
         return self.tp * self.cp * self.dp // (self.etp * self.ep)
 
     @property
+    def heads_ranks(self) -> int:
+        """Of context-parallel ranks those that exchange heads for whole sequences with each other."""
+        return heads_ranks_of(self.cp_kind, self.cp)
+
+    @property
     def cuts_sequence(self) -> bool:
         """Whether tensor-parallel ranks hold shares of the sequence between layers."""
         return self.sequence_parallel and self.tp > 1
@@ -137,7 +148,7 @@ class Layout:
         Axes of width 1 other than tp are left out, so that a new axis renames nothing.
         """
         cuts = [f"{name}{getattr(self, name)}" for name in ("cp", "ep", "etp") if getattr(self, name) > 1]
-        cuts[1:1] = [self.cp_kind] * (self.cp > 1 and self.cp_kind != "all_gather")
+        cuts[1:1] = [self.cp_kind.replace(":", "")] * (self.cp > 1 and self.cp_kind != "all_gather")
         cuts += [f"load{self.load:g}"] * (self.load != 1)
         parts = [f"tp{self.tp}", *cuts, *["sp"] * self.cuts_sequence, f"b{self.microbatch}"]
         lower = [self.compute] * (self.compute != "bf16")
@@ -169,7 +180,7 @@ class Layout:
             sequence_parallel=bool(sp),
             precision="single" if single else "mixed",
             compute=next((one for one in COMPUTES if one == compute), "bf16"),
-            cp_kind=next((one for one in get_args(CpKind) if one == kind), "all_gather"),
+            cp_kind=kind.replace(LEVELS, f"{LEVELS}:") or "all_gather",
             load=float(load or 1),
         )
 
@@ -179,6 +190,8 @@ class Layout:
         ranks, stride = {
             "tp": (self.tp, 1),
             "cp": (self.cp, self.tp),
+            "cp-heads": (self.heads_ranks, self.tp),
+            "cp-ring": (self.cp // self.heads_ranks, self.tp * self.heads_ranks),
             "dp": (self.dp, dense),
             "dp-cp": (self.dp * self.cp, self.tp),
             "etp": (self.etp, 1),
@@ -221,8 +234,9 @@ class Layout:
             raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {self.compute}")
         if self.compute != "bf16" and self.precision == "single":
             raise PhazeError(f"precision must be half or mixed with compute {self.compute}, got single")
-        if self.cp_kind not in get_args(CpKind):
-            raise PhazeError(f"cp_kind must be one of {', '.join(get_args(CpKind))}, got {self.cp_kind}")
+        kind = cp_kind_of(self.cp_kind)
+        if kind not in CP_KINDS and (self.heads_ranks in (1, self.cp) or self.cp % self.heads_ranks):
+            raise PhazeError(f"cp_kind a2a+p2p:k must have 1 < k < cp {self.cp} that divides it, got {kind}")
         if recompute_of(self.recompute) != self.recompute:
             raise PhazeError(
                 f"recompute must be {recompute_of(self.recompute)} in order, got {self.recompute}"
@@ -231,6 +245,20 @@ class Layout:
             raise PhazeError(f"offload must be {offload_of(self.offload)} in order, got {self.offload}")
         if not 0 < self.load < inf:
             raise PhazeError(f"load must be a number > 0, got {self.load:g}")
+
+
+def cp_kind_of(text: str) -> CpKind:
+    """Exchange of context-parallel ranks that a text means; PhazeError for one that is none."""
+    levels, _, ranks = text.partition(":")
+    if text not in CP_KINDS and not (levels == LEVELS and _COUNT.fullmatch(ranks)):
+        raise PhazeError(f"cp_kind must be one of {', '.join(CP_KINDS)}, {LEVELS}:k, got {text[:40]}")
+    return text
+
+
+def heads_ranks_of(kind: CpKind, cp: int) -> int:
+    """Ranks of `cp` that exchange heads with each other under an exchange."""
+    levels, _, ranks = kind.partition(":")
+    return int(ranks) if levels == LEVELS else cp if kind == "a2a" else 1
 
 
 def modules_of(recompute: Recompute) -> frozenset[Module]:

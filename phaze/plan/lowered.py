@@ -478,6 +478,8 @@ def _exposed_s(sent: Sequence[Part], clocked: Clocked, compute_s: float, core_s:
     if "tp" in stack.overlap and layout.tp > 1:
         exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
         by_axis["tp"] = exposed_s + stack.held_processors * (by_axis["tp"] - exposed_s)
-    if layout.cp_kind == "p2p":
-        by_axis["cp"] = max(by_axis["cp"] - core_s * (layout.cp - 1) / layout.cp, 0.0)
+    if layout.cp_kind not in ("all_gather", "a2a"):
+        axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
+        parts = layout.group(axis).ranks
+        by_axis[axis] = max(by_axis[axis] - core_s * (parts - 1) / parts, 0.0)
     return sum(by_axis.values())

@@ -8,7 +8,7 @@ experts need. The vocabulary is padded to a multiple of 128 · tp, so that it fo
 import numpy as np
 
 from phaze.base.arrays import Bools
-from phaze.layout import Offloaded
+from phaze.layout import Offloaded, heads_ranks_of
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import (
     BATCH,
@@ -50,11 +50,14 @@ def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: ranks that exchange whole sequences have equal shares of the heads of a slice."""
-    exchanged = grid.cp_kind == list(grid.cp_kinds).index("a2a")
+    """`TransformerConfig`: ranks that exchange whole sequences have equal shares of the heads of a slice; the
+    sizes of two levels multiply to cp.
+    """
+    inner = np.array([heads_ranks_of(kind, 0) for kind in grid.cp_kinds])[grid.cp_kind]
+    ranks = np.where(inner == 0, grid.cp, inner)
     heads = np.minimum(task.model.heads, task.model.kv_heads) // grid.tp
-    broken: Bools = exchanged & (grid.cp > 1) & ((heads < 1) | leaves_rest(heads, grid.cp))
-    return broken
+    broken: Bools = (ranks > 1) & (grid.cp > 1) & ((heads < 1) | leaves_rest(heads, ranks))
+    return broken | ((inner > 1) & ((inner >= grid.cp) | leaves_rest(grid.cp, ranks)))
 
 
 def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -131,7 +134,8 @@ MEGATRON = Runtime(
         STAGES,
         Rule(
             "context heads",
-            "key-value heads {kv_heads} of a slice of tp {tp} must be a multiple of cp with a2a, got {cp}",
+            "key-value heads {kv_heads} of a slice of tp {tp} must be a multiple of the ranks that exchange "
+            "them, k of a2a+p2p:k a part of cp: got {cp_kind} with cp {cp}",
             ("cp_kind", "cp", "tp"),
             _context_heads,
         ),
@@ -167,6 +171,7 @@ MEGATRON = Runtime(
             _offload,
         ),
     ),
+    two_levels=True,
     offloads=True,
     slices_experts=True,
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp"),

@@ -8,10 +8,13 @@ handed back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import cast
 
 from phaze.base.errors import PhazeError
 from phaze.layout import (
+    CP_KINDS,
+    LEVELS,
     MODULES,
     OFFLOADED_MODULES,
     CpKind,
@@ -45,6 +48,8 @@ WIDTHS = {
 EXPERTS = {"ep": "--expert-model-parallel-size", "etp": "--expert-tensor-parallel-size"}
 CP_KIND = "--cp-comm-type"
 """How context-parallel ranks exchange keys and values, for all layers."""
+SIZES_OF_LEVELS = "--hierarchical-context-parallel-sizes"
+"""Ranks that exchange heads, and groups of them that pass keys and values around."""
 MODULES_AGAIN = "--recompute-modules"
 LAYOUT = "--pipeline-model-parallel-layout"
 VIRTUAL, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
@@ -124,7 +129,10 @@ def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     if recipe.model.experts:
         yield from ((flag, str(getattr(layout, field))) for field, flag in EXPERTS.items())
     if layout.cp > 1:
-        yield CP_KIND, layout.cp_kind
+        inner = layout.heads_ranks
+        yield CP_KIND, layout.cp_kind.partition(":")[0]
+        if layout.cp_kind not in CP_KINDS:
+            yield SIZES_OF_LEVELS, str(inner), str(layout.cp // inner)
     if layout.pp > 1:
         yield LAYOUT, layout_string(recipe.blocks, recipe.model.mtp)
     if layout.sequence_parallel:
@@ -323,8 +331,14 @@ def _cp_kind(flags: Flags) -> CpKind:
     """Exchange of context-parallel ranks; Megatron-LM's own is p2p."""
     if whole_number(flags, WIDTHS["cp"], 1) == 1:
         return MEGATRON.cp_kinds[0]
-    words: dict[str, str] = {kind: kind for kind in MEGATRON.cp_kinds}
-    return cast(CpKind, _word(flags, CP_KIND, words, "p2p" if "p2p" in words else None))
+    found = _word(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
+    if found != LEVELS:
+        return found
+    sizes = flags.get(SIZES_OF_LEVELS, ())
+    cp = whole_number(flags, WIDTHS["cp"])
+    if len(sizes) != 2 or not all(one.isdecimal() for one in sizes) or prod(map(int, sizes)) != cp:
+        raise PhazeError(f"{SIZES_OF_LEVELS}: must be two numbers with product {cp}, got {' '.join(sizes)}")
+    return f"{LEVELS}:{sizes[0]}"
 
 
 def _zero(flags: Flags) -> Zero:
@@ -337,7 +351,7 @@ def _zero(flags: Flags) -> Zero:
 
 READ = frozenset(
     (
-        *SIZES.values(), *WIDTHS.values(), *EXPERTS.values(), CP_KIND, *WRITTEN,
+        *SIZES.values(), *WIDTHS.values(), *EXPERTS.values(), CP_KIND, SIZES_OF_LEVELS, *WRITTEN,
         *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH, STRATEGY,
         "--nnodes", "--nproc-per-node", "--kv-channels", "--group-query-attention",
         "--num-query-groups", "--position-embedding-type", "--use-rotary-position-embeddings",

@@ -11,6 +11,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.layout import (
+    LEVELS,
     MODULES,
     RECOMPUTES,
     WIDTHS,
@@ -20,6 +21,7 @@ from phaze.layout import (
     Offload,
     Recompute,
     Zero,
+    cp_kind_of,
     offload_of,
 )
 from phaze.pipeline.schedules import SCHEDULES
@@ -83,6 +85,8 @@ class Runtime:
     sequence_parallel: tuple[bool, ...]
     cp_kinds: tuple[CpKind, ...]
     rules: tuple[Rule, ...]
+    two_levels: bool = False
+    """Whether context-parallel ranks can exchange heads inside groups and pass the rest around among them."""
     offloads: bool = False
     """Whether activations and states can wait in the host's memory."""
     slices_experts: bool = False
@@ -106,6 +110,11 @@ class Runtime:
             raise PhazeError(f"{self.name}: offload must be none, got {found}")
         return found
 
+    def exchanges(self, kind: str) -> tuple[CpKind, ...]:
+        """Exchanges of context-parallel ranks that it has, with one of two levels if that is asked for."""
+        levels = self.two_levels and kind.startswith(f"{LEVELS}:")
+        return (*self.cp_kinds, *([cp_kind_of(kind)] if levels else []))
+
     def illegal(self, task: TrainingTask, grid: LayoutGrid) -> dict[str, Bools]:
         """Layouts that break each rule, (N,) by the rule's name; a layout may break several."""
         return {rule.name: rule.broken(task, grid) for rule in self.rules}
@@ -113,7 +122,8 @@ class Runtime:
     def grid(self, model: Model, layouts: Sequence[tuple[Layout, str]]) -> LayoutGrid:
         """Grid of layouts, each with its schedule."""
         words = dict.fromkeys((*self.recomputes(model), *(layout.recompute for layout, _ in layouts)))
-        return LayoutGrid.of(layouts, self.schedules, tuple(words), self.cp_kinds)
+        kinds = dict.fromkeys((*self.cp_kinds, *(layout.cp_kind for layout, _ in layouts)))
+        return LayoutGrid.of(layouts, self.schedules, tuple(words), tuple(kinds))
 
     def why_not(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """The first reason why the runtime cannot run a layout, with its values; None where it can."""
@@ -137,7 +147,7 @@ class Runtime:
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
             "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
-            "cp_kind": (layout.cp_kind, self.cp_kinds),
+            "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
             "etp": (layout.etp, (1, *([layout.etp] if self.slices_experts else []))),
             "offload": (layout.offload, ("none", *([layout.offload] if self.offloads else []))),
         }

@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Compute, CpKind, Layout, Offload, Recompute, Zero, offload_of, recompute_of
+from phaze.layout import (
+    Compute,
+    CpKind,
+    Layout,
+    Offload,
+    Recompute,
+    Zero,
+    cp_kind_of,
+    offload_of,
+    recompute_of,
+)
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Flag, Index, Label, Location, Positive, PositiveInt, Result
@@ -18,6 +28,13 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 def _recompute(text: str) -> Recompute:
     try:
         return recompute_of(text)
+    except PhazeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _cp_kind(text: str) -> CpKind:
+    try:
+        return cp_kind_of(text)
     except PhazeError as error:
         raise ValueError(str(error)) from error
 
@@ -78,8 +95,9 @@ class ChosenLayout(Noun):
     recompute: Annotated[Recompute, AfterValidator(_recompute)]
     """What runs forward again: none, selective (the core of attention), full (whole blocks, those of
     `stages`), or modules of every block joined by +."""
-    cp_kind: CpKind = "all_gather"
-    """How context parallel ranks exchange keys and values."""
+    cp_kind: Annotated[CpKind, AfterValidator(_cp_kind)] = "all_gather"
+    """How context parallel ranks exchange keys and values: all_gather, p2p, a2a, or a2a+p2p:k, the last two
+    inside groups of k ranks and among them."""
     load: Positive = 1.0
     """Rows that the fullest rank has for its experts, over those of balanced experts."""
     compute: Compute = "bf16"

@@ -13,12 +13,12 @@ from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
 from phaze.layout import (
     COMPUTES,
-    CpKind,
     Layout,
     Offload,
     Precision,
     Recompute,
     Zero,
+    cp_kind_of,
     offload_of,
     recompute_of,
 )
@@ -36,7 +36,6 @@ WORDS = {
     "precision": get_args(Precision),
     "compute": COMPUTES,
     "gradients": get_args(Gradients),
-    "cp_kind": get_args(CpKind),
     "outcome": ("ok", "oom"),
 }
 OVERLAPS = ("tp", "dp", "pp", "ep")
@@ -263,6 +262,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _capacity
     if name == "offload":
         return _offload
+    if name == "cp_kind":
+        return _cp_kind
     if isinstance(OWN[name].default, bool):
         return _flag
     if name == "mtp":
@@ -286,6 +287,10 @@ def _word(name: str, text: str) -> str:
 
 def _recompute(_: str, text: str) -> Recompute:
     return recompute_of(text.lower())
+
+
+def _cp_kind(_: str, text: str) -> str:
+    return cp_kind_of(text.lower())
 
 
 def _offload(_: str, text: str) -> Offload:

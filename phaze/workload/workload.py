@@ -121,7 +121,9 @@ class Layer:
         """
         moved = [operator.parts for operator in self.forward.operators if operator.core == "network"]
         times = {"all_gather": 1, "send": 2}
-        return sum(times.get(one.kind, 0) * one.network_bytes for one, *_ in moved if one.axis == "cp")
+        return sum(
+            times.get(one.kind, 0) * one.network_bytes for one, *_ in moved if one.axis in ("cp", "cp-ring")
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from phaze.layout import MODULES, Axis, Layout, recompute_of
 WIDTH = st.sampled_from([1, 2, 3, 4, 8])
 LAYOUTS = st.builds(
     Layout, tp=WIDTH, cp=WIDTH, ep=WIDTH, etp=WIDTH, pp=WIDTH, vp=WIDTH, dp=WIDTH, microbatch=WIDTH,
-    sequence_parallel=st.booleans(), cp_kind=st.sampled_from(["all_gather", "p2p", "a2a", "a2a+p2p"]),
+    sequence_parallel=st.booleans(), cp_kind=st.sampled_from(["all_gather", "p2p", "a2a", "a2a+p2p:2"]),
     load=st.sampled_from([1.0, 1.25, 2.0]), precision=st.sampled_from(["half", "mixed", "single"]),
 )  # fmt: skip
 DENSE: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -33,6 +33,9 @@ def test_the_ranks_of_sixteen_devices_are_those_of_megatron() -> None:
     assert members(layout, "dp", 5) == {5, 7}
     assert members(layout, "pp", 0) == {0, 4, 8, 12}
     assert members(layout, "pp", 3) == {3, 7, 11, 15}
+    layout = Layout(tp=2, cp=4, cp_kind="a2a+p2p:2")  # `create_hierarchical_groups`
+    assert members(layout, "cp-heads", 0) == {0, 2}
+    assert members(layout, "cp-ring", 2) == {2, 6}
 
 
 @given(LAYOUTS)
@@ -59,7 +62,7 @@ def test_axes_of_width_one_are_not_in_the_key() -> None:
     assert Layout(tp=4, cp=2, sequence_parallel=True).key == "tp4-cp2-sp-b1"
     assert Layout(sequence_parallel=True).key == "tp1-b1"
     assert Layout(cp_kind="p2p").key == "tp1-b1"
-    assert Layout(cp=2, cp_kind="a2a+p2p", ep=4, load=1.25, dp=2).key == "tp1-cp2-a2a+p2p-ep4-load1.25-b1"
+    assert Layout(cp=4, cp_kind="a2a+p2p:2", ep=4, load=1.25).key == "tp1-cp4-a2a+p2p2-ep4-load1.25-b1"
 
 
 def test_recomputation_by_modules_is_one_word_in_one_order() -> None:
@@ -81,7 +84,8 @@ def test_another_word_is_no_key(key: str) -> None:
     [
         (Layout(tp=0), "tp must be >= 1, got 0"),
         (Layout(ep=4, dp=2), "ep [*] etp must divide tp [*] cp [*] dp 2, got 4"),
-        (Layout(cp=2, cp_kind="ring"), "cp_kind must be one of all_gather, p2p, a2a, a2a[+]p2p, got ring"),  # type: ignore[arg-type]
+        (Layout(cp=2, cp_kind="ring"), "cp_kind must be one of all_gather, p2p, a2a, a2a[+]p2p:k, got ring"),
+        (Layout(cp=6, cp_kind="a2a+p2p:4"), "a2a[+]p2p:k must have 1 < k < cp 6 that divides it, got .*:4"),
         (Layout(recompute="some"), "recompute must be one of none, full, selective, or of .* got some"),
         (Layout(recompute="moe+mlp"), "recompute must be mlp[+]moe in order, got moe[+]mlp"),
         (Layout(load=0.0), "load must be a number > 0, got 0"),

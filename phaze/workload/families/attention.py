@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from phaze.layout import Axis
 from phaze.spec.blocks import Attention, Indexer, Latent
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
@@ -49,7 +50,7 @@ def attend(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
     """Append what is between queries, keys and values by heads and the results of all heads of a token."""
-    if part.layout.cp > 1 and part.layout.cp_kind == "a2a":
+    if part.layout.cp > 1 and part.layout.heads_ranks > 1:
         return _attend_whole(layer, part, own, heads, qkv)
     q, k, v = qkv
     k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
@@ -61,19 +62,24 @@ def _attend_whole(
 ) -> Tensor:
     """Append attention to whole sequences with a share of the heads, and the exchanges before and after
     (Jacobs et al. 2023, DeepSpeed Ulysses). Heads of keys and values are copied where they are too few.
+
+    Where only groups of ranks exchange heads, their sequences are parts still, and a ring goes among groups.
     """
-    cp = part.layout.cp
+    layout, cp = part.layout, part.layout.heads_ranks
+    axis: Axis = "cp" if cp == layout.cp else "cp-heads"
     copies = max(cp // heads.kv_heads, 1)
     sent = [
         _copied(layer, name, x, times)
         for name, x, times in zip(("query", "key", "value"), qkv, (1, copies, copies), strict=True)
     ]
-    q, k, v = (layer.add("all_to_all", f"{name}_all_to_all", x, axis="cp") for name, x in sent)
+    q, k, v = (layer.add("all_to_all", f"{name}_all_to_all", x, axis=axis) for name, x in sent)
+    if cp < layout.cp:
+        k, v = (part.ring(layer, name, y, "cp-ring") for name, y in (("key", k), ("value", v)))
     share = replace(heads, heads=heads.heads // cp, kv_heads=heads.kv_heads * copies // cp)
-    y = _core(layer, part, own, share, (q, k, v), part.sequence)
+    y = _core(layer, part, own, share, (q, k, v), part.own_sequence * cp)
     # The kernel's backward pass needs its result, which is sent on.
     y = layer.add(
-        "all_to_all", "context_all_to_all", y, axis="cp", kept_bytes=y.elements * part.bytes_per_element
+        "all_to_all", "context_all_to_all", y, axis=axis, kept_bytes=y.elements * part.bytes_per_element
     )
     return _by_tokens(layer, y)
 

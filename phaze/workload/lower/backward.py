@@ -131,7 +131,7 @@ class _Maker:
         primitive = self._primitive(index)
         if primitive.kind in BACKWARD:
             # Slices (tp) gather again beside a product; nothing hides gathering keys and values again.
-            again = primitive.axis == "cp" and primitive.kind in GATHERS
+            again = primitive.axis in ("cp", "cp-ring") and primitive.kind in GATHERS
             kinds = (BACKWARD[primitive.kind], *[primitive.kind] * again)
             found = [collectives(primitive, "backward", self._width, kind) for kind in kinds]
             return tuple(part for parts in found for part in parts)

@@ -10,7 +10,8 @@ place of the copy, a reduce-scatter that of the all-reduce (Korthikanti et al. 2
 
 With context parallelism every slice has an equal part of every sequence. Only attention needs the others:
 keys and values are gathered for it, and their gradients reduce-scattered, or both go around a ring, or whole
-sequences of a share of the heads are exchanged for it (Megatron-Core, `--cp-comm-type` all_gather, p2p, a2a).
+sequences of a share of the heads are exchanged for it, or these inside groups of ranks, among which the ring
+goes (Megatron-Core, `--cp-comm-type` all_gather, p2p, a2a, a2a+p2p).
 Ranks take one part from the beginning and one from the end of the sequence, so that a causal mask leaves all
 of them the same work. What was gathered is not kept: the backward pass gathers it again.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout
+from phaze.layout import Axis, Layout
 from phaze.spec.blocks import Attention, Block
 from phaze.spec.model import Model
 from phaze.spec.scans import DeltaNet, Mamba
@@ -108,11 +109,17 @@ class ModelSlice:
 
     def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Hand keys or values of the whole sequence to the queries of every part of it."""
-        cp = self.layout.cp
-        if cp == 1:
+        if self.layout.cp == 1:
             return x
-        kind = "ring" if self.layout.cp_kind == "p2p" else "all_gather"
-        return layer.add(kind, f"{name}_{kind}", x, elements=x.elements * cp, axis="cp")
+        if self.layout.cp_kind == "p2p":
+            return self.ring(layer, name, x, "cp")
+        whole = x.elements * self.layout.cp
+        return layer.add("all_gather", f"{name}_all_gather", x, elements=whole, axis="cp")
+
+    def ring(self, layer: LayerBuilder, name: str, x: Tensor, axis: Axis) -> Tensor:
+        """Pass keys or values around a ring of ranks, so that queries meet those of all."""
+        ranks = self.layout.group(axis).ranks
+        return layer.add("ring", f"{name}_ring", x, elements=x.elements * ranks, axis=axis)
 
     def exchange(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Give parts of sequences for all heads for whole sequences of a share of the heads, or back."""
@@ -132,14 +139,14 @@ def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
     return sizes | ({"feed_forward": block.feed_forward.width} if block.feed_forward else {})
 
 
-def _exchanged_heads(block: Block, layout: Layout) -> dict[str, int]:
-    """Numbers of heads that c must divide, where context parallel ranks exchange them."""
-    own, tp = block.mixer, layout.tp
-    if isinstance(own, Attention) and layout.cp_kind == "a2a":
-        return {"heads / tp": own.heads // tp}
+def _exchanged_heads(block: Block, layout: Layout) -> dict[str, tuple[int, int]]:
+    """Numbers of heads that context parallel ranks exchange, each with the ranks that must divide it."""
+    own, tp, cp = block.mixer, layout.tp, layout.cp
+    if isinstance(own, Attention):
+        return {"heads / tp": (own.heads // tp, layout.heads_ranks)}
     if isinstance(own, Mamba):
-        return {"mamba.heads / tp": own.heads // tp, "mamba.groups / tp": own.groups // tp}
-    return {"delta.key_heads / tp": own.key_heads // tp} if isinstance(own, DeltaNet) else {}
+        return {"mamba.heads / tp": (own.heads // tp, cp), "mamba.groups / tp": (own.groups // tp, cp)}
+    return {"delta.key_heads / tp": (own.key_heads // tp, cp)} if isinstance(own, DeltaNet) else {}
 
 
 def _check_block(model: Model, block: Block, layout: Layout) -> None:
@@ -150,9 +157,9 @@ def _check_block(model: Model, block: Block, layout: Layout) -> None:
             raise PhazeError(
                 f"{where}: tensor: {layout.tp} must be > 0 and divide {key} {size} of model {model.name}"
             )
-    for key, size in _exchanged_heads(block, layout).items():
-        if size % layout.cp:
-            raise PhazeError(f"{where}: cp: {layout.cp} must divide {key} {size}")
+    for key, (size, ranks) in _exchanged_heads(block, layout).items():
+        if size % ranks:
+            raise PhazeError(f"{where}: cp: {ranks} must divide {key} {size}")
 
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:
@@ -163,8 +170,6 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     for block in model.blocks.values():
         _check_block(model, block, layout)
     model.check_sequence(sequence, where)
-    if layout.cp > 1 and layout.cp_kind == "a2a+p2p":
-        raise PhazeError(f"{where}: cp_kind must be all_gather, p2p or a2a for operators, got a2a+p2p")
     if layout.cp > 1 and sequence % (2 * layout.cp):
         raise PhazeError(f"{where}: 2 * cp must divide the sequence {sequence}, got {2 * layout.cp}")
     if layout.cuts_sequence and sequence // layout.cp % layout.tp:

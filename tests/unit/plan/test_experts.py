@@ -162,7 +162,7 @@ def test_full_recomputation_of_some_blocks_lies_between() -> None:
         ),
         ({"overlap": ("ep",), "layout": Layout(dp=16)}, "overlap: ep needs ep > 1, .* got ep 1"),
         ({"layout": Layout(ep=32, dp=16)}, "ep [*] etp must divide tp [*] cp [*] dp 16, got 32"),
-        ({"layout": Layout(cp=2, dp=8, cp_kind="a2a+p2p")}, "cp_kind must be all_gather, p2p or a2a"),
+        ({"layout": Layout(cp=2, dp=8, cp_kind="a2a+p2p:2")}, "must have 1 < k < cp 2 that divides it"),
         ({"division": ("E" + "t" * 47 + "L",)}, "pipeline_layout must have layers = 48 entries t, got 47"),
         ({"division": ("Et", "t" * 47 + "L")}, "pipeline_layout must have pp [*] chunks = 1 stages, got 2"),
         ({"division": ("E" + "t" * 48 + "mL",)}, "pipeline_layout must have mtp = 0 entries m, got 1"),

@@ -107,6 +107,13 @@ def test_stages_and_recomputation_are_read(
     assert recipe.layout.vp == len(blocks) // 2
 
 
+def test_two_levels_of_context_parallelism_are_written_and_read() -> None:
+    recipe = small(Layout(cp=4, cp_kind="a2a+p2p:2"), "1f1b", (6,))
+    text = emit_megatron(recipe).files["megatron.txt"]
+    assert "--hierarchical-context-parallel-sizes 2 2" in text
+    assert read_megatron(text, 4)[0].layout == recipe.layout
+
+
 @pytest.mark.parametrize("offload", ["layers:4", "core_attn+attn_proj+optimizer"])
 def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) -> None:
     recipe = small(Layout(dp=2, zero=1, offload=offload), "1f1b", (6,))
@@ -118,6 +125,10 @@ def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (
+            "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4",
+            "--hierarchical-context-parallel-sizes: must be two numbers with product 4, got 2 4",
+        ),
         ("--fine-grained-activation-offloading --offload-modules mlp", "--offload-modules: .*got mlp"),
         ("--optimizer-cpu-offload", "--optimizer-cpu-offload: is not modelled"),
         ("--num-experts 8", "--num-experts: is not modelled, got '8'"),

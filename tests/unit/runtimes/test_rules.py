@@ -64,7 +64,14 @@ CASES = [
     Refused(
         (MEGATRON,), "context heads", (Layout(tp=2, cp=5, cp_kind="a2a"), "1f1b"),
         (Layout(tp=2, cp=2, cp_kind="a2a"), "1f1b"),
-        "key-value heads 4 of a slice of tp 2 must be a multiple of cp with a2a, got 5",
+        "key-value heads 4 of a slice of tp 2 must be a multiple of the ranks that exchange them, k of "
+        "a2a+p2p:k a part of cp: got a2a with cp 5",
+    ),
+    Refused(
+        (MEGATRON,), "context heads", (Layout(cp=6, cp_kind="a2a+p2p:4"), "1f1b"),
+        (Layout(cp=4, cp_kind="a2a+p2p:2"), "1f1b"),
+        "key-value heads 4 of a slice of tp 1 must be a multiple of the ranks that exchange them, k of "
+        "a2a+p2p:k a part of cp: got a2a+p2p:4 with cp 6",
     ),
     Refused(
         (MEGATRON,), "expert sequences", (Layout(tp=2, dp=2, ep=2), "1f1b"),

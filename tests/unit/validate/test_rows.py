@@ -109,7 +109,7 @@ def test_values_without_a_column_of_their_own_are_refused(
         ("tp", "1.5", "tp must be a whole number from 1"),
         ("zero", "4", "zero must be 0, 1, 2 or 3, got '4'"),
         ("measured_s", "-3", "measured_s must be a number > 0, got '-3'"),
-        ("cp_kind", "ring", "cp_kind must be one of all_gather, p2p, a2a, a2a+p2p, got 'ring'"),
+        ("cp_kind", "ring", "cp_kind must be one of all_gather, p2p, a2a, a2a+p2p:k, got ring"),
         ("capacity", "0", "capacity must be a number > 0, got '0'"),
         ("mtp", "-1", "mtp must be a whole number from 1"),
         ("recompute", "selective:2", "recompute: only full may say a number of blocks, got 'selective':'2'"),

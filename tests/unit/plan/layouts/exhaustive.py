@@ -36,11 +36,13 @@ class SmallCase:
     hbm_gib: float
     global_batch: int = 8
     offload: Offload = "none"
+    cp_kind: str = ""
+    """The only exchange of context-parallel ranks; any unless given."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
         """Fields that are given."""
-        return {"offload": self.offload}
+        return {"offload": self.offload} | ({"cp_kind": self.cp_kind} if self.cp_kind else {})
 
     def question(self, runtime: str) -> PlanQuestion:
         """Question for the search."""

@@ -27,6 +27,8 @@ CASES = {
 }
 OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+attn_proj+optimizer")
 """Activations and states that wait in the host's memory, for which links take longer than passes."""
+LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
+"""Heads exchanged inside pairs of ranks, keys and values passed around among pairs."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
@@ -35,7 +37,7 @@ every_case = pytest.mark.parametrize(
         for name, case in CASES.items()
         for runtime in RUNTIMES
     ]
-    + [pytest.param(OFFLOADED, "megatron", id="offload")],
+    + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")],
 )
 ROUNDING = 1e-9
 

@@ -102,6 +102,7 @@ CUTS = {
         Layout(tp=2),
         Layout(cp=2, cp_kind="a2a"),
         Layout(cp=2, cp_kind="p2p"),
+        Layout(cp=4, cp_kind="a2a+p2p:2"),
     ],
     "deepseek-v3": [
         Layout(tp=2, sequence_parallel=True, ep=8, dp=4),
@@ -172,13 +173,18 @@ def test_context_parallel_kinds_send_what_they_must() -> None:
     layer = library_workload(model_of("llama-3.1-8b"), SEQUENCE, Layout(cp=c, cp_kind="a2a")).layer("block")
     exchanged = SEQUENCE // c * (2 * 32 + 2 * 8) * 128 * 2
     assert sent(layer, "forward") == sent(layer, "backward") == {("all_to_all", "cp"): exchanged}
+    layout = Layout(cp=c, cp_kind="a2a+p2p:2")  # half of the heads; the other half of a sequence comes around
+    layer = library_workload(model_of("llama-3.1-8b"), SEQUENCE, layout).layer("block")
+    heads, ring = ("all_to_all", "cp-heads"), ("send", "cp-ring")
+    assert sent(layer, "forward") == {heads: exchanged, ring: one // 2}
+    assert sent(layer, "backward") == {heads: exchanged, ring: one}
 
 
 REFUSED = {
     "ep must divide experts.count 128, got 3": ("qwen3-30b-a3b", Layout(ep=3, dp=3)),
     "etp must divide experts.width 768, got 5": ("qwen3-30b-a3b", Layout(etp=5, dp=5)),
     "etp must be tp 4 without sequence parallelism, got 2": ("qwen3-30b-a3b", Layout(tp=4, etp=2)),
-    "cp_kind must be all_gather, p2p or a2a": ("llama-3.1-8b", Layout(cp=2, cp_kind="a2a+p2p")),
+    "cp: 64 must divide heads / tp 32": ("llama-3.1-8b", Layout(cp=128, cp_kind="a2a+p2p:64")),
     "cp: 16 must divide heads / tp 8": ("llama-3.1-8b", Layout(tp=4, cp=16, cp_kind="a2a")),
     "tensor: 16 must be > 0 and divide mamba.groups 8": ("nemotron-3-nano-30b-a3b", Layout(tp=16)),
 }
