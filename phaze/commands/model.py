@@ -11,7 +11,7 @@ from phaze.commands.options import JsonOption
 from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
-    from phaze.plan.lowered import LayerCost
+    from phaze.plan.kept import LayerMemory
     from phaze.spec.model import Model
 
 ModelArgument = Annotated[
@@ -94,21 +94,22 @@ def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
 def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
     """Bytes that layers keep of a token in half precision with fused attention, by name and recomputation."""
     from phaze.layout import Layout
-    from phaze.plan.lowered import layer_costs, load_machine
+    from phaze.plan.kept import LayerMemory, kept_by, kept_with_flash
+    from phaze.spec.systems import load_cluster, load_stack_of
     from phaze.workload.models import library_workload
 
-    machine = load_machine(system)
-    costs = layer_costs(library_workload(model, sequence, Layout()), machine, flash=True)
+    stack, layout = load_stack_of(load_cluster(system)[0]), Layout()
+    layers = [kept_by(stack, layer, layout) for layer in library_workload(model, sequence, layout).layers]
+    found = [LayerMemory(kept_with_flash(layer), 0.0) for layer in layers]
     return {
-        name: {way: cost.kept_bytes(way)[0] / sequence for way in _recomputes(cost)}
-        for name, cost in costs.items()
+        one.layer.name: {way: one.kept_bytes(way)[0] / sequence for way in _recomputes(one)} for one in found
     }
 
 
-def _recomputes(cost: LayerCost) -> list[str]:
+def _recomputes(cost: LayerMemory) -> list[str]:
     """What may run forward again in a layer: nothing, one of the modules that it has, or all of it."""
     from phaze.layout import MODULES
-    from phaze.plan.lowered import KEPT
+    from phaze.plan.kept import KEPT
 
     if cost.layer.name in KEPT:
         return ["none"]

@@ -28,10 +28,10 @@ from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_by
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
+from phaze.plan.kept import HALF, KEPT
 from phaze.plan.lowered import (
     HBM,
     HOST,
-    KEPT,
     NETWORK,
     LayerCost,
     host_bytes_per_s,
@@ -40,7 +40,7 @@ from phaze.plan.lowered import (
     layer_costs,
 )
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
-from phaze.plan.working import HALF, unshared_bytes, working_bytes
+from phaze.plan.working import unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import AnyModel, Model
 from phaze.spec.system import Stack

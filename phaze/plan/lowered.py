@@ -24,8 +24,6 @@ from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
 from phaze.layout import (
-    ON_DEVICE,
-    OPERAND_BYTES,
     RECOMPUTES,
     Axis,
     Compute,
@@ -34,6 +32,15 @@ from phaze.layout import (
     Offloaded,
     Recompute,
     modules_of,
+)
+from phaze.plan.kept import (
+    KEPT,
+    SCAN,
+    LayerMemory,
+    first_products,
+    kept_by,
+    kept_with_flash,
+    multiplies_weights,
 )
 from phaze.plan.plan import Machine
 from phaze.spec.config import load_technology
@@ -47,8 +54,6 @@ from phaze.workload.workload import DIRECTIONS, Layer, Workload
 TECHNOLOGY = "22nm"
 """Whose cycles of vector operations count."""
 COMPUTE, HBM, NETWORK, HOST = (KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "network", "host"))
-HALF = 2
-"""Bytes of a number in half precision."""
 USUAL = "2"
 """Generation of the attention kernel of stacks that say none: FlashAttention-2."""
 UNKNOWN = AttentionSpeed(forward=0.61, backward=0.55)
@@ -60,11 +65,6 @@ BACKWARD_PRODUCTS = 2.5
 STEPS, STEPS_BYTES = 5, 9.0
 """Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
 scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
-STATISTIC = 4
-"""Bytes of the log-sum-exp of a row of scores."""
-SCAN: frozenset[Region] = frozenset({"scan"})
-KEPT = ("embedding", "head")
-"""Layers that are never recomputed, and are in half precision whatever the others are."""
 CAST_BYTES: dict[Compute, float] = {
     "bf16": 0.0, "fp8": 4.0, "fp8-cs": 6.0, "fp8-block": 6.0, "mxfp8": 4.0, "nvfp4": 5.0,
 }  # fmt: skip
@@ -114,18 +114,15 @@ def usable_gib(machine: Machine) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerCost:
+class LayerCost(LayerMemory):
     """Seconds of a layer's passes for one microbatch by what binds, (limits,), see `cost.kernels`."""
 
-    layer: Layer
     forward_s: Floats
     backward_s: Floats
     core_s: Floats
     """What selective recomputation repeats."""
     weight_s: float
     """Of the backward pass the products that make gradients of weights."""
-    repeated_bytes: float
-    """Activations that selective recomputation makes again."""
     regions_s: Callable[[frozenset[Region]], Floats]
     """Time of the forward pass of what is part of some regions, (limits,)."""
     links_s: Floats
@@ -158,29 +155,6 @@ class LayerCost:
         found: Floats = self.links_s + again * np.stack([np.zeros_like(self.links_s[0]), self.links_s[0]])
         return found
 
-    def kept_bytes(
-        self, recompute: Recompute, offloaded: Offloaded = ON_DEVICE, blocks: int = 1
-    ) -> tuple[float, float]:
-        """Bytes that the layer keeps of a microbatch, and those that it holds while it is at work: what it
-        recomputes, keys and values of the whole sequence, and what is on its way to the host or back.
-
-        Where as many blocks as are said keep nothing, a mean over the `blocks` of a device.
-        """
-        kept, held = self._kept_bytes(recompute)
-        waiting = self.waiting_bytes(recompute, offloaded)
-        return kept - waiting * offloaded.part(blocks), held + waiting
-
-    def waiting_bytes(self, recompute: Recompute, offloaded: Offloaded) -> float:
-        """Bytes that wait in the host's memory, of what the layer would keep of a microbatch.
-
-        Of a layer that runs forward again as a whole nothing does, nor of embedding and head.
-        """
-        if recompute == "full" or self.layer.name in KEPT:
-            return 0.0
-        if offloaded.layers:
-            return self._kept_bytes(recompute)[0]
-        return self.layer.waiting_bytes(offloaded.modules, modules_of(recompute))
-
     def waited_s(
         self, recompute: Recompute, offloaded: Offloaded, blocks: int, bytes_per_s: float
     ) -> tuple[float, float]:
@@ -193,15 +167,6 @@ class LayerCost:
         again_s = float(self.again_s(recompute).sum())
         forward_s, backward_s = float(self.forward_s.sum()), again_s + float(self.backward_s.sum())
         return max(sent_s - forward_s, 0.0), max(sent_s - backward_s, 0.0)
-
-    def _kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
-        layer, gathered = self.layer, self.layer.gathered_bytes
-        if recompute == "none" or layer.name in KEPT:
-            return layer.activation_bytes, gathered
-        if recompute == "full":
-            return layer.input_bytes, layer.activation_bytes + gathered
-        again = self.repeated_bytes if recompute == "selective" else layer.freed_bytes(modules_of(recompute))
-        return layer.activation_bytes - again, again + gathered
 
 
 def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
@@ -231,7 +196,7 @@ def layer_costs(
         machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element), routing
     )
     cost = _with_flash_attention if flash else _plainly
-    layers = [_kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
+    layers = [kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
     whole = replace(clocked, layout=replace(workload.layout, compute="bf16"))
     found = [
         replace(
@@ -240,26 +205,6 @@ def layer_costs(
         for layer in layers
     ]
     return {one.layer.name: one for one in found}
-
-
-def _kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
-    """Layer with the activations that a stack keeps: kernels of scans make all inside again (Dao and Gu,
-    Mamba-2, ICML 2024), one kernel for a gated activation its first factor, and operands of products are kept
-    in the precision in which they are multiplied.
-    """
-    made_again: frozenset[Region] = frozenset({"scan", "gate"} if stack.fused_gate else {"scan"})
-    kept = layer.without(made_again)
-    if layout.compute == "bf16" or layer.name in KEPT:
-        return kept
-    operands = sum(o.stashed_bytes for o in layer.forward.operators if _multiplies_weights(o))
-    share = OPERAND_BYTES[layout.compute] / HALF
-    lower = tuple(replace(o, nbytes=int(o.nbytes * share)) if o.operand else o for o in kept.kept)
-    return replace(kept, kept=lower, activation_bytes=kept.activation_bytes - operands * (1.0 - share))
-
-
-def _multiplies_weights(operator: Operator) -> bool:
-    """Whether an operator is a product with weights, or of what makes their gradients."""
-    return operator.core == "tensor" and not operator.attention and not operator.regions & SCAN
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +240,7 @@ def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
     backward_s += regions_s(SCAN)
     links_s = _links_s(layer, clocked)
     return LayerCost(
-        layer, forward_s, backward_s, core_s, weight_s, layer.attention_bytes, regions_s, links_s
+        layer, layer.attention_bytes, forward_s, backward_s, core_s, weight_s, regions_s, links_s
     )
 
 
@@ -323,11 +268,8 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
     A causal mask leaves half of the scores; the backward pass makes them again, so that it has five products
     for the two of the forward pass. Nothing of the core is kept but a number for each row of scores.
     """
-    machine, layout = clocked.machine, clocked.layout
+    machine, layout, kept = clocked.machine, clocked.layout, kept_with_flash(layer)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
-    rows = sum(part.batch * part.m for part in _first_products(core))
-    kept = layer.without(frozenset({"core_attn"}))
-    kept = replace(kept, activation_bytes=kept.activation_bytes + layer.statistics_bytes + STATISTIC * rows)
     work = sum(2.0 * p.batch * p.m * p.k * p.n for o in core for p in o.parts if p.kind == "matmul") / 2
     fused = np.zeros((2, len(KERNEL_LIMITS)))
     if core:
@@ -360,12 +302,7 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
         again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
     links_s = _links_s(layer, clocked)
-    return LayerCost(kept, forward_s, backward_s, again_s, weight_s, again_bytes, regions_s, links_s)
-
-
-def _first_products(core: Sequence[Operator]) -> list[Part]:
-    """Products of queries and keys: of each pair of products in the core of attention the first."""
-    return [part for operator in core for part in operator.parts if part.kind == "matmul"][::2]
+    return LayerCost(kept, again_bytes, forward_s, backward_s, again_s, weight_s, regions_s, links_s)
 
 
 def _outside_scans(layer: Layer) -> list[Operator]:
@@ -399,7 +336,7 @@ def _in_steps(operators: Sequence[Operator], stack: Stack) -> bool:
     """Whether scores are scaled, masked and normalised by a kernel each: the fused kernel of a stack may need
     a multiple of so many heads, those of all samples of a microbatch.
     """
-    products = _first_products([operator for operator in operators if operator.attention])
+    products = first_products([operator for operator in operators if operator.attention])
     return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])
 
 
@@ -418,7 +355,7 @@ def _seconds(
     in_steps = _in_steps(operators, stack)
     if kernels:
         words: list[Compute] = [
-            clocked.layout.compute if _multiplies_weights(operator) else "bf16"
+            clocked.layout.compute if multiplies_weights(operator) else "bf16"
             for operator in operators
             for _ in kernels_of(operator)
         ]
@@ -458,7 +395,7 @@ def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
     """
     if layout.compute == "bf16":
         return []
-    low = [operator for operator in operators if _multiplies_weights(operator)]
+    low = [operator for operator in operators if multiplies_weights(operator)]
     inputs = [o.stashed_bytes / layout.bytes_per_element for o in low if o.stashed_bytes]
     gradients = [p.batch * p.m * p.k for o in low for p in o.parts if p.role == "data_gradient"]
     return [*inputs, *map(float, gradients)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from phaze.layout import Layout, Recompute
-from phaze.plan.lowered import KEPT, LayerCost
+from phaze.plan.kept import HALF, KEPT, LayerMemory
 from phaze.spec.system import Stack
 from phaze.workload.operators import Operator
 from phaze.workload.workload import Layer
@@ -19,12 +19,10 @@ from phaze.workload.workload import Layer
 UNSHARDED = 2
 """Blocks whose weights, and whose gradients, lie there unshared at once with ZeRO 3: the one at work and the
 one that is fetched or sent (PyTorch, FSDP)."""
-HALF = 2
-"""Bytes of a number in half precision."""
 
 
 def working_bytes(
-    held: Sequence[tuple[LayerCost, Recompute]], layout: Layout, stack: Stack, *, flash: bool
+    held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout, stack: Stack, *, flash: bool
 ) -> float:
     """Bytes that a stage of these layers needs at most while it works on a microbatch.
 

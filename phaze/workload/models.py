@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
@@ -21,6 +20,9 @@ from phaze.workload.lower.memory import kept_tensors, statistics_bytes
 from phaze.workload.lower.sharding import slice_model
 from phaze.workload.primitives import LayerGraph, ModelGraph, ParameterGroup
 from phaze.workload.workload import Layer, Workload, graph_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> Workload:

@@ -11,16 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-import pandas as pd
-
-from phaze import tables
 from phaze.layout import Axis, Layout, OffloadedModule
-from phaze.tables.columns import layout_of
 from phaze.workload.lower.memory import Kept
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
 from phaze.workload.primitives import LayerRun, ParameterGroup, Region
+
+if TYPE_CHECKING:  # the library of tables takes longer to load than a model to be made
+    import pandas as pd
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
@@ -180,7 +179,7 @@ class Workload:
             "layers": map(_layer_row, self.layers),
         }
         point: Row = {"model": self.model, "layout": self.layout.key}
-        return {name: _frame(tables.TABLES[name], point, rows[name]) for name in TABLES}
+        return {name: _frame(name, point, rows[name]) for name in TABLES}
 
     @cached_property
     def graph(self) -> pd.DataFrame:
@@ -190,6 +189,8 @@ class Workload:
     @classmethod
     def of_tables(cls, frames: Mapping[str, pd.DataFrame], graph: pd.DataFrame) -> Self:
         """Workload that tables operators, parts, edges and layers of a layout and graphs hold."""
+        from phaze.tables.columns import layout_of
+
         rows = {str(row["layer"]): row for _, row in frames["layers"].iterrows()}
         point = frames["layers"].iloc[0]
         runs = tuple(LayerRun(str(row["layer"]), int(row["count"])) for _, row in graph.iterrows())
@@ -241,7 +242,7 @@ KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "a
 def graph_table(model: str, runs: Sequence[LayerRun]) -> pd.DataFrame:
     """Table graphs of the runs of a model that is a chain."""
     rows: list[Row] = [{"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(runs)]
-    return _frame(tables.Graphs, {"model": model}, rows)
+    return _frame("graphs", {"model": model}, rows)
 
 
 def _work(operator: Operator) -> Work:
@@ -266,7 +267,12 @@ def _layer_row(layer: Layer) -> Row:
     }
 
 
-def _frame(table: type[tables.Table], point: Row, rows: Iterable[Row]) -> pd.DataFrame:
+def _frame(name: str, point: Row, rows: Iterable[Row]) -> pd.DataFrame:
+    import pandas as pd
+
+    from phaze.tables import TABLES as CONTRACTS
+
+    table = CONTRACTS[name]
     return table.check(pd.DataFrame([{**point, **row} for row in rows], columns=list(table.fields())))
 
 
