@@ -22,6 +22,7 @@ class MeasuredRuns(Table):
         "stack": text("software stack"),
         "device": text("device"),
         "parallelism": text("kinds of parallelism"),
+        "experts": text("whether experts are on ranks of their own", "no", "yes"),
         "measured_s": _maybe("measured time of a batch"),
         "predicted_s": _maybe("predicted time"),
         "time_low_s": _maybe("predicted to be exceeded by nine of ten runs, by the errors of other sources"),

@@ -1,9 +1,14 @@
 """Intervals of predicted times, from the errors of the published runs that are most like a run.
 
-Most like it are those of the same software stack on the same device with the same kinds of parallelism;
-where these are few, or of one source only, broader groups. Sources count alike, however many runs each has:
-the next run is of another one. The tenth and the ninetieth percentile of measured over predicted times are
-then moved away from the median by sqrt(1 + 1/S), since S sources tell only so much of the next.
+Most like it are those of the same software stack on the same device with the same kinds of parallelism, and
+with experts on ranks of their own if it has such; where these are few, or of one source only, broader groups.
+Sources count alike, however many runs each has: the next run is of another one. The tenth and the ninetieth
+percentile of measured over predicted times are moved away from the median, as errors of a source are alike:
+by sqrt(1 + 1/S), since S sources in a group tell only so much of the next, and then by one factor that is
+calibrated by leaving one source out after the other. It is the quantile of how far runs lie from the median
+of the other sources' runs, over where these say that the end is, at the level (1 + 1/S) COVERED that holds
+for the runs of a source that nobody has seen (conformal prediction that pools groups: Dunn, Wasserman and
+Ramdas, Distribution-free prediction sets for two-layer hierarchical models, JASA 2023).
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Bools, Floats, Ints, Names
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.plan.lowered import device_of
@@ -24,24 +29,26 @@ from phaze.spec.files import FOLDER
 
 ERRORS = "errors.csv"
 """File of the configuration with the errors of published runs, which `phaze validate --errors` makes."""
-KEYS = ("stack", "device", "parallelism")
+KEYS = ("stack", "device", "parallelism", "experts")
 """What makes runs alike."""
-GROUPS = (KEYS, KEYS[:2], KEYS[1:], KEYS[1:2], KEYS[:1], KEYS[2:], ())
+GROUPS = ((0, 1, 2, 3), (0, 1, 3), (1, 2, 3), (1, 3), (0, 3), (2, 3), (3,), ())
 """By which of them runs are alike, the narrowest group first."""
 LEAST_RUNS = 20
 LEAST_SOURCES = 2
 """Runs and sources without which a group says too little."""
 COVERED = 0.8
 """Share of runs that intervals are to hold."""
-
+LEAST_SPREAD = 1e-3
+"""Least distance between median and end that others are compared with, as share of the time."""
 
 INTERVAL = ("time_low_s", "time_high_s")
 """Columns of the seconds between which COVERED of the runs are to lie."""
 
 
-def kind_of(machine: Machine, layout: Layout) -> tuple[str, str, str]:
+def kind_of(machine: Machine, layout: Layout) -> tuple[str, ...]:
     """Values of KEYS of a run of that layout on a machine."""
-    return machine.stack.name, device_of(machine).name, parallelism_of(layout)
+    experts = "yes" if layout.ep > 1 else "no"
+    return machine.stack.name, device_of(machine).name, parallelism_of(layout), experts
 
 
 def parallelism_of(layout: Layout) -> str:
@@ -61,6 +68,26 @@ class Likeness:
     """Of KEYS, in which they agree with the run."""
     runs: int
     sources: int
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Runs of a group, as logarithms of measured over predicted times."""
+
+    middle: float
+    """Their median."""
+    low: float
+    high: float
+    """Ends of their interval, before it is calibrated."""
+    keys: tuple[int, ...]
+    runs: int
+    sources: int
+
+    def distances(self, logs: Floats) -> Floats:
+        """How far others (R,) are from the median, over how far the end on their side is."""
+        below, above = self.middle - self.low, self.high - self.middle
+        ends = np.where(logs < self.middle, below, above)
+        return np.abs(logs - self.middle) / np.maximum(ends, LEAST_SPREAD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,30 +113,83 @@ class PublishedErrors:
         """What was found before."""
         return {}
 
+    @cached_property
+    def _factors(self) -> dict[str, float]:
+        """Calibrations that were found before, by the source that is left out."""
+        return {}
+
     def likest(self, kind: tuple[str, ...], but: str = "") -> Likeness:
         """Runs most like one with these values of KEYS, without those of a source."""
         if (*kind, but) not in self._likest:
-            self._likest[*kind, but] = _likeness(*self._alike(kind, self.table["source"] != but))
+            if but not in self._factors:
+                self._factors[but] = self._calibrated(self._sources != but)
+            self._likest[*kind, but] = self._interval(kind, self._sources != but, self._factors[but])
         return self._likest[*kind, but]
 
-    def _alike(self, kind: tuple[str, ...], asked: pd.Series) -> tuple[pd.DataFrame, tuple[str, ...]]:
-        """Rows of the narrowest group that says enough, and in what they agree."""
-        agree = {key: self.table[key] == value for key, value in zip(KEYS, kind, strict=True)}
+    def _interval(self, kind: tuple[str, ...], asked: Bools, factor: float) -> Likeness:
+        found = self._alike(self._codes_of(kind), asked)
+        low, high = (
+            float(np.exp(found.middle + factor * (end - found.middle))) for end in (found.low, found.high)
+        )
+        return Likeness(low, high, tuple(KEYS[key] for key in found.keys), found.runs, found.sources)
+
+    def _calibrated(self, asked: Bools) -> float:
+        """Times farther from the median that the ends are to be, by leaving out each source that is asked."""
+        distances = np.zeros(len(self.table))
+        sources = np.unique(self._sources[asked])
+        if len(sources) < LEAST_SOURCES:
+            return 1.0
+        for source in sources:
+            mine = self._sources == source
+            for kind in np.unique(self._codes[mine], axis=0):
+                same = mine & (self._codes == kind).all(axis=1)
+                distances[same] = self._alike(kind, asked & ~mine).distances(self._logs[same])
+        level = min((1 + 1 / len(sources)) * COVERED, 1.0)
+        weights = 1 / _counts(self._sources[asked])
+        return float(_percentiles(distances[asked], weights, np.array([level]))[0])
+
+    def _alike(self, kind: Ints, asked: Bools) -> _Alike:
+        """The narrowest group of runs that says enough of those with such codes of KEYS."""
+        agree = self._codes == kind
         for keys in GROUPS:
-            mine = self.table[np.logical_and.reduce([asked, *(agree[key] for key in keys)])]
-            if len(mine) >= LEAST_RUNS and mine["source"].nunique() >= LEAST_SOURCES:
+            mine = asked & agree[:, list(keys)].all(axis=1)
+            sources = len(np.unique(self._sources[mine]))
+            if mine.sum() >= LEAST_RUNS and sources >= LEAST_SOURCES:
                 break
-        return mine, keys
+        weights, tail = 1 / _counts(self._sources[mine]), (1 - COVERED) / 2
+        low, middle, high = _percentiles(self._logs[mine], weights, np.array([tail, 0.5, 1 - tail]))
+        low, high = (float(middle + (end - middle) * np.sqrt(1 + 1 / sources)) for end in (low, high))
+        return _Alike(float(middle), low, high, keys, int(mine.sum()), sources)
+
+    def _codes_of(self, kind: tuple[str, ...]) -> Ints:
+        """Values of KEYS (4,) as numbers, -1 for those that no run has."""
+        pairs = zip(self._values, kind, strict=True)
+        return np.array([values.index(value) if value in values else -1 for values, value in pairs])
+
+    @cached_property
+    def _values(self) -> list[tuple[str, ...]]:
+        """Values of every key that runs have."""
+        return [tuple(self.table[key].unique()) for key in KEYS]
+
+    @cached_property
+    def _codes(self) -> Ints:
+        """KEYS of the runs (R, 4) as numbers."""
+        return np.stack([self.table[key].factorize()[0] for key in KEYS], axis=1)
+
+    @cached_property
+    def _sources(self) -> Names:
+        return self.table["source"].to_numpy(str)
+
+    @cached_property
+    def _logs(self) -> Floats:
+        logs: Floats = np.log(self.table["ratio"].to_numpy(float))
+        return logs
 
 
-def _likeness(runs: pd.DataFrame, alike: tuple[str, ...]) -> Likeness:
-    sources = runs.groupby("source")["ratio"]
-    logs, weights = np.log(runs["ratio"].to_numpy(float)), 1 / sources.transform("size").to_numpy(float)
-    tail = (1 - COVERED) / 2
-    low, middle, high = _percentiles(logs, weights, np.array([tail, 0.5, 1 - tail]))
-    wider = np.sqrt(1 + 1 / sources.ngroups)
-    low, high = (float(np.exp(middle + (end - middle) * wider)) for end in (low, high))
-    return Likeness(low, high, alike, len(runs), sources.ngroups)
+def _counts(names: Names) -> Ints:
+    """How many of the names (R,) are the same as each."""
+    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
+    return counts[place]
 
 
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
