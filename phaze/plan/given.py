@@ -34,6 +34,7 @@ from phaze.plan.lowered import (
     HOST,
     NETWORK,
     LayerCost,
+    device_of,
     host_bytes_per_s,
     kernel_times,
     kernels_in,
@@ -60,6 +61,8 @@ BUFFER_PASSES = 3
 divided by the replicas before they are added up, read and written, and zeroed for the next batch
 (Megatron-Core, `param_and_grad_buffer`)."""
 
+SECOND_ROUND = 0.5
+"""Part of the speed that kernels lose where a few of their shares wait for the others (`fixed_shares`)."""
 NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
 """What of kernels is in their seconds only."""
 
@@ -184,6 +187,8 @@ class Lowering:
         count = layout.microbatches(self.training.global_batch)
         share = max(1.0 - layout.pp / count, 0.0)
         lost = self.machine.stack.held_processors
+        if lost and device_of(self.machine).fixed_shares:
+            lost = max(lost, SECOND_ROUND)
         hidden: Floats = np.sum([number * cost.hidden_s(lost) for number, cost in held], axis=0)
         return share * hidden
 

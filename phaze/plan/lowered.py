@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -19,7 +19,7 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
-from phaze.cost.network.dispatch import Routing, dispatch_s
+from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycle_figures
@@ -128,18 +128,26 @@ class LayerCost(LayerMemory):
     links_s: Floats
     """For which collectives of the forward and of the backward pass are on the links of each level of the
     network, (2, levels)."""
-    exchanged_s: tuple[float, float] = (0.0, 0.0)
-    """Of the forward and the backward pass, the exchange of rows for experts."""
+    exchanges_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
+    """Of the forward and the backward pass the exchanges of rows for experts, the first and the second of
+    each."""
+    experts_s: Floats = field(default_factory=lambda: np.zeros(2))
+    """Of both passes what is computed between these exchanges."""
 
     def hidden_s(self, held_processors: float) -> Floats:
         """Seconds of both passes that are hidden where each pass exchanges rows for experts while the other,
         of another microbatch, computes, on as many processors less as the exchange holds, (2,).
 
-        Layers go in pairs, the forward pass of one beside the backward pass of another (Megatron-Core,
-        `combined_1f1b`).
+        Layers go in pairs, the forward pass of one beside the backward pass of another. Each exchange has one
+        piece of the other's pass beside it: rows go to experts beside the experts of the backward pass and
+        come back beside what else it computes; gradients go beside what the forward pass computes before its
+        experts, and come back beside these (Megatron-Core, `TransformerLayerSchedulePlan.run`).
         """
-        busy = [float(one.sum() - one[NETWORK]) for one in (self.backward_s, self.forward_s)]
-        return (1.0 - held_processors) * np.minimum(self.exchanged_s, busy)
+        passes = np.array([float(one.sum() - one[NETWORK]) for one in (self.forward_s, self.backward_s)])
+        rest = passes - self.experts_s
+        beside = np.array([[self.experts_s[1], rest[1]], [rest[0], self.experts_s[0]]])
+        found: Floats = np.minimum((1.0 - held_processors) * self.exchanges_s, beside).sum(axis=1)
+        return found
 
     def again_s(self, recompute: Recompute) -> Floats:
         """Seconds of what runs forward again before the backward pass, (limits,)."""
@@ -198,12 +206,7 @@ def layer_costs(
     cost = _with_flash_attention if flash else _plainly
     layers = [kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
     whole = replace(clocked, layout=replace(workload.layout, compute="bf16"))
-    found = [
-        replace(
-            cost(layer, whole if layer.name in KEPT else clocked), exchanged_s=_exchanged_s(layer, clocked)
-        )
-        for layer in layers
-    ]
+    found = [_with_exchanges(cost(one, whole if one.name in KEPT else clocked), clocked) for one in layers]
     return {one.layer.name: one for one in found}
 
 
@@ -220,11 +223,23 @@ class Clocked:
     def sent_s(self, part: Part) -> float:
         """Time of a collective that has the network to itself; a ring is as slow as its longest way."""
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
-        if part.axis == "ep" and self.routing is not None and self.machine.stack.dispatch == "tokens":
-            return dispatch_s(network, part.network_bytes, group, self.routing)
+        if routing := self._once(part):
+            return dispatch_s(network, part.network_bytes, group, routing)
         if part.kind == "send":
             group = Group(2, group.stride * (group.ranks // 2))
         return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
+
+    def by_level_s(self, part: Part) -> Floats:
+        """For which a collective is on the links of each level of the network, (levels,)."""
+        network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
+        if routing := self._once(part):
+            return np.array(dispatch_by_level(network, part.network_bytes, group, routing))
+        return np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
+
+    def _once(self, part: Part) -> Routing | None:
+        """Which experts a token has, where it goes once to each rank that has some."""
+        tokens = part.axis == "ep" and self.machine.stack.dispatch == "tokens"
+        return self.routing if tokens else None
 
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
@@ -251,8 +266,7 @@ def _links_s(layer: Layer, clocked: Clocked) -> Floats:
     for row, direction in enumerate(DIRECTIONS):
         parts = (part for one in layer.pass_of(direction).operators for part in one.parts if part.axis)
         for part, times in _counted(parts):
-            group = layout.group(cast(Axis, part.axis))
-            found[row] += times * np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
+            found[row] += times * clocked.by_level_s(part)
     return found
 
 
@@ -380,13 +394,19 @@ def _seconds(
     return total, weight_s
 
 
-def _exchanged_s(layer: Layer, clocked: Clocked) -> tuple[float, float]:
-    """Seconds of the exchange of rows for experts in both passes of a layer."""
-    each = (
-        [p for o in layer.pass_of(way).operators for p in o.parts if p.axis == "ep"] for way in DIRECTIONS
-    )
-    forward, backward = (sum(map(clocked.sent_s, parts)) for parts in each)
-    return forward, backward
+def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
+    """Cost of a layer with the exchanges of rows for its experts, and what is computed between them."""
+    exchanges_s, experts_s = np.zeros((2, 2)), np.zeros(2)
+    for row, way in enumerate(DIRECTIONS):
+        operators = cost.layer.pass_of(way).operators
+        ends = [place for place, one in enumerate(operators) if any(part.axis == "ep" for part in one.parts)]
+        if ends:
+            parts = (part for place in ends for part in operators[place].parts if part.axis == "ep")
+            exchanges_s[row] = [clocked.sent_s(part) for part in parts]
+            between, _ = _seconds(operators[ends[0] + 1 : ends[1]], clocked)
+            host_s = between[HOST] if clocked.machine.stack.each_expert else 0.0
+            experts_s[row] = between[COMPUTE] + between[HBM] + host_s
+    return replace(cost, exchanges_s=exchanges_s, experts_s=experts_s)
 
 
 def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:

@@ -102,6 +102,10 @@ class Device(Architecture):
     product_tiles: tuple[ProductTile, ...] = ()
     """Tiles in which processors share out a matrix product, of which the fastest is taken; without them the
     arrays of all cores work as the mapper of architectures lets them."""
+    fixed_shares: bool = False
+    """Whether kernels give every processor its share beforehand: the shares of those that a collective holds
+    are then done in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static
+    scheduler)."""
     aligned_bytes: PositiveInt = 1
     """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
     low_precision: dict[Compute, LowPrecision] = Field(default_factory=dict)

@@ -64,19 +64,31 @@ class Routing:
 def dispatch_s(network: Network, size_bytes: float, group: Group, routing: Routing) -> float:
     """Time to bring rows to the ranks of their experts, or back, each row once to a rank.
 
+    A rank hands rows on inside its node while others arrive: the slowest level counts (DeepEP, internode
+    kernels).
+    """
+    longest_s = max(dispatch_by_level(network, size_bytes, group, routing))
+    if not isinstance(network, Levels):
+        return longest_s
+    met = zip(network.tiers, network.meeting(group), strict=True)
+    return longest_s + max((tier.start_s for tier, ranks in met if ranks > 1), default=0.0)
+
+
+def dispatch_by_level(
+    network: Network, size_bytes: float, group: Group, routing: Routing
+) -> tuple[float, ...]:
+    """Seconds for which these rows are on the links of each level, the innermost first.
+
     `size_bytes` are the rows of all experts of a rank's tokens, k of each. A row goes once to every node that
-    needs it, to the rank there that is numbered alike, which hands it on inside while others arrive: the
-    slowest level counts (DeepEP, internode kernels). On networks without levels every rank sends directly.
+    needs it, to the rank there that is numbered alike, which hands it on. On networks without levels every
+    rank sends directly.
     """
     row_bytes = size_bytes / routing.per_token
     if not isinstance(network, Levels):
-        return network.seconds("all_to_all", row_bytes * routing.distinct(group.ranks), group)
-    longest_s, start_s, parts = 0.0, 0.0, 1
+        return network.by_level("all_to_all", row_bytes * routing.distinct(group.ranks), group)
+    found, parts = [], 1
     for tier, ranks in zip(reversed(network.tiers), reversed(network.meeting(group)), strict=True):
         parts *= ranks
-        if ranks > 1:
-            sent = row_bytes * routing.distinct(min(parts, group.ranks)) * (ranks - 1) / ranks
-            passed_s = sent / tier.all_to_all_bytes_per_s + (ranks - 1) * tier.latency_s
-            longest_s = max(longest_s, passed_s)
-            start_s = max(start_s, tier.start_s)
-    return longest_s + start_s
+        sent = row_bytes * routing.distinct(min(parts, group.ranks)) * (ranks - 1) / ranks
+        found.append(sent / tier.all_to_all_bytes_per_s + (ranks - 1) * tier.latency_s)
+    return tuple(reversed(found))
