@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.search import PlannedLayout
-    from phaze.spec.training_plan import AskedPlan, TrainingPlan, UnfitPlan
+    from phaze.spec.training_plan import AskedPlan, AskedRun, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
@@ -77,6 +77,18 @@ def plan(
     tokens: Annotated[
         float | None, typer.Option(help="Tokens to train on, for the days that it takes.", min=1)
     ] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a device-hour, for the cost.")] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(help="Days in which training is to end: which number of devices is the cheapest."),
+    ] = None,
+    mtbf: Annotated[
+        float | None, typer.Option(help="Device-hours between failures, for the share of time that trains.")
+    ] = None,
+    checkpoint: Annotated[float | None, typer.Option(help="Seconds that a checkpoint takes.")] = None,
+    restart: Annotated[
+        float | None, typer.Option(help="Seconds from a failure until training goes on.")
+    ] = None,
     stack: Annotated[
         str | None,
         typer.Option(help="File in config/stacks, or path of one; the system's if it is the runtime's."),
@@ -87,11 +99,11 @@ def plan(
     """Say how a model should be trained on a cluster: the fastest layouts that a runtime can run, and how far
     from optimal they can be.
 
-    Nothing fits: exit status 3, and the layout that comes closest.
+    Nothing fits, or none ends within the days: exit status 3, and what comes closest.
     """
     named, number = _cluster(gpus, system, devices)
     refuse_outputs(out, reads=(model, named, stack))
-    options.refuse_unless_positive("plan", tokens=tokens)
+    run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     if precision != BF16:
         raise PhazeError(f"plan: --precision: must be {BF16}, others are not priced yet, got {precision}")
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
@@ -99,13 +111,36 @@ def plan(
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
-        found = [_answer(one, gap, top, tokens, unlike) for one in asked]
+        found = _answers(asked, gap, top, run, unlike)
     _print(found, as_json=as_json)
     if not as_json and None in (sequence, global_batch):
         typer.echo(_defaults(asked[0], sequence, global_batch))
     _write(found[0], out)
-    if not any(one.format == "phaze-plan" for one in found):
+    if not any(
+        one.format == "phaze-plan" and (one.run is None or one.run.in_time is not False) for one in found
+    ):
         raise typer.Exit(NOTHING_FITS)
+
+
+def _run(tokens: float | None, **rest: float | None) -> AskedRun | None:
+    """The whole training that is asked for, if one is."""
+    options.refuse_unless_positive("plan", tokens=tokens, **rest)
+    given = [f"--{name}" for name, value in rest.items() if value is not None]
+    if tokens is None:
+        if given:
+            raise PhazeError(f"plan: {given[0]} needs --tokens, those to train on")
+        return None
+    failures = ("--mtbf", "--checkpoint", "--restart")
+    lacking = [name for name in failures if name not in given]
+    if lacking and len(lacking) < len(failures):
+        raise PhazeError(f"plan: {', '.join(failures)} must be given together, got no {lacking[0]}")
+    from phaze.spec.training_plan import AskedRun
+
+    asked = {
+        "tokens": tokens, "price": rest["price"], "days": rest["days"], "mtbf_hours": rest["mtbf"],
+        "checkpoint_s": rest["checkpoint"], "restart_s": rest["restart"],
+    }  # fmt: skip
+    return AskedRun.parse(asked, "plan")
 
 
 def _cluster(gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
@@ -193,12 +228,25 @@ def _questions(
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
 
 
+def _answers(
+    asked: list[AskedPlan], gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
+) -> list[TrainingPlan | UnfitPlan]:
+    """Answers to all questions, the best of them named where a whole training is asked for."""
+    found = [_answer(one, gap, top, run, unlike) for one in asked]
+    if run is None or len(found) == 1:
+        return found
+    from phaze.plan.layouts.training_run import ranked_runs
+
+    return ranked_runs(found)
+
+
 def _answer(
-    asked: AskedPlan, gap: float, top: int, tokens: float | None, unlike: Mapping[str, int | str]
+    asked: AskedPlan, gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
 ) -> TrainingPlan | UnfitPlan:
     """Answer to one question, with what was asked beside it."""
     begun = monotonic()
-    from phaze.plan.layouts.answer import TrainingPlanner, days
+    from phaze.plan.layouts.answer import TrainingPlanner
+    from phaze.plan.layouts.training_run import training_run
     from phaze.validate.intervals import interval
 
     planner = TrainingPlanner(asked, interval, gap)
@@ -207,8 +255,8 @@ def _answer(
     if answer.format == "phaze-no-plan":
         return answer
     extra: dict[str, object] = {}
-    if tokens is not None:
-        extra = {"tokens": tokens, "days": days(answer, asked.devices, tokens)}
+    if run is not None:
+        extra = {"run": training_run(answer, asked.devices, run)}
     if unlike:
         extra["explained"] = planner.explained(found.plans[0], unlike)
     return answer.model_copy(update=extra)

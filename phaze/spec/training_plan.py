@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.layout import (
@@ -230,6 +230,65 @@ class Explained(Noun):
     """Why the runtime cannot run it."""
 
 
+class AskedRun(Noun):
+    """A whole training as it was asked for: its tokens, price, target and failures."""
+
+    tokens: Positive
+    """Tokens to train on."""
+    price: Positive | None = None
+    """Price of a device-hour, in any currency."""
+    days: Positive | None = None
+    """Days in which it is to end."""
+    mtbf_hours: Positive | None = None
+    """Device-hours between failures; without them nothing fails."""
+    checkpoint_s: Positive | None = None
+    """Seconds that training waits for a checkpoint."""
+    restart_s: Positive | None = None
+    """Seconds from a failure until training goes on from the last checkpoint."""
+
+    @model_validator(mode="after")
+    def _failures_are_whole(self) -> Self:
+        given = [one is not None for one in (self.mtbf_hours, self.checkpoint_s, self.restart_s)]
+        if any(given) and not all(given):
+            raise ValueError("mtbf, checkpoint and restart must be given together")
+        return self
+
+
+class Goodput(Noun):
+    """Share of a training's time that trains, with checkpoints as often as is best (Daly 2006)."""
+
+    share: Result
+    """Of the time; the rest are checkpoints, restarts and steps that are done again."""
+    interval_s: Result
+    """Seconds of training between checkpoints."""
+    failure_s: Result
+    """Seconds between failures of any device, on average."""
+
+
+class TrainingRun(Noun):
+    """Days and cost of a whole training with a plan."""
+
+    asked: AskedRun
+    """What was asked."""
+    days: Result
+    """Days that it takes, failures included."""
+    days_low: Result
+    """Days at the lower end of the interval of the step's time."""
+    days_high: Result
+    """Days at its upper end."""
+    device_hours: Result
+    """Hours of all devices."""
+    cost: Result | None = None
+    """Their price."""
+    goodput: Goodput | None = None
+    """What failures leave, where they were asked for."""
+    in_time: Flag | None = None
+    """Whether it ends within the days that were asked for."""
+    is_the: tuple[Literal["cheapest", "fastest", "closest"], ...] = ()
+    """Among several numbers of devices: the cheapest and the fastest of those in time, or where none is the
+    closest."""
+
+
 class TrainingPlan(RankedPlan):
     """How a model is trained on a cluster, with its certificate and what it rests on."""
 
@@ -257,10 +316,8 @@ class TrainingPlan(RankedPlan):
     """What would make it faster."""
     explained: Explained | None = None
     """What was asked to be explained."""
-    tokens: Result | None = None
-    """Tokens to train on, where they were given."""
-    days: Result | None = None
-    """Days of training for them."""
+    run: TrainingRun | None = None
+    """The whole training, where its tokens were given."""
     assumptions: tuple[str, ...]
     """What the answer rests on."""
     versions: dict[Label, str]

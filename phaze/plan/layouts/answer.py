@@ -35,8 +35,6 @@ from phaze.spec.training_plan import (
     UnfitPlan,
 )
 
-SECONDS_PER_DAY = 86400.0
-
 Interval = Callable[[Machine, Layout, float], tuple[float, float]]
 """Seconds between which runs of a layout with a predicted time are to lie."""
 Fixed = Mapping[str, int | str]
@@ -156,11 +154,6 @@ def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     return PlanQuestion(TrainingTask.of(asked, machine.stack.overlap), machine, RUNTIMES[asked.runtime])
-
-
-def days(plan: RankedPlan, devices: int, tokens: float) -> float:
-    """Days of training for so many tokens."""
-    return tokens / (plan.tokens_per_s_per_device * devices) / SECONDS_PER_DAY
 
 
 def certificate_of(found: LayoutCertificate) -> PlanCertificate:

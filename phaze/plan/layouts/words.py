@@ -12,6 +12,7 @@ from phaze.spec.training_plan import (
     RankedPlan,
     RankMemory,
     TrainingPlan,
+    TrainingRun,
     UnfitPlan,
 )
 
@@ -43,19 +44,61 @@ def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
-    """A row for every number of devices that was asked for."""
-    tokens = next((one.tokens for one in plans if isinstance(one, TrainingPlan)), None)
-    head = [*SIZES[:-1], *(["days"] if tokens is not None else []), SIZES[-1]]
-    return "\n".join(_table([head, *map(_size_row, plans)]))
+    """A row for every number of devices that was asked for, and the cheapest and the fastest in time."""
+    runs = {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
+    head = [*SIZES[:-1], *(_run_cells(next(iter(runs.values()))) if runs else ()), SIZES[-1]]
+    return "\n".join([*_table([head, *map(_size_row, plans)]), *map(_wrapped, _best_runs(runs))])
 
 
 def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
     devices = f"{plan.question.devices:,}"
     if isinstance(plan, UnfitPlan):
         return [devices, plan.reason]
-    row = _row(plan)
-    trained = [] if plan.days is None else [f"{plan.days:.4g}"]
-    return [devices, *row[:6], f"{plan.certificate.gap:.2%}", *trained, row[-1]]
+    row, run = _row(plan), () if plan.run is None else _run_cells(plan.run).values()
+    return [devices, *row[:6], f"{plan.certificate.gap:.2%}", *run, row[-1]]
+
+
+def _run_cells(run: TrainingRun) -> dict[str, str]:
+    """What a table says of a whole training, by column."""
+    cells = {"days": f"{run.days:.4g}"}
+    if run.goodput is not None:
+        cells["goodput"] = f"{run.goodput.share:.1%}"
+    if run.cost is not None:
+        cells["cost"] = f"{run.cost:,.0f}"
+    return cells
+
+
+def _best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
+    """Numbers of devices that are the cheapest, the fastest, or the closest to the target."""
+    for devices, run in runs.items():
+        if run.is_the == ("closest",):
+            target = f"none ends within {run.asked.days:g} days"
+            yield f"{target}; {devices:,} devices come closest: {_length(run)}"
+        elif run.is_the:
+            within = "" if run.asked.days is None else f" within {run.asked.days:g} days"
+            yield f"the {' and the '.join(run.is_the)}{within}: {devices:,} devices, {_length(run)}"
+
+
+def _length(run: TrainingRun) -> str:
+    """Days of a whole training with its device-hours and their price."""
+    paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
+    return (
+        f"{run.days:.4g} days ({run.days_low:.4g} to {run.days_high:.4g}), "
+        f"{run.device_hours:,.0f} device-hours{paid}"
+    )
+
+
+def run_in_words(run: TrainingRun) -> Iterator[str]:
+    """Days, cost and goodput of a whole training."""
+    target = "" if run.in_time is None else f"; {'' if run.in_time else 'not '}within {run.asked.days:g} days"
+    yield f"{run.asked.tokens:.4g} tokens take {_length(run)}{target}"
+    if run.goodput is not None:
+        failure_h, interval_min = run.goodput.failure_s / 3600, run.goodput.interval_s / 60
+        yield (
+            f"goodput {run.goodput.share:.1%}: a failure every {failure_h:.3g} h, a checkpoint after every "
+            f"{interval_min:.3g} min of training, the interval of Young (1974) and Daly (2006) for "
+            f"{run.asked.checkpoint_s:g} s a checkpoint and {run.asked.restart_s:g} s a restart"
+        )
 
 
 def unfit_in_words(plan: UnfitPlan) -> str:
@@ -123,9 +166,8 @@ def _best(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         f"{plan.fullest_gib:.1f} of {hbm_gib:g} GiB"
     )
     yield from plan.rests_on
-    if plan.tokens is not None and plan.days is not None:
-        low, high = (plan.days * time_s / plan.time_s for time_s in (plan.time_s_low, plan.time_s_high))
-        yield f"{plan.days:.4g} days for {plan.tokens:.4g} tokens ({low:.4g} to {high:.4g})"
+    if plan.run is not None:
+        yield from run_in_words(plan.run)
 
 
 def _why(plan: TrainingPlan) -> Iterator[str]:

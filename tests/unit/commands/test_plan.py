@@ -53,7 +53,9 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
     assert blocks_of(layout.pipeline_layout) == tuple(stage.layers for stage in plan.stages)
     assert sum(plan.times_s.values()) == pytest.approx(plan.time_s, rel=1e-6)
     tokens_per_day = plan.tokens_per_s_per_device * 8 * 86400
-    assert plan.days == pytest.approx(1e9 / tokens_per_day)
+    assert plan.run is not None
+    assert plan.run.days == pytest.approx(1e9 / tokens_per_day)
+    assert (plan.run.cost, plan.run.in_time) == (None, None)
 
 
 def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]) -> None:
@@ -109,9 +111,27 @@ def test_a_reader_gets_a_table_and_the_certificate_in_words(model: str) -> None:
 def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16")
     lines = run("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["devices", "8", "16", "by"]
+    assert [line.split()[0] for line in lines] == ["devices", "8", "16", "the", "by"]
     with pytest.raises(PhazeError, match="-o is for one number of devices"):
         run("plan", model, *options, "-o", str(tmp_path / "plan.json"))
+
+
+def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
+    """Of two numbers of devices with one batch the fewer are cheaper; exit status 3 where none is in time."""
+    options = ("--system", "h100", "--devices", "8,16", "--global-batch", "1024", "--tokens", "1e12")
+    failures = ("--mtbf", "50000", "--checkpoint", "60", "--restart", "600")
+    found = json.loads(
+        run("plan", model, *options, *failures, "--price", "2", "--days", "1e4", "--json").stdout
+    )
+    few, many = (one["run"] for one in found)
+    assert (few["is_the"], many["is_the"]) == (["cheapest"], ["fastest"])
+    for devices, one in ((8, few), (16, many)):
+        assert one["cost"] == pytest.approx(2 * 24 * devices * one["days"])
+        assert one["goodput"]["failure_s"] == pytest.approx(50_000 * 3600 / devices)
+        assert 0.98 < one["goodput"]["share"] < 1
+    late = run("plan", model, *options, "--days", str(many["days"] / 2))
+    assert late.exit_code == 3
+    assert "16 devices come closest" in late.stdout
 
 
 def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
@@ -149,6 +169,9 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
         (("gpt2", "--system", "h100", "--devices", "8,x", "--global-batch", "8"), "--devices: must be"),
         (("gpt2", "--system", "h100", "--devices", "12", "--global-batch", "8"), "a multiple of 8"),
         (("resnet-50", *H100), "must be a transformer"),
+        (("gpt2", *H100, "--price", "2"), "--price needs --tokens"),
+        (("gpt2", *H100, "--tokens", "1e9", "--mtbf", "1e4", "--restart", "9"), "got no --checkpoint"),
+        (("gpt2", *H100, "--tokens", "1e9", "--days", "-1"), "--days: must be a number > 0"),
     ],
 )
 def test_what_is_misspelt_is_said_at_once(arguments: tuple[str, ...], message: str) -> None:
