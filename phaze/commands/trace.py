@@ -18,17 +18,24 @@ def trace(
     specs: Annotated[
         list[Path],
         typer.Argument(
-            help="Spec that names a callable, such as those in config/torch; see config/commands.md."
+            help="Spec that names a callable, such as those in config/torch, or a Hugging Face config.json; "
+            "see config/commands.md."
         ),
     ],
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Import and call what the spec names: it can do anything.")
     ] = False,
     system: Annotated[str, typer.Option(help="System whose device runs the module.")] = "a100-selene",
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens of a sample of a config.json; 1024 unless given.", min=2)
+    ] = None,
     microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1)] = 1,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Compare several with the specs of the same names in config/models."),
+        typer.Option(
+            "--compare",
+            help="Compare several with the specs of the same names in config/models, or of the config.json.",
+        ),
     ] = False,
     out: Annotated[
         Path | None,
@@ -40,25 +47,31 @@ def trace(
     Every operator that PyTorch runs is one of the graph, with times estimated for the device of a system. A
     comparison shows parameters and FLOPs of a sample as PyTorch counts them, of the graph, and of the spec.
     """
-    from phaze.spec.torch_module import load_torch_module
+    from phaze.spec.torch_module import USUAL_SEQUENCE, load_torch_module
 
     refuse_outputs(out, reads=specs)
-    modules = [load_torch_module(path) for path in specs]
+    modules = [load_torch_module(path, sequence or USUAL_SEQUENCE) for path in specs]
     if not compare and (len(modules) > 1 or out is None):
         raise PhazeError("trace: give one spec and -o for its graph, or --compare")
     if compare:
-        write_or_print(_comparison(modules, run_code=run_code), out)
+        write_or_print(_comparison(specs, modules, run_code=run_code), out)
     elif out is not None:
         _write_graph(modules[0], microbatch, system, out, run_code=run_code)
 
 
-def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
+def _comparison(specs: list[Path], modules: list[TorchModule], *, run_code: bool) -> str:
     from phaze.spec.config import load_model_named
+    from phaze.spec.model import Model, load_model
     from phaze.workload.families.traced.trace import compare, csv_text
     from phaze.workload.families.traced.trace import trace as run
 
-    found = (compare(run(m, 1, run_code=run_code), load_model_named(m.name), m.tokens) for m in modules)
-    return csv_text(list(found))
+    found = []
+    for path, module in zip(specs, modules, strict=True):
+        model = load_model(path) if path.suffix == ".json" else load_model_named(module.name)
+        if isinstance(model, Model):  # of whose further predictions libraries know nothing
+            model = model.model_copy(update={"mtp": 0})
+        found.append(compare(run(module, 1, run_code=run_code), model, module.tokens))
+    return csv_text(found)
 
 
 def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:

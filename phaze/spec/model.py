@@ -432,9 +432,10 @@ def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     is_json = path.suffix == ".json"
     fields = translate(read_json(path), str(path)) if is_json else read_mapping(path)
     given = {"name": name} if name else {}
-    return parse_model({"name": _file_name(path), **fields, **given}, str(path))
+    return parse_model({"name": file_name(path), **fields, **given}, str(path))
 
 
-def _file_name(path: Path) -> str:
+def file_name(path: Path) -> str:
+    """Name of a model by its file, by its folder where that is called config.json."""
     stem = path.resolve().parent.name if path.name == "config.json" else path.stem
     return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"

@@ -3,15 +3,25 @@
 Such a spec runs code, unlike others: nothing loads it but `workload.families.traced`, which says so.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from phaze.base.errors import PhazeError
 from phaze.spec.files import read_mapping
+from phaze.spec.model import file_name
 from phaze.spec.noun import Noun
+from phaze.spec.plain import Plain, read_json
 from phaze.spec.values import Count, Name
 
+USUAL_SEQUENCE = 1024
+"""Tokens of a sample of a model that a configuration describes, unless given."""
+CONFIGURED = "phaze.workload.families.traced.record:causal_language_model"
+"""Callable that makes the model of a published configuration; it runs no code but that of `transformers`."""
+ASIDE = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
+"""Fields of a configuration about the checkpoint, not about the model that is trained."""
 Scalar = bool | int | float | str | None
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", max_length=200)]
 
@@ -52,7 +62,32 @@ class TorchModule(Noun):
         return next((one.shape[-1] for one in self.inputs.values() if one.kind == "index"), 1)
 
 
-def load_torch_module(path: str | Path) -> TorchModule:
-    """Spec of a PyTorch module of a YAML file, without running anything; raises PhazeError."""
-    fields = read_mapping(Path(path))
-    return TorchModule.parse({"name": Path(path).stem, **fields}, str(path))
+def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> TorchModule:
+    """Spec of a PyTorch module of a YAML file, or of the model that `transformers` makes of a published
+    `config.json` for samples of `sequence` tokens, without running anything; raises PhazeError.
+    """
+    path = Path(path)
+    if path.suffix == ".json":
+        return _configured(read_json(path), path, sequence)
+    return TorchModule.parse({"name": path.stem, **read_mapping(path)}, str(path))
+
+
+def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
+    """The causal language model of a configuration, with its loss; of one of several kinds of input that of
+    text. A mask of four dimensions is taken as it is.
+    """
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise PhazeError(f"{path}: must hold a JSON object with model_type")
+    text = config.get("text_config")
+    own = {"model_type": config["model_type"]} | text if isinstance(text, dict) else config
+    fields = {key: value for key, value in own.items() if key not in ASIDE}
+    return TorchModule(
+        name=file_name(path),
+        torch=CONFIGURED,
+        arguments={"config": json.dumps(fields)},
+        inputs={
+            "input_ids": TorchInput(shape=(sequence,), kind="index"),
+            "attention_mask": TorchInput(shape=(1, sequence, sequence)),
+            "labels": TorchInput(shape=(sequence,), kind="index"),
+        },
+    )

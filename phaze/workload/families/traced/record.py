@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -12,13 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from phaze.base.errors import PhazeError
-from phaze.spec.torch_module import Scalar, TorchCall, TorchInput, TorchModule
+from phaze.spec.torch_module import TorchCall, TorchInput, TorchModule
 from phaze.workload.families.traced.translate import Call, Origin, SeenTensor, Trace
 
 META = "meta"
 FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """What code raises that is called with wrong arguments, or that needs data."""
-Argument: TypeAlias = Scalar | tuple[Scalar, ...] | TorchCall
 
 
 def record(spec: TorchModule, microbatch: int) -> Trace:
@@ -54,7 +53,17 @@ def _record(spec: TorchModule, microbatch: int) -> Trace:
     )
 
 
-def call(path: str, arguments: Mapping[str, Argument]) -> object:
+def causal_language_model(config: str) -> object:
+    """Model that `transformers` makes of a configuration in JSON, without weights: attention as products,
+    experts as products of the rows that are sent to each.
+    """
+    fields = json.loads(config)
+    made = call("transformers:AutoConfig.for_model", {**fields, "use_cache": False})
+    kernels = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
+    return call("transformers:AutoModelForCausalLM.from_config", {"config": made, **kernels})
+
+
+def call(path: str, arguments: Mapping[str, object]) -> object:
     """Result of a callable of an installed package, `package:callable`."""
     package, _, names = path.partition(":")
     try:
@@ -69,7 +78,7 @@ def call(path: str, arguments: Mapping[str, Argument]) -> object:
     return made
 
 
-def _argument(value: Argument) -> object:
+def _argument(value: object) -> object:
     return call(value.torch, value.arguments) if isinstance(value, TorchCall) else value
 
 

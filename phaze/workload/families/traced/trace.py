@@ -9,6 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings
+from phaze.spec.torch_module import CONFIGURED
 from phaze.workload.families.traced.translate import Trace, graph_of
 from phaze.workload.models import extract_workload, lower
 from phaze.workload.primitives import LayerRun, ModelGraph
@@ -21,8 +22,11 @@ UNFUSED = ExtractSettings(fusion=False)
 
 
 def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
-    """Calls of a module; PhazeError unless its code may run and PyTorch is installed."""
-    if not run_code:
+    """Calls of a module; PhazeError unless its code may run and PyTorch is installed.
+
+    That of a published configuration may: it names no code, and none of the model's own is loaded.
+    """
+    if not run_code and spec.torch != CONFIGURED:
         raise PhazeError(
             f"model {spec.name}: torch: {spec.torch} would be imported and called; "
             "allow it with --run-code if you trust the spec and the package"

@@ -70,7 +70,7 @@ class Trace:
 VIEWS = frozenset((
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "expand", "lift_fresh", "narrow",
     "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose",
-    "unbind", "unsqueeze", "view",
+    "unbind", "unsqueeze", "view", "view_as_complex", "view_as_real",
 ))
 # fmt: on
 """Show memory that is there."""
@@ -80,7 +80,7 @@ PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "convolution", "mm"))
 # fmt: off
 _REARRANGING = (
     "_to_copy", "cat", "clone", "constant_pad_nd", "copy", "flip", "gather", "index", "index_select",
-    "repeat", "roll", "stack",
+    "repeat", "roll", "scatter", "stack",
 )
 # fmt: on
 
@@ -118,6 +118,9 @@ FACTORS = frozenset(("div", "mul"))
 ASIDE = frozenset(("detach",))
 """Hand a tensor on without its gradient, for what is no part of the model."""
 
+PICKING = ("index", "index_select")
+EXPERT_DIMS = 3
+"""Dimensions of the matrices of all experts."""
 Names = frozenset[int]
 """Parameters, by number."""
 
@@ -135,6 +138,8 @@ class TraceState:
     """Parameters that belong to a primitive."""
     sizes: dict[int, int] = field(default_factory=dict)
     """Elements of parameters."""
+    experts: dict[int, int] = field(default_factory=dict)
+    """Experts whose matrices a tensor shows, one a row, by number."""
     names: Counter[str] = field(default_factory=Counter)
 
 
@@ -157,9 +162,14 @@ def graph_of(trace: Trace) -> LayerGraph:
 
 def translate(trace: Trace) -> LayerGraph:
     """All operators of a module that its results need, as one layer; raises PhazeError."""
+    return with_forks(LayerGraph("model", needed_of(trace), 0, 0))
+
+
+def needed_of(trace: Trace) -> tuple[Primitive, ...]:
+    """All operators of a module that its results need, in order; raises PhazeError."""
     state = _state(trace)
     ends = [state.made[number].source for number in trace.results if number in state.made]
-    return with_forks(LayerGraph("model", _needed(state.primitives, ends), 0, 0))
+    return _needed(state.primitives, ends)
 
 
 def _state(trace: Trace) -> TraceState:
@@ -177,7 +187,7 @@ def _add(state: TraceState, call: Call) -> None:
     operator = call.operator.rstrip("_") or call.operator
     if operator in FRESH or not (tensors or shown):
         return
-    if operator in ASIDE or (operator in VIEWS and not tensors):
+    if operator in ASIDE or (operator in VIEWS and not tensors) or _picks_experts(call, operator, tensors):
         _hand_on(state, call, tensors, shown)
         return
     fresh = shown - state.owned
@@ -188,13 +198,18 @@ def _add(state: TraceState, call: Call) -> None:
         kind=kind,
         inputs=tuple(tensors),
         elements=sum(seen.elements for seen in _results(call, operator)),
-        gemm=_gemm(call, operator) if operator in PRODUCTS else None,
+        gemm=_gemm(state, call, operator) if operator in PRODUCTS else None,
         parameters=sum(state.sizes[number] for number in fresh),
         constant_bytes=_constant_bytes(state, call),
-        group="embedding" if kind == "lookup" else "dense",
+        group="embedding" if kind == "lookup" else "expert" if _experts(state, call) else "dense",
     )
     state.primitives.append(primitive)
     _write(state, call, operator, gradient=bool(shown) or any(tensor.gradient for tensor in tensors))
+
+
+def _picks_experts(call: Call, operator: str, tensors: list[Tensor]) -> bool:
+    """Whether a call hands every row the matrix of its expert: weights, of which kernels copy none."""
+    return operator in PICKING and not tensors and len(call.inputs[0].shape) == EXPERT_DIMS
 
 
 def _tensor(state: TraceState, seen: SeenTensor) -> Tensor | None:
@@ -219,6 +234,16 @@ def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names)
             state.made[seen.number] = replace(tensors[0], gradient=False)
         else:
             state.weights[seen.number] = shown
+            count = _experts(state, call)
+            if count:
+                state.experts[seen.number] = count
+
+
+def _experts(state: TraceState, call: Call) -> int:
+    """Experts whose matrices a call reads, one for every row; 0 where there are none."""
+    if call.operator in PICKING and len(call.inputs[0].shape) == EXPERT_DIMS:
+        return call.inputs[0].shape[0]
+    return next((state.experts[seen.number] for seen in call.inputs if seen.number in state.experts), 0)
 
 
 def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
@@ -283,12 +308,18 @@ def _constant_bytes(state: TraceState, call: Call) -> int:
     )
 
 
-def _gemm(call: Call, operator: str) -> Gemm:
-    """Product of a call; a convolution is that of its unrolled input."""
+def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
+    """Product of a call; a convolution is that of its unrolled input, that of rows with the matrices of their
+    experts one for each expert, as far as rows are dealt out evenly.
+    """
     if operator == "convolution":
         return _convolution(call)
     left, right = (seen.shape for seen in call.inputs[-2:])
     batch = left[0] if len(left) == 3 else 1
+    count = _experts(state, call)
+    if count and batch % count == 0:
+        wide = max(left[-2], right[-1])
+        return Gemm(count, batch // count, left[-1], wide)
     return Gemm(batch, left[-2], left[-1], right[-1])
 
 

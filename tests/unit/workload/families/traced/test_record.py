@@ -1,5 +1,6 @@
 """Modules of PyTorch, where it is installed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.spec.config import load_model_named
 from phaze.spec.model import load_model
-from phaze.spec.torch_module import TorchModule, load_torch_module
+from phaze.spec.torch_module import ASIDE, CONFIGURED, TorchModule, load_torch_module
 from phaze.workload.families.traced.trace import compare, trace
 from phaze.workload.families.traced.translate import translate
+from phaze.workload.primitives import Gemm
 
 SPECS = Path(__file__).parents[5] / "config" / "torch"
 LINEAR = {
@@ -98,3 +100,35 @@ def test_traced_models_agree_with_their_specs(name: str) -> None:
     module = load_torch_module(SPECS / f"{name}.yaml")
     found = trace(module, 1, run_code=True)
     assert compare(found, load_model_named(name), module.tokens).agrees
+
+
+TINY = {
+    "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2, "num_local_experts": 4,
+    "vocab_size": 256, "auto_map": {"AutoModelForCausalLM": "code.Model"}, "quantization_config": {"bits": 4},
+}  # fmt: skip
+
+
+def test_a_configuration_names_no_code_and_what_is_the_checkpoints_is_left_aside(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps({"model_type": "whole", "text_config": TINY}))
+    found = load_torch_module(path, 32)
+    assert (found.name, found.torch, found.tokens) == ("tiny", CONFIGURED, 32)
+    config = json.loads(str(found.arguments["config"]))
+    assert config == {name: value for name, value in TINY.items() if name not in ASIDE}
+    path.write_text("[]")
+    with pytest.raises(PhazeError, match="must hold a JSON object with model_type"):
+        load_torch_module(path)
+
+
+def test_experts_of_a_configuration_are_products_of_their_rows(tmp_path: Path) -> None:
+    """PyTorch, the trace and the family count the same; 32 tokens have 64 rows."""
+    for library in ("torch", "transformers"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(TINY))
+    found = trace(load_torch_module(path, 32), 1, run_code=False)
+    assert compare(found, load_model(path), 32).agrees
+    experts = [one for one in translate(found).primitives if one.group == "expert"]
+    assert {one.gemm for one in experts} == {Gemm(4, 16, 64, 192), Gemm(4, 16, 96, 64)}
+    assert sum(one.parameters for one in experts) == 2 * 4 * 3 * 64 * 96
