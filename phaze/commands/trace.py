@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +38,10 @@ def trace(
             help="Compare several with the specs of the same names in config/models, or of the config.json.",
         ),
     ] = False,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="Write a model, which `place` and `partition` take, not its graph."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="File for the graph, which `partition` takes, or the comparison."),
@@ -55,6 +60,8 @@ def trace(
         raise PhazeError("trace: give one spec and -o for its graph, or --compare")
     if compare:
         write_or_print(_comparison(specs, modules, run_code=run_code), out)
+    elif out is not None and layers:
+        _write_layers(modules[0], out, run_code=run_code)
     elif out is not None:
         _write_graph(modules[0], microbatch, system, out, run_code=run_code)
 
@@ -72,6 +79,17 @@ def _comparison(specs: list[Path], modules: list[TorchModule], *, run_code: bool
             model = model.model_copy(update={"mtp": 0})
         found.append(compare(run(module, 1, run_code=run_code), model, module.tokens))
     return csv_text(found)
+
+
+def _write_layers(module: TorchModule, out: Path, *, run_code: bool) -> None:
+    from phaze.base.files import write_text
+    from phaze.workload.families.traced.layers import described, layers_of
+    from phaze.workload.families.traced.trace import trace as run
+
+    found = described(layers_of(run(module, 1, run_code=run_code)), module.name, module.tokens)
+    write_text(out, json.dumps({"kind": "traced", **found.model_dump(exclude_defaults=True)}) + "\n")
+    layers = ", ".join(f"{one.count} {one.layer}" for one in found.runs)
+    typer.echo(f"{module.name}: {layers} of {module.tokens:,} tokens: {out}")
 
 
 def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:

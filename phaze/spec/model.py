@@ -16,8 +16,9 @@ from phaze.spec.files import read_mapping
 from phaze.spec.huggingface import translate
 from phaze.spec.noun import Noun
 from phaze.spec.pattern import MIXERS, runs_of, words_of
-from phaze.spec.plain import read_json
+from phaze.spec.plain import Plain, read_json
 from phaze.spec.scans import DeltaNet, Mamba
+from phaze.spec.traced import Traced
 from phaze.spec.values import Flag, Name, PositiveInt, Seed, Share
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
@@ -394,13 +395,14 @@ class Model(Noun):
         return self.model_copy(update={**few, "hyper_operators": None})
 
 
-AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin
+AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin | Traced
 """What a spec can be of; all have a name, parameters, FLOPs, and what a study checks them for."""
-KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin]] = {
+KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin | Traced]] = {
     "transformer": Model,
     "resnet": ResNet,
     "semantic-fpn": SemanticFpn,
     "swin": Swin,
+    "traced": Traced,
 }
 """Kinds of models; a spec that says none is of a transformer."""
 
@@ -429,10 +431,16 @@ def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     Raises PhazeError.
     """
     path = Path(path)
-    is_json = path.suffix == ".json"
-    fields = translate(read_json(path), str(path)) if is_json else read_mapping(path)
+    fields = _published(read_json(path), str(path)) if path.suffix == ".json" else read_mapping(path)
     given = {"name": name} if name else {}
     return parse_model({"name": file_name(path), **fields, **given}, str(path))
+
+
+def _published(config: Plain, source: str) -> Mapping[str, object]:
+    """Fields of a spec for what a JSON file holds: a traced model, or a Hugging Face configuration."""
+    if isinstance(config, dict) and config.get("kind") == "traced":
+        return config
+    return translate(config, source)
 
 
 def file_name(path: Path) -> str:

@@ -19,6 +19,7 @@ from phaze.spec.study import Study
 from phaze.spec.system import Cluster, Device, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.torch_module import TorchModule
+from phaze.spec.traced import Traced
 from phaze.spec.training_plan import TrainingPlan
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
@@ -31,6 +32,7 @@ _FILES: dict[str, type[Noun]] = {
     "The study (`config.yaml`, `studies/*.yaml`)": Study,
     "A transformer (`models/*.yaml`)": Model,
     "A residual network (`models/*.yaml`)": ResNet,
+    "A traced model (JSON that `trace --layers` writes)": Traced,
     "A segmentation network (`models/*.yaml`)": SemanticFpn,
     "A Swin transformer (`models/*.yaml`)": Swin,
     "A PyTorch module to trace (`torch/*.yaml`)": TorchModule,

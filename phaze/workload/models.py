@@ -9,9 +9,11 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import AnyModel, Model
 from phaze.spec.settings import ExtractSettings
+from phaze.spec.traced import Traced
 from phaze.spec.vision import ResNet, SemanticFpn
 from phaze.workload.families.resnet import resnet_graph, semantic_fpn_graph
 from phaze.workload.families.swin import swin_graph
+from phaze.workload.families.traced.layers import traced_graph
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
@@ -68,6 +70,8 @@ def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_elemen
         return transformer_graph(slice_model(model, sequence, layout, bytes_per_element))
     where = f"model {model.name}"
     model.check_tensor_width(layout.tp, where)
+    if isinstance(model, Traced):
+        return traced_graph(model, layout.microbatch)
     model.check_sequence(sequence, where)
     if layout.cp > 1:
         raise PhazeError(f"{where}: cp: {layout.cp} must be 1, a sample is one image")

@@ -36,5 +36,5 @@ def translate(config: Plain, source: str) -> Config:
 
 
 def describes_model(config: Plain) -> bool:
-    """Whether what a JSON file holds is a published configuration."""
-    return isinstance(config, dict) and "model_type" in config
+    """Whether what a JSON file holds is a model: a published configuration, or a traced one."""
+    return isinstance(config, dict) and ("model_type" in config or config.get("kind") == "traced")

@@ -1,0 +1,159 @@
+"""A model as PyTorch runs it: its distinct layers operator by operator, as `phaze trace` writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from phaze.base.errors import PhazeError
+from phaze.spec.noun import Noun
+from phaze.spec.values import Count, Flag, Index, Label, Name, PositiveInt
+
+Source = Annotated[int, Field(strict=True, ge=-1)]
+
+
+class TracedTensor(Noun):
+    """A tensor that an operator reads."""
+
+    source: Source
+    """Operator of the layer that makes it, by its place; -1: it arrives from the layer before."""
+    elements: Index
+    """Elements of it."""
+    piece: Index = 0
+    """Which of several results."""
+    gradient: Flag = True
+    """Whether a gradient goes back."""
+
+
+class TracedProduct(Noun):
+    """A batch of products (m x k)(k x n)."""
+
+    batch: Count
+    """Products."""
+    m: Count
+    """Rows of the first matrix."""
+    k: Count
+    """Its columns."""
+    n: Count
+    """Columns of the second matrix."""
+    unrolled: Index = 0
+    """Elements of the first matrices beyond those in memory."""
+
+
+class TracedOperator(Noun):
+    """An operator of a layer for one sample."""
+
+    name: Label
+    """Name, with that of its module."""
+    kind: Label
+    """What it does, as phaze counts operators."""
+    inputs: tuple[TracedTensor, ...] = ()
+    """What it reads beside parameters and constants."""
+    elements: Index
+    """Elements of its result."""
+    product: TracedProduct | None = None
+    """Of a matrix multiplication its sizes."""
+    parameters: Index = 0
+    """Parameters that no operator before it reads."""
+    constant_bytes: Index = 0
+    """Bytes of masks, tables and indices that it reads."""
+    group: Literal["dense", "expert", "embedding", "tied"] = "dense"
+    """Group of the parameters."""
+
+
+class TracedLayer(Noun):
+    """A distinct layer."""
+
+    name: Name
+    """Name of the layer."""
+    operators: tuple[TracedOperator, ...] = Field(min_length=1)
+    """Its operators in order."""
+    input_elements: Index
+    """Elements that arrive from the layer before."""
+    output_elements: Index
+    """Elements handed to the next."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for place, one in enumerate(self.operators):
+            if any(x.source >= place for x in one.inputs):
+                raise ValueError(f"layer {self.name}: operator {one.name} reads what is made after it")
+        return self
+
+
+class TracedRun(Noun):
+    """Equal layers, each after the other."""
+
+    layer: Name
+    """Name of the layer."""
+    count: PositiveInt
+    """How many."""
+
+
+class Traced(Noun):
+    """A model that is a chain of layers of any kind, for samples of one length."""
+
+    kind: Literal["traced"] = "traced"
+    """Kind of the model."""
+    name: Name
+    """Name of the model."""
+    sequence: PositiveInt
+    """Tokens of a sample."""
+    layers: tuple[TracedLayer, ...] = Field(min_length=1)
+    """Every distinct layer."""
+    runs: tuple[TracedRun, ...] = Field(min_length=1)
+    """How they follow on each other."""
+    hyper_operators: Count | None = None
+    """K, up to which `partition` clusters the operators unless it is told another."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if unknown := {run.layer for run in self.runs} - {layer.name for layer in self.layers}:
+            raise ValueError(f"runs: {sorted(unknown)[0]} is none of the layers")
+        return self
+
+    @property
+    def token(self) -> str:
+        """Word for a token of a sample."""
+        return "token"
+
+    @property
+    def usual_sequence(self) -> int:
+        """Tokens of a sample."""
+        return self.sequence
+
+    def flops_per_token(self, sequence: int) -> float:
+        """FLOPs that training needs for a token: two for each multiply-accumulate, three passes of each."""
+        products = {
+            layer.name: sum(
+                p.batch * p.m * p.k * p.n for p in (one.product for one in layer.operators) if p is not None
+            )
+            for layer in self.layers
+        }
+        return 6.0 * sum(run.count * products[run.layer] for run in self.runs) / sequence
+
+    def divides(self, width: int) -> bool:
+        """Whether layers can be cut into that many slices: only into one."""
+        return width == 1
+
+    def check_tensor_width(self, width: int, where: str) -> None:
+        """Raise PhazeError unless layers can be cut into that many slices; `where` says who asked."""
+        if not self.divides(width):
+            raise PhazeError(f"{where}: tensor: {width} must be 1, model {self.name} is not cut into slices")
+
+    def check_sequence(self, sequence: int, where: str) -> None:
+        """Raise PhazeError unless samples are those that were traced; `where` says who asked."""
+        if sequence != self.sequence:
+            raise PhazeError(
+                f"{where}: sequence: {sequence} must be {self.sequence}, for which {self.name} was traced"
+            )
+
+    def check_chain(self, where: str) -> None:
+        """Raise PhazeError unless every layer reads only the one before: all do."""
+
+    def distinct(self) -> Self:
+        """Model with each distinct layer once, and without K."""
+        order = dict.fromkeys(run.layer for run in self.runs)
+        runs = tuple(TracedRun(layer=name, count=1) for name in order)
+        return self.model_copy(update={"runs": runs, "hyper_operators": None})

@@ -1,0 +1,160 @@
+"""The distinct layers of a traced model: what comes before its blocks, every kind of block, what comes after.
+
+Blocks are the members of the list of modules that holds most operators, as `model.layers.3`. Each reads one
+tensor of the layer before it; what else modules hand to all blocks, such as positions, is constant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from phaze.base.errors import PhazeError
+from phaze.spec.traced import Traced, TracedLayer, TracedOperator, TracedProduct, TracedRun, TracedTensor
+from phaze.workload.families.traced.translate import Trace, needed_of
+from phaze.workload.kinds import KINDS
+from phaze.workload.primitives import (
+    INPUT,
+    Gemm,
+    LayerGraph,
+    LayerRun,
+    ModelGraph,
+    Primitive,
+    Tensor,
+    with_forks,
+)
+
+_MEMBER = re.compile(r"(.+?)\.(\d+)\.")
+"""A member of a list of modules, in the name of an operator."""
+
+
+def layers_of(trace: Trace) -> ModelGraph:
+    """Distinct layers of a trace, and how they follow on each other; raises PhazeError for a model that is no
+    chain of embedding, blocks and head.
+    """
+    primitives = needed_of(trace)
+    places = _places(primitives)
+    ends = [0, *(q for q in range(1, len(places)) if places[q] != places[q - 1]), len(places)]
+    if [places[q] for q in ends[:-1]] != sorted(set(places)):
+        raise PhazeError("trace: the model is no chain: operators of blocks run between those of others")
+    found: dict[tuple[Primitive, ...], LayerGraph] = {}
+    order = []
+    for first, last in pairwise(ends):
+        layer = _layer(primitives, first, last)
+        known = found.get(layer.primitives)
+        name = known.name if known else _named(places, first, len(found))
+        found.setdefault(layer.primitives, replace(layer, name=name))
+        order.append(name)
+    runs = tuple(LayerRun(name, len(list(same))) for name, same in groupby(order))
+    return ModelGraph(tuple(with_forks(layer) for layer in found.values()), runs)
+
+
+def _places(primitives: Sequence[Primitive]) -> list[int]:
+    """Number of the block of every primitive, from 1; 0 before the blocks, one more than the last behind."""
+    members = [_MEMBER.match(one.name) for one in primitives]
+    lists = Counter(found[1] for found in members if found)
+    if not lists:
+        raise PhazeError("trace: the model has no list of blocks")
+    blocks = lists.most_common(1)[0][0]
+    found = [int(one[2]) + 1 if one and one[1] == blocks else 0 for one in members]
+    last = len(found) - next(q for q, place in enumerate(reversed(found)) if place)
+    return found[:last] + [max(found) + 1] * (len(found) - last)
+
+
+def _named(places: Sequence[int], first: int, known: int) -> str:
+    if places[first] in (places[0], places[-1]):
+        return "embedding" if places[first] == places[0] else "head"
+    return "block" if known == 1 else f"block-{known}"
+
+
+def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph:
+    """Layer of the primitives from a number to before another, its operators named as in the first block.
+
+    Raises PhazeError where it reads more than one tensor of those before it.
+    """
+    own = primitives[first:last]
+    read = {x.source for one in own for x in one.inputs if x.source < first} - {INPUT}
+    if len(read) > 1:
+        names = ", ".join(sorted(primitives[source].name for source in read))
+        raise PhazeError(f"trace: the model is no chain: {own[0].name} and those behind it read {names}")
+
+    def moved(x: Tensor) -> Tensor:
+        return replace(x, source=x.source - first if x.source >= first else INPUT)
+
+    made = tuple(
+        replace(one, name=_MEMBER.sub("", one.name, count=1), inputs=tuple(map(moved, one.inputs)))
+        for one in own
+    )
+    arriving = max((primitives[source].elements for source in read), default=0)
+    return LayerGraph("", made, arriving, own[-1].elements if last < len(primitives) else 0)
+
+
+def described(graph: ModelGraph, name: str, sequence: int) -> Traced:
+    """Spec of a model of these layers, for one sample of so many tokens."""
+    layers = (
+        TracedLayer(
+            name=layer.name,
+            operators=tuple(map(_operator, layer.primitives)),
+            input_elements=layer.input_elements,
+            output_elements=layer.output_elements,
+        )
+        for layer in graph.layers
+    )
+    runs = (TracedRun(layer=run.layer, count=run.count) for run in graph.runs)
+    return Traced(name=name, sequence=sequence, layers=tuple(layers), runs=tuple(runs))
+
+
+def _operator(own: Primitive) -> TracedOperator:
+    gemm = own.gemm
+    return TracedOperator(
+        name=own.name,
+        kind=own.kind,
+        inputs=tuple(TracedTensor(**vars(x)) for x in own.inputs),
+        elements=own.elements,
+        product=TracedProduct(**vars(gemm)) if gemm is not None else None,
+        parameters=own.parameters,
+        constant_bytes=own.constant_bytes,
+        group=own.group,
+    )
+
+
+def traced_graph(model: Traced, samples: int) -> ModelGraph:
+    """Layers of a traced model for so many samples; raises PhazeError for an operator that is not known."""
+    layers = tuple(
+        LayerGraph(
+            layer.name,
+            tuple(_primitive(one, samples) for one in layer.operators),
+            samples * layer.input_elements,
+            samples * layer.output_elements,
+        )
+        for layer in model.layers
+    )
+    return ModelGraph(layers, tuple(LayerRun(run.layer, run.count) for run in model.runs))
+
+
+def _primitive(own: TracedOperator, samples: int) -> Primitive:
+    """Operator for so many samples: as many rows meet the same weights, or as many products are made; masks
+    and tables are those of one.
+    """
+    if own.kind not in KINDS:
+        raise PhazeError(f"operator {own.name}: kind: must be one of {', '.join(KINDS)}, got {own.kind}")
+    indices = own.kind in ("lookup", "nll_loss")
+    return Primitive(
+        name=own.name,
+        kind=own.kind,
+        inputs=tuple(Tensor(x.source, samples * x.elements, x.piece, x.gradient) for x in own.inputs),
+        elements=samples * own.elements,
+        gemm=_gemm(own.product, samples, weights=own.parameters > 0) if own.product else None,
+        parameters=own.parameters,
+        constant_bytes=own.constant_bytes * (samples if indices else 1),
+        group=own.group,
+    )
+
+
+def _gemm(own: TracedProduct, samples: int, *, weights: bool) -> Gemm:
+    rows = weights or own.batch == 1
+    batch, m = (own.batch, samples * own.m) if rows else (samples * own.batch, own.m)
+    return Gemm(batch, m, own.k, own.n, samples * own.unrolled)
