@@ -103,7 +103,7 @@ def _recipe(told: Path, runtime: RuntimeOption, devices: int | None, model: str 
     from phaze.base.files import read_text
     from phaze.runtimes.megatron_flags import read_megatron
     from phaze.runtimes.torchtitan_read import read_torchtitan
-    from phaze.spec.config import load_transformer
+    from phaze.spec.models import load_transformer
 
     text = read_text(told)
     if runtime is RuntimeOption.MEGATRON:

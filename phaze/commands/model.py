@@ -62,7 +62,7 @@ def model(
     """Say what a model consists of: parameters by group, FLOPs of a token, kinds of blocks, and the bytes
     that each keeps of a token under each recomputation.
     """
-    from phaze.spec.config import load_transformer
+    from phaze.spec.models import load_transformer
 
     found = load_transformer(name, "model")
     longest = found.position_count if found.counts_positions else 0

@@ -142,7 +142,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
         _refuse_for_files(microbatch, system, sequence)
         return _read(graph)
     from phaze.partition.profile import profile_model
-    from phaze.spec.config import load_model_named
+    from phaze.spec.models import load_model_named
 
     model, samples = load_model_named(graph), 1 if microbatch is None else microbatch
     operators = profile_model(model, samples, SYSTEM if system is None else system, sequence=sequence)

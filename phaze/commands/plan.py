@@ -207,7 +207,7 @@ def _questions(
     fixed: Mapping[str, int | str],
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
-    from phaze.spec.config import load_transformer
+    from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster, load_stack, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 

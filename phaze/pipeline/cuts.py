@@ -127,7 +127,9 @@ def best_first_stage(
     for s in range(fewest, most + 1):
         for u in range(min(s, singles) + 1):
             used = devices_of(s, u, wide)
-            top = np.searchsorted(widths, devices // used, side="right") - 1
+            top = len(widths) - 1
+            while top >= 0 and widths[top] > devices // used:
+                top -= 1
             for j in range(1 if s > 1 else n, n + 1):
                 if s > 1 and most_stages[0, j] < s:
                     break
@@ -147,6 +149,11 @@ def best_first_stage(
     return answer
 
 
+def limits_of(exchange: Floats) -> Floats:
+    """Exchanges of all stages [i, j), rising: the limits that make a difference, from an array (n, n + 1)."""
+    return np.unique(exchange[np.triu_indices(len(exchange), 1, len(exchange) + 1)])
+
+
 @njit
 def best_cut(
     last: Floats,
@@ -154,7 +161,7 @@ def best_cut(
     most_stages: Ints,
     single: Bools,
     exchange: Floats,
-    every_stage: bool,
+    caps: Floats,
     wide: int,
     devices: int,
     counts: Ints,
@@ -167,7 +174,8 @@ def best_cut(
     """Best time per batch below the limit, infinite for none, with its d and the first layer of every stage.
 
     `exchange` (n, n + 1) is that of every stage over very many replicas, in seconds. Where the batch waits
-    for the slowest of them, not for the first stage's, the time is the least over all limits W on it of
+    for the slowest of them, not for the first stage's, `caps` are its values (`limits_of`), else there are
+    none; then the time is the least over all limits W among them of
 
         min over d, s and cuts whose stages all have exchange <= W of
             (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d W
@@ -177,14 +185,13 @@ def best_cut(
     halved for the others. Times that are not below `limit` are not looked for.
     """
     growth = np.zeros(load.shape)
-    if not every_stage:
+    if len(caps) == 0:
         dp = least_worst(last, load, growth, most_stages, single, most, singles)
         time, d, s, u, j = best_first_stage(
             dp, load, most_stages, single, exchange[0], wide, devices, counts, widths, fewest, most
         )
         return time, d, _trace_back(dp, load, most_stages, single, s, u, j)
     n = len(last)
-    caps = np.unique(np.array([exchange[i, j] for i in range(n) for j in range(i + 1, n + 1)]))
     best, answer = (limit, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0, np.inf)
     ranges = [(0, len(caps) - 1, fewest, most)]
     while ranges:
@@ -242,6 +249,12 @@ def _capped(
     singles: int,
 ) -> tuple[Floats, Floats]:
     """Table of the cuts whose stages have at most so long an exchange, and their loads."""
-    allowed = np.where(exchange <= cap, load, np.inf)
-    ends = np.where(exchange[:, -1] <= cap, last, np.inf)
+    n = len(last)
+    allowed, ends = load.copy(), last.copy()
+    for i in range(n):
+        if exchange[i, n] > cap:
+            ends[i] = np.inf
+        for j in range(i + 1, n + 1):
+            if exchange[i, j] > cap:
+                allowed[i, j] = np.inf
     return least_worst(ends, allowed, growth, most_stages, single, stages, singles), allowed

@@ -15,13 +15,13 @@ from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, named_file, read_mapping
 from phaze.spec.map_study import Maps
-from phaze.spec.model import AnyModel, Model, load_model
+from phaze.spec.model import AnyModel, Model
+from phaze.spec.models import load_model_named, load_transformer
 from phaze.spec.noun import Noun
 from phaze.spec.published import Published
 from phaze.spec.published_maps import PublishedMaps
 from phaze.spec.published_plans import PublishedPlans
 from phaze.spec.published_tiled import PublishedTiled
-from phaze.spec.reference import generated_files
 from phaze.spec.settings import VARIED
 from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
@@ -288,23 +288,6 @@ def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
     return own
 
 
-def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
-    """Model by the name of its spec in config/models, or by the path of a spec."""
-    return load_model(_model_path(model, folder))
-
-
-def load_transformer(name: str, where: str, folder: Path = FOLDER) -> Model:
-    """Transformer by the name of its spec in config/models, or by the path of a spec or a `config.json`.
-
-    Raises PhazeError for a name that there is not, with the nearest, and for another kind of model; `where`
-    says who asked.
-    """
-    model = load_model_named(name, folder)
-    if not isinstance(model, Model):
-        raise PhazeError(f"{where}: {name} must be a transformer, got {type(model).__name__}")
-    return model
-
-
 def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, source: str) -> AnyModel:
     """Model of a workload, checked against its TMP widths and sequence length."""
     model = load_model_named(workload.model, folder)
@@ -314,12 +297,6 @@ def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, sourc
         model.check_tensor_width(width, where)
     model.check_sequence(workload.sequence, where)
     return model
-
-
-def _model_path(model: str, folder: Path) -> Path:
-    if "/" in model or model.endswith((".yaml", ".yml", ".json")):
-        return Path(model)
-    return named_file("model", model, folder / "models")
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
@@ -378,6 +355,8 @@ def _check_area_limits(settings: Settings, source: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write or check the generated files; return the exit status."""
+    from phaze.spec.reference import generated_files  # all nouns: whoever reads one file does without
+
     parser = argparse.ArgumentParser(prog="python -m phaze.spec.config", description=main.__doc__)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--write", action="store_true", help="write config/schema.json and config/README.md")

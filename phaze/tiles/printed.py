@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phaze.base.units import MIB
-from phaze.spec.config import load_model_named
 from phaze.spec.files import FOLDER
+from phaze.spec.models import load_model_named
 from phaze.spec.published_tiled import PrintedInference, PublishedTiled, RatioOf
 from phaze.spec.systems import load_cluster
 from phaze.tiles.chip import TiledMachine, load_tiled_machine

@@ -25,9 +25,9 @@ from phaze.layout import (
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.runs import Gradients, Run
 from phaze.runtimes.layout_string import stages_of
-from phaze.spec.config import load_transformer
 from phaze.spec.files import is_path, within
 from phaze.spec.model import Model
+from phaze.spec.models import load_transformer
 from phaze.spec.plain import short
 
 WORDS = {

@@ -19,7 +19,7 @@ from phaze.plan.lowered import load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 from tests.unit.plan.layouts.published import published_layouts
 
 Benchmark = Callable[..., Any]

@@ -6,8 +6,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.partition.profile import profile_model
-from phaze.spec.config import load_model_named
 from phaze.spec.model import Model
+from phaze.spec.models import load_model_named
 
 
 def deep(layers: int) -> Model:

@@ -21,7 +21,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
-from phaze.pipeline.cuts import best_cut, refuse_large, shape_of
+from phaze.pipeline.cuts import best_cut, limits_of, refuse_large, shape_of
 from phaze.pipeline.flushing import (
     Chain,
     Loads,
@@ -137,14 +137,14 @@ def place_within(
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     exchange = setting.exchange_s(footprints.weight_bytes)
-    every_stage = setting.gradients == "every-stage"
+    caps = limits_of(exchange) if setting.gradients == "every-stage" else np.empty(0)
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
         fitting = room(footprints, setting, int(counts[0]))
         load_s = loads.of(setting.recompute)
         last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
         time, d, starts = best_cut(
-            last, load_s, fitting.most_stages, footprints.single, exchange, every_stage,
+            last, load_s, fitting.most_stages, footprints.single, exchange, caps,
             shape.wide, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
         )  # fmt: skip
         if time < np.inf:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import networkx as nx
 import numpy as np
 from pydantic import Field, model_validator
 
@@ -198,12 +199,18 @@ def _ends(edges: list[LayerEdge]) -> set[tuple[int, int]]:
 def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
     """A topological order, layers as given where they may come in any; ValueError for a cycle."""
     given = {layer: place for place, layer in enumerate(ids)}
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(ids)
-    graph.add_edges_from(edges)
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(ids, ()))
+    for source, target in edges:
+        sorter.add(target, source)
+    with suppress(CycleError):
+        sorter.prepare()
+    ready: list[int] = []
     order: list[int] = []
-    with suppress(nx.NetworkXUnfeasible):
-        order.extend(nx.lexicographical_topological_sort(graph, given.__getitem__))
+    while sorter.is_active():
+        for layer in sorter.get_ready():
+            heappush(ready, given[layer])
+        order.append(ids[heappop(ready)])
+        sorter.done(order[-1])
     if len(order) < len(ids):
         stuck = sorted(set(ids) - set(order))
         raise ValueError(

@@ -15,8 +15,8 @@ from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask
-from phaze.spec.config import load_transformer
 from phaze.spec.documents import text_of
+from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 DRAWS = 40

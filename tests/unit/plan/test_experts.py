@@ -17,7 +17,7 @@ from phaze.plan.lowered import HBM, NETWORK, load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.plan.stage_costs import pipeline_of
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 
 MACHINE = load_machine("h100")
 

@@ -7,7 +7,7 @@ from phaze.cost.kernels import time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
 from phaze.plan.given import Lowering, ModelTraining
 from phaze.plan.lowered import device_of, kernel_times, kernels_in, load_machine
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 from phaze.workload.models import library_workload
 
 MODEL = load_transformer("gpt2-xl", "test").model_copy(update={"layers": 6})

@@ -14,8 +14,8 @@ from phaze.plan.runs import plan_of_run
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.spec.config import load_transformer
 from phaze.spec.model import Model
+from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import ChosenLayout
 from phaze.workload.models import library_workload
 from tests.unit.plan.test_experts import run_of

@@ -20,7 +20,7 @@ from phaze.plan.price import price
 from phaze.plan.replay import assumed_s, planned_on, read_plan, replay
 from phaze.plan.runs import plan_of_run
 from phaze.plan.side_by_side import plan_model
-from phaze.spec.config import load_model_named
+from phaze.spec.models import load_model_named
 from phaze.tables import PLANNERS
 from phaze.workload.models import library_workload
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model

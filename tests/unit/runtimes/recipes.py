@@ -7,8 +7,8 @@ from phaze.layout import Layout
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import legal_space
-from phaze.spec.config import load_transformer
 from phaze.spec.model import Model
+from phaze.spec.models import load_transformer
 from tests.unit.runtimes.examples import SMALL
 
 

@@ -7,7 +7,7 @@ from phaze.layout import Layout
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron, read_megatron
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 from tests.unit.runtimes.examples import SMALL
 from tests.unit.runtimes.recipes import drawn, of_model, small
 

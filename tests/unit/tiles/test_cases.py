@@ -6,7 +6,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 from phaze.spec.systems import load_tiled_systems
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledPoint, TiledStudy

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.spec.config import load_model_named
+from phaze.spec.models import load_model_named
 from phaze.spec.published_tiled import PrintedInference
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.inference import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.config import load_model_named
+from phaze.spec.models import load_model_named
 from phaze.spec.vision import ResNet
 from phaze.tiles.operators import (
     AXES,

@@ -20,7 +20,7 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import Fixed, space
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 
 Numbers = tuple[int, ...]
 

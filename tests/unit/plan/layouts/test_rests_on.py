@@ -15,7 +15,7 @@ from phaze.plan.lowered import load_machine
 from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
-from phaze.spec.config import load_transformer
+from phaze.spec.models import load_transformer
 
 
 @pytest.fixture(scope="module")

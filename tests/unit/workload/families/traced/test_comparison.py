@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from phaze.layout import Layout
-from phaze.spec.config import load_model_named, load_transformer
+from phaze.spec.models import load_model_named, load_transformer
 from phaze.spec.torch_module import load_torch_module
 from phaze.workload.families.traced.trace import UNFUSED, Comparison, Counts, count, csv_text
 from phaze.workload.models import extract_workload

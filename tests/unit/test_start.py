@@ -1,0 +1,58 @@
+"""Answers that take no computing come without the libraries that computing needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLANNING = {"pandas", "networkx", "pyomo", "matplotlib", "scipy.linalg", "phaze.spec.study"}
+COMPUTING = {*PLANNING, "numpy", "numba", "scipy"}
+CODE = """
+import sys
+from phaze.__main__ import main
+sys.argv[0] = "phaze"
+try:
+    main()
+finally:
+    print(" ".join(sys.modules), file=sys.stderr)
+"""
+
+
+def heavy(*arguments: str, among: set[str]) -> set[str]:
+    """Those among some modules that a command imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, check=False
+    )
+    return among & {*done.stderr.split()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("plan", "gpt2-xxl", "--gpus", "8xh100"), ("plan", "gpt2", "--gpus", "8xh10")],
+)
+def test_help_and_misspelt_names_import_nothing_that_computes(arguments: tuple[str, ...]) -> None:
+    assert not heavy(*arguments, among=COMPUTING)
+    assert heavy(*arguments, among={"typer"}), "else the command did not start"
+
+
+def test_an_instance_is_placed_without_tables_graphs_and_solvers(tmp_path: Path) -> None:
+    nodes = [
+        {
+            "id": layer, "parameterSize": 1e6, "activationSize": 1e6, "optimalLatencyFw": 1e-3,
+            "optimalLatencyBw": 2e-3, "isTensorParallelized": False,
+        }
+        for layer in range(3)
+    ]  # fmt: skip
+    edges = [{"sourceId": i, "destId": i + 1, "communicationCost": 1e5} for i in range(2)]
+    instance = {
+        "maxMemoryPerDevice": 1e10, "maxDevices": 4, "bandwidth": 1e10, "mbsInBatch": 8, "nodes": {"1": nodes},
+        "edges": {"1": edges}, "activationRecomputation": False, "optimizerAlgorithm": "SGD",
+    }  # fmt: skip
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(instance))
+    assert not heavy("place", str(path), among=PLANNING)
+    assert heavy("place", str(path), among={"phaze.pipeline.cuts"}), "else nothing was placed"
