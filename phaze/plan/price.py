@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from phaze.base.arrays import Floats
+from phaze.base.units import GIB
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -74,14 +75,15 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a device when it holds most, and what they are."""
+    """Bytes that a device reserves when it holds most, and what they are."""
 
     peak_bytes: float
     weight_bytes: float
     """Weights and their gradients."""
     optimizer_bytes: float
     activation_bytes: float
-    """Activations of the microbatches in flight, and what the one at work needs beside them."""
+    """Activations of the microbatches in flight, what the one at work needs beside them, and what no tensor
+    has."""
     recompute_bytes: float
     """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
     of activations, and weights that are shared otherwise."""
@@ -268,7 +270,20 @@ class Price:
             stage.weight_bytes * stage.kept_share(shared=zero >= first) for first in (3, 2) for stage in own
         )
         peak = float(self.peak_bytes[group])
+        peak += _fragment_bytes(peak, self.machine)
         return Memory(peak, kept, fixed - kept, peak - fixed, max(stage.work_bytes for stage in own))
+
+
+def _fragment_bytes(peak_bytes: float, machine: Machine) -> float:
+    """Bytes beside those at the peak that a device reserves and no tensor has, as far as there is room: an
+    allocator that is refused memory gives back what is free, and asks again (PyTorch, CUDACachingAllocator).
+    """
+    stack, device = machine.stack, machine.device
+    if not stack.fragments or device is None:
+        return 0.0
+    tensors = peak_bytes - stack.reserved_gib * GIB
+    room = max(device.hbm_gib * GIB - peak_bytes, 0.0)
+    return min(tensors * stack.fragments / (1.0 - stack.fragments), room)
 
 
 def price(plan: Plan, machine: Machine) -> Price:

@@ -191,6 +191,19 @@ def test_what_hides_behind_products_takes_some_of_their_processors() -> None:
     assert held.forward_s - free.forward_s == pytest.approx(hidden_s / 4)
 
 
+@pytest.mark.parametrize("room_gib", [1.0, 100.0])
+def test_fragments_are_a_share_of_what_is_reserved_for_tensors_while_there_is_room(room_gib: float) -> None:
+    whole, holed = (
+        replace(machine(), stack=Stack(reserved_gib=2.0, fragments=share)) for share in (0.0, 0.2)
+    )
+    tight = predict(GPT3, whole)
+    assert holed.device is not None
+    chip = holed.with_device(holed.device.model_copy(update={"hbm_gib": tight.memory_gib + room_gib}))
+    found = predict(GPT3, chip)
+    assert found.memory_gib - tight.memory_gib == pytest.approx(min((tight.memory_gib - 2) / 4, room_gib))
+    assert (found.weights_gib, found.optimizer_gib) == (tight.weights_gib, tight.optimizer_gib)
+
+
 def test_sequence_parallelism_saves_time_and_memory_and_sends_the_same() -> None:
     apart = changed(GPT3, recompute="selective")
     found = [predict(changed(apart, sequence_parallel=cut), machine()) for cut in (False, True)]
