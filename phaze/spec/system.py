@@ -145,7 +145,7 @@ class Stack(Noun):
     """Memory of a device that no tensor can have: what the framework, kernels and collectives hold."""
     fragments: float = Field(default=0.0, ge=0, lt=1)
     """Share of the memory that the framework reserves for tensors in which none lies: gaps that the allocator
-    keeps while there is room, where tensors of many sizes come and go, as with recomputation and pipelines."""
+    keeps while there is room and where tensors of many sizes come and go, as with recomputation."""
     fused_gradients: bool = False
     """Whether the products that make gradients of weights add them up as well, or further kernels do."""
     overlap: Overlap = ()

@@ -49,8 +49,9 @@ def test_an_instance_is_placed_without_tables_graphs_and_solvers(tmp_path: Path)
     ]  # fmt: skip
     edges = [{"sourceId": i, "destId": i + 1, "communicationCost": 1e5} for i in range(2)]
     instance = {
-        "maxMemoryPerDevice": 1e10, "maxDevices": 4, "bandwidth": 1e10, "mbsInBatch": 8, "nodes": {"1": nodes},
-        "edges": {"1": edges}, "activationRecomputation": False, "optimizerAlgorithm": "SGD",
+        "maxMemoryPerDevice": 1e10, "maxDevices": 4, "bandwidth": 1e10, "mbsInBatch": 8,
+        "nodes": {"1": nodes}, "edges": {"1": edges},
+        "activationRecomputation": False, "optimizerAlgorithm": "SGD",
     }  # fmt: skip
     path = tmp_path / "instance.json"
     path.write_text(json.dumps(instance))
