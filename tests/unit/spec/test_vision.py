@@ -88,7 +88,10 @@ def test_training_an_image_takes_three_passes_but_of_the_first_convolution() -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "lenet"}, "kind: must be one of transformer, resnet, semantic-fpn, swin, traced, got 'lenet'"),
+        (
+            {"kind": "lenet"},
+            "kind: must be one of transformer, resnet, semantic-fpn, swin, traced, got 'lenet'",
+        ),
         ({"kind": 3}, "kind: must be one of"),
         ({"backbone": {"blocks": [1, 2]}}, "blocks: 2 stages must be as many as widths 4"),
         ({"image": 0}, "image: should be greater than 0"),
