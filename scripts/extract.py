@@ -3,7 +3,7 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.layout import Layout
-from phaze.spec.model import parse_model
+from phaze.spec.models import parse_model
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.models import extract_workload
 

@@ -2,7 +2,7 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.spec.model import parse_model
+from phaze.spec.models import parse_model
 from phaze.workload.models import extract_graph
 
 

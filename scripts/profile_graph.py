@@ -9,7 +9,7 @@ from phaze.partition.profile import profile_model
 from phaze.spec.documents import text_of, write_checked
 from phaze.spec.files import is_path
 from phaze.spec.map_study import MapGraph
-from phaze.spec.model import parse_model
+from phaze.spec.models import parse_model
 from phaze.workload.operator_graphs import stored_operators
 
 HOME = Path(phaze.__file__).parent.parent

@@ -12,7 +12,7 @@ from phaze.report.inputs import Outcome
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, read_plans
 from phaze.spec.architecture import Architecture
-from phaze.spec.model import parse_model
+from phaze.spec.models import parse_model
 
 
 def main(

@@ -24,8 +24,7 @@ from phaze.search.cosearch import (
 )
 from phaze.spec.architecture import Grid
 from phaze.spec.config import GRID_SHARDS, load_architecture, load_technology
-from phaze.spec.model import AnyModel
-from phaze.spec.models import load_model_named
+from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
 from phaze.spec.systems import load_device_as_architecture, load_system_of

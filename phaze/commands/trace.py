@@ -67,8 +67,8 @@ def trace(
 
 
 def _comparison(specs: list[Path], modules: list[TorchModule], *, run_code: bool) -> str:
-    from phaze.spec.model import Model, load_model
-    from phaze.spec.models import load_model_named
+    from phaze.spec.model import Model
+    from phaze.spec.models import load_model, load_model_named
     from phaze.workload.families.traced.trace import compare, csv_text
     from phaze.workload.families.traced.trace import trace as run
 

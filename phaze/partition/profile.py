@@ -30,7 +30,7 @@ from phaze.cost.vector import cycle_figures
 from phaze.layout import Layout
 from phaze.partition.weights import sums
 from phaze.spec.config import load_technology
-from phaze.spec.model import AnyModel
+from phaze.spec.models import AnyModel
 from phaze.spec.system import Device
 from phaze.spec.systems import load_cluster
 from phaze.workload.lower.backward import backward_pass

@@ -43,7 +43,8 @@ from phaze.plan.lowered import (
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
-from phaze.spec.model import AnyModel, Model
+from phaze.spec.model import Model
+from phaze.spec.models import AnyModel
 from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload

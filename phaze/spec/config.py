@@ -15,8 +15,8 @@ from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, named_file, read_mapping
 from phaze.spec.map_study import Maps
-from phaze.spec.model import AnyModel, Model
-from phaze.spec.models import load_model_named, load_transformer
+from phaze.spec.model import Model
+from phaze.spec.models import AnyModel, load_model_named, load_transformer
 from phaze.spec.noun import Noun
 from phaze.spec.published import Published
 from phaze.spec.published_maps import PublishedMaps

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 
 from phaze.base.errors import PhazeError
 from phaze.spec.files import read_mapping
-from phaze.spec.model import file_name
+from phaze.spec.models import file_name
 from phaze.spec.noun import Noun
 from phaze.spec.plain import Plain, read_json
 from phaze.spec.values import Count, Name

@@ -27,7 +27,8 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.model import AnyModel, Model
+from phaze.spec.model import Model
+from phaze.spec.models import AnyModel
 from phaze.spec.vision import ResNet
 from phaze.workload.families.convolution import ConvolutionShape
 from phaze.workload.primitives import Gemm

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.model import AnyModel, Model
+from phaze.spec.model import Model
+from phaze.spec.models import AnyModel
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.traced import Traced
 from phaze.spec.vision import ResNet, SemanticFpn

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.config import FOLDER, load_settings
-from phaze.spec.model import AnyModel, load_model
+from phaze.spec.models import AnyModel, load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.models import extract_graph, extract_workload
 from tests.workflow.folders import STUDY, TINY

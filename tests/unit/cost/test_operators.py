@@ -21,8 +21,7 @@ from phaze.cost.space import describe_named, enumerate_grid
 from phaze.layout import Layout
 from phaze.spec.architecture import Architecture, Grid
 from phaze.spec.config import load_architecture, load_technology
-from phaze.spec.model import AnyModel
-from phaze.spec.models import load_model_named
+from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import EstimateSettings, ExtractSettings
 from phaze.tables import Parts
 from phaze.workload.lower.fusion import fuse

@@ -6,8 +6,8 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.partition.profile import library_operators, profile_model
-from phaze.spec.model import Model, parse_model
-from phaze.spec.models import load_model_named
+from phaze.spec.model import Model
+from phaze.spec.models import load_model_named, parse_model
 from phaze.spec.systems import load_cluster
 from phaze.workload.models import build_graph
 from phaze.workload.operator_graphs import OperatorGraph

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.spec.model import Model, load_model
-from phaze.spec.models import load_transformer
+from phaze.spec.model import Model
+from phaze.spec.models import load_model, load_transformer
 
 PLAIN = {
     "name": "test", "positions": "rotary", "position_count": 4096, "activation": "silu", "gated": True,

@@ -8,7 +8,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import translate
-from phaze.spec.model import Model, load_model
+from phaze.spec.model import Model
+from phaze.spec.models import load_model
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "tests" / "data" / "huggingface"

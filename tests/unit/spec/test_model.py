@@ -8,8 +8,8 @@ import yaml
 from pydantic import ValidationError
 
 from phaze.base.errors import PhazeError
-from phaze.spec.model import Model, load_model, parse_model
-from phaze.spec.models import load_transformer
+from phaze.spec.model import Model
+from phaze.spec.models import load_model, load_transformer, parse_model
 from tests.oracles.parameters import training_head_parameters
 
 SPECS = Path(__file__).parents[3] / "config" / "models"

@@ -7,7 +7,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.config import load_settings
-from phaze.spec.model import load_model, parse_model
+from phaze.spec.models import load_model, parse_model
 from phaze.spec.vision import ResNet, Swin, Vision
 from phaze.workload.models import build_graph
 from tests.oracles.parameters import training_head_parameters

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
-from phaze.spec.model import Model, load_model
+from phaze.spec.model import Model
+from phaze.spec.models import load_model
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.fusion import Group, fuse
 from phaze.workload.lower.sharding import ModelSlice, slice_model

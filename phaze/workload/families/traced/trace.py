@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.model import AnyModel
+from phaze.spec.models import AnyModel
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.torch_module import CONFIGURED
 from phaze.workload.families.traced.translate import Trace, graph_of

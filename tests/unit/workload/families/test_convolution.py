@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.model import load_model
+from phaze.spec.models import load_model
 from phaze.spec.vision import Vision
 from phaze.workload.families.convolution import ConvolutionShape
 from phaze.workload.lower.backward import backward_pass

@@ -7,7 +7,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.model import Model, load_model
+from phaze.spec.model import Model
+from phaze.spec.models import load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.traced import Traced
 from phaze.workload.families.traced.layers import described, layers_of, traced_graph

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.spec.model import load_model
-from phaze.spec.models import load_model_named
+from phaze.spec.models import load_model, load_model_named
 from phaze.spec.torch_module import ASIDE, CONFIGURED, TorchModule, load_torch_module
 from phaze.workload.families.traced.trace import compare, trace
 from phaze.workload.families.traced.translate import translate
