@@ -36,7 +36,10 @@ def emit(
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
-    found = _emitted(Recipe.of(read_as(TrainingPlan, planned)), runtime)
+    plan = read_as(TrainingPlan, planned)
+    if plan.question.model.lora:
+        raise PhazeError(f"{planned}: question.model.lora: {runtime.value} is told of whole models only")
+    found = _emitted(Recipe.of(plan), runtime)
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:

@@ -61,6 +61,10 @@ def plan(
         typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
     ] = None,
     precision: Annotated[str, typer.Option(help="Precision of products: bf16.")] = BF16,
+    lora: Annotated[
+        int | None,
+        typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
+    ] = None,
     top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 10,
     runtime: Annotated[RuntimeOption, typer.Option(help="Whose layouts.")] = RuntimeOption.MEGATRON,
     fix: Annotated[
@@ -107,7 +111,7 @@ def plan(
     if precision != BF16:
         raise PhazeError(f"plan: --precision: must be {BF16}, others are not priced yet, got {precision}")
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
-    asked = _questions((model, named, stack), number, sequence, global_batch, runtime, fixed)
+    asked = _questions((model, named, stack), number, sequence, global_batch, runtime, fixed, lora)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
@@ -205,6 +209,7 @@ def _questions(
     global_batch: int | None,
     runtime: RuntimeOption,
     fixed: Mapping[str, int | str],
+    lora: int | None,
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.models import load_transformer
@@ -213,6 +218,10 @@ def _questions(
 
     model, system, stack = names
     spec = load_transformer(model, "plan")
+    if lora is not None:
+        spec = type(spec).parse(
+            {**spec.model_dump(exclude_none=True), "lora": lora}, f"plan: --lora: {model}"
+        )
     cluster = load_cluster(system)[0]
     chosen = stack or stack_for(cluster, runtime.value)
     load_stack(chosen)

@@ -211,6 +211,13 @@ class Lowering:
         own = replace(size, weights=0, gradients=0)
         return state_bytes(parameters, own, layout.zero, layout.group(axis).ranks)
 
+    def frozen_bytes(self, parameters: float, layout: Layout) -> float:
+        """Bytes of weights without gradients and states that a device holds all the time."""
+        size = parameter_bytes(self.training.optimizer, layout.precision)
+        return state_bytes(
+            parameters, replace(size, gradients=0, optimizer=0), layout.zero, layout.group("dp-cp").ranks
+        )
+
     def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
         """Bytes that a stage needs while it works, and those that no tensor can have."""
         stack, flash = self.machine.stack, self.training.flash_attention
@@ -246,8 +253,9 @@ class Lowering:
         held = [(count, costs[name]) for name, count in Counter(names).items()]
         ways = list(_ways(names, costs, layout.recompute, recomputed))
         parameters = sum(count * cost.layer.parameters for count, cost in held)
+        trained = sum(count * cost.layer.trained for count, cost in held)
         experts = sum(count * cost.layer.groups.get("expert", 0) for count, cost in held)
-        replicated: tuple[tuple[int, Replicated], ...] = ((parameters - experts, "dp-cp"), (experts, "edp"))
+        replicated: tuple[tuple[int, Replicated], ...] = ((trained - experts, "dp-cp"), (experts, "edp"))
         size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
         offloaded, blocks = layout.offloaded, sum(name not in KEPT for name in names)
         kept = [(count, cost.kept_bytes(way, offloaded, blocks)[0]) for count, cost, way in ways]
@@ -287,7 +295,8 @@ class Lowering:
             departing_bytes=departing,
             longest_departing_bytes=departing,
             weight_bytes=size.weights * parameters,
-            fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated),
+            fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated)
+            + self.frozen_bytes(parameters - trained, layout),
             stash_bytes=sum(count * each for count, each in kept),
             work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout)
             + paired
@@ -301,12 +310,13 @@ class Lowering:
             first_layer=cut.start,
             last_layer=cut.stop - 1,
             layout=layout,
-            gradient_bytes=size.gradients * parameters,
+            gradient_bytes=size.gradients * trained,
+            frozen_bytes=size.weights * (parameters - trained),
             expert_share=experts / parameters if experts else 0.0,
             update_bytes=sum(
                 self.update_bytes(layout, own, size.gradients * own, axis) for own, axis in replicated
             ),
-            tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
+            tied_bytes=size.gradients * workload.parameters("tied") * (trained == parameters) * at_end,
             weight_s=weight_s,
             pieces=max(blocks, 1),
             spent_s=tuple((forward + again + backward).tolist()),

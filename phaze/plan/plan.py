@@ -112,8 +112,10 @@ class Stage(StageWork):
     layout: Layout
     time_per_sample_s: float = 0.0
     """The planner's."""
-    gradient_bytes: float = 0.0
-    """Gradients that replicas exchange; 0: as much as the weights."""
+    gradient_bytes: float | None = None
+    """Gradients that replicas exchange; as much as the weights unless given."""
+    frozen_bytes: float = 0.0
+    """Of the weights those without gradients."""
     expert_share: float = 0.0
     """Part of weights and gradients that experts have, whose replicas are others (`Layout.edp`)."""
     update_bytes: float = 0.0
@@ -138,6 +140,11 @@ class Stage(StageWork):
     def layers(self) -> int:
         """Number of layers."""
         return self.last_layer - self.first_layer + 1
+
+    @property
+    def exchanged_bytes(self) -> float:
+        """Gradients that replicas exchange."""
+        return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
     @property
     def replicated(self) -> tuple[tuple[float, Group], ...]:

@@ -267,7 +267,9 @@ class Price:
         zero = own[0].layout.zero
         fixed = sum(stage.fixed_bytes for stage in own)
         kept = sum(
-            stage.weight_bytes * stage.kept_share(shared=zero >= first) for first in (3, 2) for stage in own
+            (stage.weight_bytes - stage.frozen_bytes * (first == 2)) * stage.kept_share(shared=zero >= first)
+            for first in (3, 2)
+            for stage in own
         )
         peak = float(self.peak_bytes[group])
         peak += _fragment_bytes(peak, self.machine)

@@ -56,6 +56,8 @@ class Run:
     """Model with blocks of its own, of which hidden, layers and vocab are; None: the GPT of these sizes."""
     mtp: int = 0
     """Layers of multi-token prediction."""
+    lora: int = 0
+    """Rank of what alone is trained beside every matrix of a block; 0: everything is trained."""
     division: tuple[str, ...] = ()
     """Entries of every virtual stage as in a layout string; empty: equal blocks, or `counted`."""
     recomputed: int | None = None
@@ -72,6 +74,8 @@ class Run:
                 raise PhazeError(
                     f"{column} must be 1 for a model without experts, got {getattr(self.layout, name):g}"
                 )
+        if self.lora and experts:
+            raise PhazeError(f"lora must be 0 for a model with experts, got {self.lora}")
         if self.spec is None and self.hidden % self.heads:
             raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
         if not self.division and self.layout.stages > self.layers + ENDS:
@@ -125,9 +129,11 @@ class Run:
         """Model of the row, with its vocabulary padded; a GPT with dropout, as Megatron-LM trains it."""
         if self.spec is not None:
             words = padded_vocabulary(self.vocab, self.layout)
-            return self.spec.model_copy(update={"vocabulary": words, "mtp": self.mtp})
+            own = {"vocabulary": words, "mtp": self.mtp, "lora": self.lora or None}
+            return self.spec.model_copy(update=own)
         sizes = {
             "name": "run",
+            "lora": self.lora or None,
             "layers": self.layers,
             "hidden": self.hidden,
             "heads": self.heads,
@@ -184,7 +190,8 @@ class Run:
         Attention counts in full, not its causal half.
         """
         model = self.model.model_copy(update={"vocabulary": self.vocab})
-        return 6.0 * self.global_batch * self.seq * model.products_per_token(self.seq, causal=False)
+        products = model.trained_products_per_token(self.seq, causal=False)
+        return 2.0 * self.global_batch * self.seq * products
 
 
 def plan_of_run(run: Run, machine: Machine) -> Plan:

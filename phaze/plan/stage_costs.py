@@ -94,7 +94,8 @@ def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
     """Bytes that replicas exchange of a stage, with the group that does."""
-    size = stage.weight_bytes if kind == "all_gather" else stage.gradient_bytes or stage.weight_bytes
+    weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all
+    size = weights if kind == "all_gather" else stage.exchanged_bytes
     return [(part * size, group) for part, group in stage.replicated]
 
 
@@ -130,7 +131,7 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> float:
         found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
     if rules.streams > 1:  # the other copy of the stage is as far from the other end
         apart, sharers = abs(depth - 1 - 2 * int(groups[q])), stage.layout.group("dp-cp").ranks if zero else 1
-        size = (stage.gradient_bytes or stage.weight_bytes) / sharers
+        size = stage.exchanged_bytes / sharers
         found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
     return found
 

@@ -29,7 +29,7 @@ def working_bytes(
     What the layers behind the one at work had kept is free by then.
     """
     freed = sum(cost.kept_bytes(way)[0] for cost, way in held if cost.layer.name == "head")
-    blocks = [cost.layer.parameters for cost, _ in held if cost.layer.name not in KEPT]
+    blocks = [cost.layer.trained for cost, _ in held if cost.layer.name not in KEPT]
     empty = HALF * max(blocks, default=0) if stack.second_gradients == "layer" else 0
     return empty + max(
         cost.kept_bytes(way, layout.offloaded)[1]
@@ -41,10 +41,10 @@ def working_bytes(
 
 def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
     """Weights and gradients that ZeRO 3 holds whole while a stage works: of its ends, and of two blocks."""
-    parameters = {layer.name: layer.parameters for layer in layers}
-    blocks = max((count for name, count in parameters.items() if name not in KEPT), default=0)
-    ends = sum(count for name, count in parameters.items() if name in KEPT)
-    return layout.bytes_per_element * (ends + 2.0 * UNSHARDED * blocks)
+    held = {layer.name: (layer.parameters, layer.trained) for layer in layers}
+    blocks = max((sum(both) for name, both in held.items() if name not in KEPT), default=0)
+    ends = sum(parameters for name, (parameters, _) in held.items() if name in KEPT)
+    return layout.bytes_per_element * (ends + 1.0 * UNSHARDED * blocks)
 
 
 def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> float:
@@ -56,7 +56,7 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
     results, inputs = _largest_products(layer, flash=flash)
     if layer.name != "head":
         return layout.bytes_per_element * (results + inputs)
-    of_weights = HALF * layer.parameters if stack.second_gradients == "layer" else 0.0
+    of_weights = HALF * layer.trained if stack.second_gradients == "layer" else 0.0
     return max(stack.logit_bytes - layout.bytes_per_element, 0) * results + of_weights  # logits are kept
 
 

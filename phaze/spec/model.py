@@ -115,6 +115,9 @@ class Model(Noun):
     """Dropout of the attention probabilities."""
     embedding_dropout: Share = 0.0
     """Dropout after the embedding."""
+    lora: PositiveInt | None = None
+    """Rank r of the two matrices beside every matrix of a block that alone are trained, where all else is
+    frozen (Hu et al., LoRA, ICLR 2022); for models without experts. Unless given everything is trained."""
     hyper_operators: PositiveInt | None = None
     """K, up to which `partition` clusters the operators unless it is told another."""
 
@@ -145,6 +148,12 @@ class Model(Noun):
             raise ValueError("head_transform: false needs head masked-lm and no embedding_width of its own")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(f"rotary positions need an even head width, it is {self.head_width}")
+        return self
+
+    @model_validator(mode="after")
+    def _freezes_no_experts(self) -> Self:
+        if self.lora and self.experts:
+            raise ValueError(f"lora {self.lora} must not be given for a model with experts")
         return self
 
     def _check_kinds(self) -> None:
@@ -337,6 +346,15 @@ class Model(Noun):
         projections = 2 * self.projected * self.hidden * self.word_width
         further = self.blocks[self.mtp_kind].products(self.hidden, sequence, causal=causal)
         return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
+
+    def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:
+        """Multiply-accumulates of a token in training: as many again twice backward, once with frozen
+        weights, which have no gradients; those of the narrow matrices beside them are left out.
+        """
+        # Without anything attended to, only products with weights are left; both are linear in the sequence.
+        one, two = (self.products_per_token(tokens, causal=False) for tokens in (1, 2))
+        frozen = 2 * one - two if self.lora else 0.0
+        return 3.0 * self.products_per_token(sequence, causal=causal) - frozen
 
     def divides(self, width: int) -> bool:
         """Whether blocks can be cut into that many slices."""

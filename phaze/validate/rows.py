@@ -266,7 +266,7 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _cp_kind
     if isinstance(OWN[name].default, bool):
         return _flag
-    if name == "mtp":
+    if name in ("mtp", "lora"):
         return _natural
     return _zero if name == "zero" else _whole
 

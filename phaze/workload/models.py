@@ -115,5 +115,6 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
         attention_bytes=settings.activation_factor * core,
         kept=kept,
         statistics_bytes=statistics_bytes(layer),
+        frozen=sum(primitive.parameters for primitive in layer.primitives if primitive.frozen),
         primitives=len(layer.primitives),
     )

@@ -93,6 +93,8 @@ class Primitive:
     """Bytes kept beside tensors: of choices, and of what lies in memory with a piece that is kept."""
     times: int = 1
     """How often its keys count on every element."""
+    frozen: bool = False
+    """Whether its parameters have no gradient and are never updated."""
 
     @property
     def attention(self) -> bool:

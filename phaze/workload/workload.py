@@ -66,11 +66,18 @@ class Layer:
     """Of what the activations consist; no table has it."""
     statistics_bytes: int = field(default=0, compare=False)
     """Kept beside them where norms and attention are fused kernels, of every row; no table has them."""
+    frozen: int = field(default=0, compare=False)
+    """Parameters without gradient, none of experts; no table has them."""
 
     @property
     def parameters(self) -> int:
         """Parameters of the slice, of all groups."""
         return sum(self.groups.values())
+
+    @property
+    def trained(self) -> int:
+        """Parameters of the slice that have gradients and states."""
+        return self.parameters - self.frozen
 
     @property
     def tensor_parallel(self) -> bool:

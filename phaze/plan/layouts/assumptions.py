@@ -30,6 +30,9 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
         f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
         f"HBM bandwidth sustained, {usable_gib(machine):.4g} of {device.hbm_gib:g} GiB for a plan"
     )
+    if rank := question.task.model.lora:
+        kernels = "kernels of their own that no measured run has"
+        yield f"all frozen but adapters of rank {rank} beside every matrix of a block, {kernels}"
     yield _stack(machine.stack)
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
     yield "ranks numbered tp-cp-dp-pp, tp fastest, over the levels of the network; no contention of others"

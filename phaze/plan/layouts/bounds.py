@@ -65,6 +65,8 @@ class StateFigures(NamedTuple):
     """Of a parameter in an optimizer step."""
     added_s: Floats
     """Of a parameter's gradients of a microbatch, added to those before."""
+    frozen_bytes: Floats
+    """Of a parameter without gradient."""
 
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
@@ -97,6 +99,7 @@ def _bounds(question: PlanQuestion, grid: LayoutGrid, slices: Slices, where: Int
         return found
 
     backward_s = layers.backward_s + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
+    frozen_bytes = [states.frozen_bytes * each for each in (ends.first_frozen, ends.last_frozen)]
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
     backward_s = np.maximum(backward_s, _with_others_s(gather_s + reduce_s, beside_s))
@@ -105,7 +108,7 @@ def _bounds(question: PlanQuestion, grid: LayoutGrid, slices: Slices, where: Int
         forward_s,
         layers.again_s,
         of_layers(lambda own: own.update_s),
-        of_layers(lambda own: own.bytes_each),
+        of_layers(lambda own: own.bytes_each) + states.frozen_bytes[:, None] * layers.frozen,
         layers.stash_bytes,
         layers.saved_bytes,
     ], axis=2)  # fmt: skip
@@ -113,8 +116,8 @@ def _bounds(question: PlanQuestion, grid: LayoutGrid, slices: Slices, where: Int
         count,
         ends.first_s + added_s * ends.first_parameters,
         ends.last_s + added_s * ends.last_parameters,
-        states.bytes_each * ends.first_parameters + ends.first_bytes,
-        states.bytes_each * ends.last_parameters + ends.last_bytes,
+        states.bytes_each * ends.first_parameters + frozen_bytes[0] + ends.first_bytes,
+        states.bytes_each * ends.last_parameters + frozen_bytes[1] + ends.last_bytes,
         ends.first_forward_s,
         ~splits,
     ], axis=1)  # fmt: skip
@@ -142,7 +145,8 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
     for zero, replicas in distinct.tolist():
         layout = Layout(dp=replicas, zero=zero, offload=grid.offload)
         update_s = lowering.update_bytes(layout, 1, width) / machine.hbm_bytes_per_s
-        rows.append((lowering.state_bytes(1, layout), update_s, lowering.added_s(width, layout)))
+        frozen = lowering.frozen_bytes(1, layout)
+        rows.append((lowering.state_bytes(1, layout), update_s, lowering.added_s(width, layout), frozen))
     return StateFigures(*np.array(rows)[where].T)
 
 

@@ -118,7 +118,7 @@ def token_flops(task: TrainingTask) -> float:
     """FLOPs that training needs for a token, without recomputation: two for each multiply-accumulate, once
     forward and twice backward; of causal attention the half that its mask leaves.
     """
-    return 6.0 * task.model.products_per_token(task.sequence, causal=task.model.causal)
+    return 2.0 * task.model.trained_products_per_token(task.sequence, causal=task.model.causal)
 
 
 def peak_of(machine: Machine) -> float:

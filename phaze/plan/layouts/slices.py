@@ -34,7 +34,9 @@ class LayerFigures(NamedTuple):
     saved_bytes: Floats
     """Less by one that runs forward again."""
     dense: Floats
-    """Parameters, those of experts aside."""
+    """Parameters that are trained, those of experts aside."""
+    frozen: Floats
+    """Parameters that are not."""
     experts: Floats
     """Parameters of experts."""
 
@@ -49,6 +51,8 @@ class EndFigures(NamedTuple):
     last_bytes: Floats
     first_parameters: Floats
     last_parameters: Floats
+    first_frozen: Floats
+    last_frozen: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +145,8 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting) -> tup
         again_s * (recompute == "full"),
         stays,
         saved,
-        float(layer.layer.parameters - layer.layer.groups.get("expert", 0)),
+        float(layer.layer.trained - layer.layer.groups.get("expert", 0)),
+        float(layer.layer.frozen),
         float(layer.layer.groups.get("expert", 0)),
     )
 
@@ -153,8 +158,10 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
         float((last.forward_s + last.backward_s).sum()),
         first.kept_bytes("none")[0],
         last.kept_bytes("none")[0],
-        float(first.layer.parameters),
-        float(last.layer.parameters),
+        float(first.layer.trained),
+        float(last.layer.trained),
+        float(first.layer.frozen),
+        float(last.layer.frozen),
     )
 
 

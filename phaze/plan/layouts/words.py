@@ -132,8 +132,9 @@ def shape(layout: ChosenLayout, recomputed: int | None) -> str:
 
 def _asked(plan: TrainingPlan) -> str:
     asked = plan.question
+    lora = f" with adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
     return (
-        f"{asked.model.name} on {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
+        f"{asked.model.name}{lora} on {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
         f"samples of {asked.sequence:,} tokens a step, {asked.runtime}, {asked.precision}"
     )
 

@@ -9,6 +9,7 @@ from functools import partial
 from phaze.layout import OffloadedModule
 from phaze.spec.blocks import Attention, Block
 from phaze.spec.scans import Mamba
+from phaze.workload.families.adapters import with_adapters
 from phaze.workload.families.attention import attention
 from phaze.workload.families.feed_forward import dense_network, mixture
 from phaze.workload.families.scans import delta_net, mamba
@@ -36,7 +37,8 @@ def transformer_graph(part: ModelSlice) -> ModelGraph:
     kept = tuple(layer for layer in layers if layer.primitives)
     runs = (("embedding", 1), *model.runs, ("mtp", model.mtp), ("head", 1))
     names = {layer.name for layer in kept}
-    return ModelGraph(kept, tuple(LayerRun(name, count) for name, count in runs if name in names))
+    graph = ModelGraph(kept, tuple(LayerRun(name, count) for name, count in runs if name in names))
+    return with_adapters(graph, model.lora) if model.lora else graph
 
 
 def embedding_layer(part: ModelSlice) -> LayerGraph:

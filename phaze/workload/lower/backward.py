@@ -129,6 +129,7 @@ class _Maker:
     def _parts(self, index: int, gradients: Gradients, read: set[Stash]) -> tuple[Part, ...]:
         """Backward parts of one primitive; `read` collects the stashes already at hand."""
         primitive = self._primitive(index)
+        gradients = _trained(primitive, gradients)
         if primitive.kind in BACKWARD:
             # Slices (tp) gather again beside a product; nothing hides gathering keys and values again.
             again = primitive.axis in ("cp", "cp-ring") and primitive.kind in GATHERS
@@ -181,6 +182,7 @@ class _Maker:
     def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
         """Stashes that one primitive reads: those of a weighted product only for its weight."""
         primitive = self._primitive(index)
+        gradients = _trained(primitive, gradients)
         needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
         if gradients == "data" and primitive.gemm is not None and primitive.parameters:
             needs = False
@@ -200,7 +202,8 @@ class _Maker:
         return self._width * (scale + written)
 
     def _first(self, gradients: Gradients) -> int:
-        return next(index for index in self._group[::-1] if self._keys(index, gradients))
+        """The first primitive of the backward pass that computes anything of its own."""
+        return next(i for i in self._group[::-1] if self._keys(i, _trained(self._primitive(i), gradients)))
 
     def _arriving_bytes(self) -> int:
         last = self._group[-1]
@@ -223,7 +226,7 @@ class _Maker:
 
     def _output_bytes(self, gradients: Gradients) -> int:
         sent = sum(t.elements for t in entering(self._layer, self._group) if t.gradient)
-        weights = sum(self._primitive(i).parameters_read for i in self._group)
+        weights = sum(p.parameters_read for p in map(self._primitive, self._group) if not p.frozen)
         return self._width * {"both": sent + weights, "data": sent, "weight": weights}[gradients]
 
     def _in_memory(self) -> set[Gradient]:
@@ -238,6 +241,11 @@ class _Maker:
             if leaf or self._primitive(index).gemm is not None:
                 needed.add(self._arriving[index])
         return needed
+
+
+def _trained(primitive: Primitive, gradients: Gradients) -> Gradients:
+    """Gradients that a primitive makes of those asked for: of frozen parameters it makes none."""
+    return "data" if primitive.frozen and gradients == "both" else gradients
 
 
 def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[tuple[int, int], Gradient]]:

@@ -72,6 +72,8 @@ def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
 def stashes(layer: LayerGraph, index: int, bytes_per_element: int) -> tuple[Stash, ...]:
     """Tensors and masks that the backward pass of one primitive needs, whoever else needs them, too."""
     primitive = layer.primitives[index]
+    if primitive.frozen and primitive.gemm is not None:
+        return ()  # the gradient of its input needs the weights alone
     if primitive.traits.keeps == "mask":
         return (Stash(index, MASK, primitive.elements, primitive.elements),)
     kept = (stored(layer, tensor) for tensor in _kept(primitive, index))

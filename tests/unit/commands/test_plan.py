@@ -169,6 +169,7 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
         (("gpt2", "--system", "h100", "--devices", "8,x", "--global-batch", "8"), "--devices: must be"),
         (("gpt2", "--system", "h100", "--devices", "12", "--global-batch", "8"), "a multiple of 8"),
         (("resnet-50", *H100), "must be a transformer"),
+        (("mixtral-8x7b", *H100, "--lora", "16"), "--lora: mixtral-8x7b.*must not be given for a model with"),
         (("gpt2", *H100, "--price", "2"), "--price needs --tokens"),
         (("gpt2", *H100, "--tokens", "1e9", "--mtbf", "1e4", "--restart", "9"), "got no --checkpoint"),
         (("gpt2", *H100, "--tokens", "1e9", "--days", "-1"), "--days: must be a number > 0"),

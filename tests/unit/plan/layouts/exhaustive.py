@@ -38,6 +38,7 @@ class SmallCase:
     offload: Offload = "none"
     cp_kind: str = ""
     """The only exchange of context-parallel ranks; any unless given."""
+    lora: int | None = None
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -46,7 +47,9 @@ class SmallCase:
 
     def question(self, runtime: str) -> PlanQuestion:
         """Question for the search."""
-        model = load_transformer(self.model, "test").model_copy(update={"layers": self.layers})
+        model = load_transformer(self.model, "test").model_copy(
+            update={"layers": self.layers, "lora": self.lora}
+        )
         task = TrainingTask(model, self.sequence, self.global_batch, self.devices)
         machine = load_machine("h100", devices=self.devices)
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}

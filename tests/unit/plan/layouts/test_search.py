@@ -29,6 +29,8 @@ OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+att
 """Activations and states that wait in the host's memory, for which links take longer than passes."""
 LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
 """Heads exchanged inside pairs of ranks, keys and values passed around among pairs."""
+ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=2.0, global_batch=4, lora=16)
+"""Adapters that alone are trained."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
@@ -37,7 +39,8 @@ every_case = pytest.mark.parametrize(
         for name, case in CASES.items()
         for runtime in RUNTIMES
     ]
-    + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")],
+    + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
+    + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES],
 )
 ROUNDING = 1e-9
 
