@@ -7,6 +7,7 @@ from functools import cached_property
 
 import highspy
 import numpy as np
+from scipy.sparse import csr_array
 
 from phaze.base.arrays import Bools, Floats
 
@@ -16,6 +17,9 @@ OPTIONS = {
     "output_flag": False, "threads": 1, "random_seed": 0, "mip_max_nodes": NODES, "mip_heuristic_effort": 0.0,
 }  # fmt: skip
 """Answers do not depend on the machine: they end by counts, on one thread."""
+
+INSIDE: dict[str, str | float] = {"solver": "ipm", "run_crossover": "off", "ipm_optimality_tolerance": 1e-5}
+"""Options of the interior-point method, which ends at a point inside."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,16 @@ class LinearProgram:
         solver.changeColsCost(count, np.arange(count, dtype=np.int32), self.cost)
         return solver
 
-    def add(self, rows: Floats, least: Floats, most: Floats) -> None:
-        """Add least <= rows @ x <= most; rows (R, variables), the others (R,)."""
-        where = np.nonzero(rows)
-        starts = np.searchsorted(where[0], np.arange(len(rows))).astype(np.int32)
-        columns = where[1].astype(np.int32)
-        self._highs.addRows(len(rows), least, most, len(columns), starts, columns, rows[where])
+    def add(self, rows: Floats | csr_array, least: Floats, most: Floats | None = None) -> int:
+        """Add least <= rows @ x <= most; rows (R, variables), the others (R,), no upper end unless given; the
+        number of the first row.
+        """
+        first: int = self._highs.getNumRow()
+        sparse = csr_array(rows)
+        starts, columns = sparse.indptr[:-1].astype(np.int32), sparse.indices.astype(np.int32)
+        upper = np.full(len(least), np.inf) if most is None else most
+        self._highs.addRows(len(least), least, upper, sparse.nnz, starts, columns, sparse.data)
+        return first
 
     def at_least(self, variable: int, value: float) -> None:
         """Raise the lower bound of a variable."""
@@ -76,3 +84,18 @@ class LinearProgram:
             return LinearAnswer(float(info.mip_dual_bound), point)
         proven = status == highspy.HighsModelStatus.kOptimal
         return LinearAnswer(float(info.objective_function_value) if proven else -np.inf, point)
+
+    def solve_inside(self) -> tuple[Floats, Floats] | None:
+        """Point with almost the least objective, and dual values of all rows; None where there is none.
+
+        By an interior-point method.
+        """
+        solver = self._highs
+        for name, value in INSIDE.items():
+            solver.setOptionValue(name, value)
+        solver.run()
+        # What is within its own tolerance but not within that of other methods is called unknown.
+        if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        found = solver.getSolution()
+        return np.array(found.col_value), np.array(found.row_dual)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from phaze.layout import Axis
@@ -94,7 +95,7 @@ class Operator:
         """FLOPs of everything else."""
         return sum(part.vector_flops for part in self.parts)
 
-    @property
+    @cached_property
     def core(self) -> str:
         """Core type that runs it."""
         kinds = {part.kind for part in self.parts}

@@ -120,7 +120,7 @@ class Layer:
         parts = (part for operator in self.pass_of(direction).operators for part in operator.parts)
         return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
 
-    @property
+    @cached_property
     def gathered_bytes(self) -> int:
         """Keys and values of others, which context-parallel ranks gather in both passes: of the whole
         sequence, or in a ring of the part at work and of the next one.

@@ -5,7 +5,8 @@ embedding and the head what they take. A rank s that holds layers n, some k of w
 
     m (e_s + Σ n u + Σ k r) + Σ n t
 
-seconds for m microbatches and the update of its weights (t a layer), and begins when the first microbatch has
+seconds for m microbatches and the update of its weights (t a layer, with what gathers them later on; each
+chunk but one starts such a collective, too), and begins when the first microbatch has
 passed the ranks before. Without the update, the last microbatch passes those ranks on its way back after
 that; not so where a schedule puts the gradients of weights off, as a rank may make its last ones meanwhile.
 
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.units import GIB
 from phaze.cost.memory import parameter_bytes
 from phaze.cost.network.network import Kind
 from phaze.layout import Group, Layout
@@ -34,7 +36,8 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.capacity import least_times
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import EndFigures, LayerFigures, Slices, distinct_rows
+from phaze.plan.layouts.slices import LayerFigures, Slices, distinct_rows
+from phaze.plan.lowered import device_of
 from phaze.runtimes.grid import LayoutGrid
 
 
@@ -45,7 +48,8 @@ class LayoutBounds:
     time_s: Floats
     """Of a step; infinite where no division fits."""
     lacking_bytes: Floats
-    """By how much at least the fullest rank exceeds its memory; 0 where a division may fit."""
+    """By how much at least the fullest rank exceeds its memory; 0 where a division may fit, and exact where
+    it is least."""
     dominated: Bools
     """Layouts beside which one that runs something else forward again is as fast and holds no more; nothing
     else is known of them."""
@@ -54,6 +58,12 @@ class LayoutBounds:
     def fits(self) -> Bools:
         """Layouts of which a division may fit, and that none beside dominates."""
         return (self.lacking_bytes <= 0) & ~self.dominated
+
+    def sharpen(self, which: Ints, other: LayoutBounds) -> None:
+        """Take other bounds of some layouts, at these places, where they are higher."""
+        self.time_s[which] = np.maximum(self.time_s[which], other.time_s)
+        self.lacking_bytes[which] = np.maximum(self.lacking_bytes[which], other.lacking_bytes)
+        self.dominated[which] = other.dominated
 
 
 class StateFigures(NamedTuple):
@@ -69,25 +79,30 @@ class StateFigures(NamedTuple):
     """Of a parameter without gradient."""
 
 
-def bound_layouts(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
-    """Bounds of all layouts of a grid."""
+def bound_layouts(question: PlanQuestion, grid: LayoutGrid, *, exact: bool = True) -> LayoutBounds:
+    """Bounds of all layouts of a grid; where not exact the mean over ranks alone, of slices that have all
+    microbatches in common, which are far fewer, and then none is dominated.
+    """
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    slices = Slices.of(question, grid)
-    dominated = slices.dominated(grid)
+    exact = exact or not device_of(question.machine).product_tiles
+    slices = Slices.of(question, grid, exact=exact)
+    dominated = slices.dominated(grid) if exact else np.zeros(len(grid), np.bool_)
     found, lacking = np.zeros(len(grid)), np.zeros(len(grid))
     kept = np.flatnonzero(~dominated)
-    found[kept], lacking[kept] = _bounds(question, grid.take(kept), slices, slices.where[kept])
+    found[kept], lacking[kept] = _bounds(question, grid.take(kept), slices, kept, on_average=not exact)
     return LayoutBounds(found, lacking, dominated)
 
 
-def _bounds(question: PlanQuestion, grid: LayoutGrid, slices: Slices, where: Ints) -> tuple[Floats, Floats]:
-    """Least seconds of layouts, and bytes that they lack, (N,) each; `where` are their slices."""
-    layers = LayerFigures(*np.moveaxis(slices.layers[where, grid.recompute], 2, 0))
-    ends = EndFigures(*slices.ends[where].T)
-    links_s = slices.links[where]
+def _bounds(
+    question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool
+) -> tuple[Floats, Floats]:
+    """Least seconds of layouts, and bytes that they lack, (N,) each; `which` are their places in slices."""
+    layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
+    links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
-    gather_s, reduce_s = _exchanged_s(question, grid, layers)
+    gathered_s, reduce_s = _exchanged_s(question, grid, layers)
+    gather_s = gathered_s * (grid.zero == 3)[:, None, None]
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
@@ -103,30 +118,34 @@ def _bounds(question: PlanQuestion, grid: LayoutGrid, slices: Slices, where: Int
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
     backward_s = np.maximum(backward_s, _with_others_s(gather_s + reduce_s, beside_s))
+    late_s, start_s, hidden = _late_s(question, grid, layers, gathered_s)
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
         layers.again_s,
-        of_layers(lambda own: own.update_s),
+        of_layers(lambda own: own.update_s) + late_s,
         of_layers(lambda own: own.bytes_each) + states.frozen_bytes[:, None] * layers.frozen,
         layers.stash_bytes,
         layers.saved_bytes,
     ], axis=2)  # fmt: skip
     figures = np.stack([
         count,
-        ends.first_s + added_s * ends.first_parameters,
-        ends.last_s + added_s * ends.last_parameters,
+        ends.first_s + added_s * ends.first_parameters - hidden * ends.first_forward_s / count,
+        ends.last_s + added_s * ends.last_parameters - hidden * ends.last_forward_s / count,
         states.bytes_each * ends.first_parameters + frozen_bytes[0] + ends.first_bytes,
         states.bytes_each * ends.last_parameters + frozen_bytes[1] + ends.last_bytes,
         ends.first_forward_s,
         ~splits,
+        start_s,
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    found: tuple[Floats, Floats] = least_times(
-        figures, by_kind, shapes, held, slices.order.before, question.limit_bytes
-    )
-    return found
+    before, limit = slices.order.before, question.limit_bytes
+    found, lacking = least_times(figures, by_kind, shapes, held, before, limit, on_average)
+    if on_average:
+        near = np.argsort(found)[:NEAR]
+        found[near], _ = least_times(figures[near], by_kind[near], shapes[near], held, before, limit, False)
+    return found, lacking
 
 
 def _with_others_s(exchange_s: Floats, links_s: Floats) -> Floats:
@@ -151,35 +170,56 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Seconds on links in which replicas gather the weights of a layer (ZeRO 3), and scatter its gradients
-    (from ZeRO 2 on), in every pass, (N, K, levels) each; what a collective takes whatever its size is left
-    out, as a stage has few of them.
+    """Seconds on links in which replicas gather the weights of a layer (from ZeRO 1 on, with ZeRO 3 in every
+    pass), and scatter its gradients in every pass (from ZeRO 2 on), (N, K, levels) each; what a collective
+    takes whatever its size is left out.
     """
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
-    network = question.machine.network
-    levels = len(network.by_level("send", 0.0, Group(1, 1)))
-    found = np.zeros((2, *layers.dense.shape, levels))
-    groups = (
-        (layers.dense, grid.sharers, grid.tp),
-        (layers.experts, grid.edp, grid.etp * grid.ep),
+    ways: tuple[tuple[Kind, int, int], ...] = (
+        ("all_gather", size.weights, 1),
+        ("reduce_scatter", size.gradients, 2),
     )
-    for parameters, ranks, stride in groups:
-        keys = np.stack([grid.zero, ranks, stride, *np.rint(parameters.T).astype(np.int64)], axis=1)
-        _, first, where = distinct_rows(keys)
-        each = np.zeros((2, len(first), parameters.shape[1], levels))
-        for row, place in enumerate(first.tolist()):
-            zero, group = grid.zero[place], Group(int(ranks[place]), int(stride[place]))
-            ways: tuple[tuple[Kind, int, int], ...] = (
-                ("all_gather", size.weights, 3),
-                ("reduce_scatter", size.gradients, 2),
-            )
-            for column, (kind, width, least) in enumerate(ways):
-                if zero >= least:
-                    for number, nbytes in enumerate((width * parameters[place]).tolist()):
-                        once, twice = (network.by_level(kind, times * nbytes, group) for times in (1, 2))
-                        each[column, row, number] = np.subtract(twice, once)
-        found += each[:, where]
-    return found[0], found[1]
+    groups = ((layers.dense, grid.sharers, grid.tp), (layers.experts, grid.edp, grid.etp * grid.ep))
+    gathered_s, reduced_s = (
+        sum(
+            (width * parameters * (grid.zero >= least)[:, None])[:, :, None]
+            * _collectives(question, kind, ranks, stride)[1][:, None]
+            for parameters, ranks, stride in groups
+        )
+        for kind, width, least in ways
+    )
+    return np.asarray(gathered_s), np.asarray(reduced_s)
+
+
+def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) -> tuple[Floats, Floats]:
+    """Seconds of collectives whatever their size (N,), and of a byte on the links of each level (N, levels),
+    among so many ranks so far apart.
+    """
+    network = question.machine.network
+    distinct, _, where = distinct_rows(np.stack([ranks, stride], axis=1))
+    groups = [Group(*row) for row in distinct.tolist()]
+    start_s = np.array([network.seconds(kind, 0.0, group) for group in groups])
+    nothing, many = (
+        np.array([network.by_level(kind, nbytes, group) for group in groups]) for nbytes in (0.0, GIB)
+    )
+    return start_s[where], ((many - nothing) / GIB)[where]
+
+
+def _late_s(
+    question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures, gather_s: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds after the updates of a rank in which replicas gather weights with ZeRO 1 and 2, for a layer
+    (N, K) and whatever the layers (N,), but for what hides behind the first forward pass; the ends hide more
+    of it where the last value is 1, (N,).
+    """
+    after = (grid.zero == 1) | (grid.zero == 2)
+    start_s = after * (grid.vp - 1) * _collectives(question, "all_gather", grid.sharers, grid.tp)[0]
+    each_s = gather_s.sum(axis=2) * after[:, None]
+    if "dp" not in question.machine.stack.overlap:
+        return each_s, start_s, np.zeros(len(grid))
+    each_s = each_s - layers.forward_s
+    counts = after & (each_s > 0).all(axis=1)  # else what is left of a layer hides behind another
+    return np.where(counts[:, None], each_s, 0.0), start_s * counts, counts.astype(float)
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
@@ -233,5 +273,7 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int) -> Floats
 
 
 _NOTHING = StageCost(0.0)
+NEAR = 50_000
+"""Layouts with the least mean over ranks of which the fullest rank counts, too."""
 ROUNDS = 4
 """Rounds of as many microbatches as there are ranks, or more, in which every schedule has held most."""

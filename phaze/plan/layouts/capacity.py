@@ -1,7 +1,8 @@
 """Least time in which the ranks of a pipeline have room and time for all layers, for many layouts at once.
 
 Figures of a layout are: microbatches; seconds of the embedding and of the head for one; bytes of both;
-forward seconds of the embedding; whether a rank waits for the last microbatch's way back. Those of a kind of
+forward seconds of the embedding; whether a rank waits for the last microbatch's way back; seconds after the
+updates of a rank, whatever its layers. Those of a kind of
 layers: seconds for a microbatch; of these forward; again, if it runs forward again; of the update; bytes
 there all the time; bytes kept of a microbatch; fewer by running forward again. `held` are the microbatches of
 ranks, see `bounds`.
@@ -24,31 +25,43 @@ GROWTH = 8.0
 
 @njit
 def least_times(
-    figures: Floats, by_kind: Floats, shapes: Ints, held: Floats, before: Ints, limit: float
+    figures: Floats, by_kind: Floats, shapes: Ints, held: Floats, before: Ints, limit: float, on_average: bool
 ) -> tuple[Floats, Floats]:
-    """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 7), figures
+    """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 8), figures
     of kinds of layers (N, K, 7), and ranks, chunks, first row of `held` and rank with the head (N, 4).
 
-    The columns are those that `bound_layouts` puts together; `before` are layers by kind, (L + 1, K).
+    The columns are those that `bound_layouts` puts together; `before` are layers by kind, (L + 1, K). What
+    ranks need on average, a lower bound, is enough where told. Bytes that lack are exact for the layouts of
+    which the fewest lack, with one chunk and with several, and at least as many for the others.
     """
     found, lacking, above = np.empty(len(figures)), np.zeros(len(figures)), 1.0
+    fewest = np.full(2, np.inf)
     for i in range(len(figures)):
         row, kinds, shape = figures[i], by_kind[i], shapes[i]
         own = held[shape[2] :]
-        if holds_all(row, kinds, shape, own, before, limit, np.inf):
-            found[i], above = least_time(row, kinds, shape, own, before, limit, above)
-        else:
+        if not holds_all(row, kinds, shape, own, before, limit, np.inf):
             found[i] = np.inf
-            lacking[i] = least_lacking(row, kinds, shape, own, before, limit)
+            several = int(shape[1] > 1)
+            fewest[several] = least_lacking(row, kinds, shape, own, before, limit, fewest[several])
+            lacking[i] = fewest[several]
+        elif on_average:
+            found[i] = average_time(row, kinds, shape, before)
+        else:
+            found[i], above = least_time(row, kinds, shape, own, before, limit, above)
     return found, lacking
 
 
 @njit
-def least_lacking(row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float) -> float:
-    """Bytes by which a rank exceeds its memory at least."""
+def least_lacking(
+    row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
+) -> float:
+    """Bytes by which a rank exceeds its memory at least, or a number that is known where these are more."""
+    if known < np.inf and not holds_all(row, kinds, shape, held, before, limit + known, np.inf):
+        return known
     low, high = 0.0, row[3] + row[4]
     for kind in range(len(kinds)):
         high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * held[0, 2])
+    high = min(high, known)
     while high - low > CLOSEST * max(low, limit):
         middle = (low + high) / 2
         if holds_all(row, kinds, shape, held, before, limit + middle, np.inf):
@@ -56,6 +69,15 @@ def least_lacking(row: Floats, kinds: Floats, shape: Ints, held: Floats, before:
         else:
             low = middle
     return max(low, 1.0)
+
+
+@njit
+def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float:
+    """Seconds that the ranks of a pipeline need on average for all layers."""
+    all_s = row[0] * (row[1] + row[2])
+    for kind in range(len(kinds)):
+        all_s += before[-1, kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
+    return float(all_s / shape[0] * (1 - 1e-9) + row[7])
 
 
 @njit
@@ -71,10 +93,7 @@ def least_time(
     """Least seconds of a step, and their ratio to what all ranks need on average; it is looked for at the
     ratio `above` first, as layouts beside each other are alike.
     """
-    all_s = row[0] * (row[1] + row[2])
-    for kind in range(len(kinds)):
-        all_s += before[-1, kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
-    least = all_s / shape[0] * (1 - 1e-9)
+    least = average_time(row, kinds, shape, before)
     low, step = max(least, least * above * (1 - CLOSE / 2)), CLOSE * least
     high = low + step
     if holds_all(row, kinds, shape, held, before, limit, high):
@@ -105,7 +124,7 @@ def holds_all(
     seconds: float,
 ) -> bool:
     """Whether all ranks together have room and time for all layers."""
-    count, first, last = row[0], row[1], row[2]
+    count, first, last, seconds = row[0], row[1], row[2], seconds - row[7]
     depth, chunks, head = shape[0], shape[1], shape[3]
     layers, totals = len(before) - 1, before[-1]
     work = 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from typing import Literal
 
 import numpy as np
@@ -24,7 +24,10 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.given import Lowering
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.stage_costs import pipeline_of, stage_cost
+from phaze.runtimes.rules import ENDS
 
+MOVES = 300
+"""Neighbours of a division that are simulated at most."""
 Place = Literal["first", "middle", "last", "whole"]
 """Where a stage is: with the embedding, between, with the head, with both."""
 FURTHER = "mtp"
@@ -240,6 +243,23 @@ def even_blocks(divided: DividedLayout) -> Numbers:
     return tuple(blocks.tolist())
 
 
+def by_chunks(divided: DividedLayout) -> list[Numbers]:
+    """Layers of virtual stages that are equal on all ranks, one more on some chunks, the first or the second
+    one and those behind; none where the layers with the embedding and the head are not as many.
+    """
+    depth, chunks = divided.layout.pp, divided.layout.vp
+    if chunks == 1 or divided.order.mixed or (divided.layers + ENDS) % depth:
+        return []
+    few, more = divmod((divided.layers + ENDS) // depth, chunks)
+    found = []
+    for first in range(min(2, chunks - more) if few and more else 0):
+        blocks = np.full((chunks, depth), few)
+        blocks[first : first + more] += 1
+        blocks[[0, -1], [0, -1]] -= 1
+        found.append(tuple(blocks.ravel().tolist()))
+    return found
+
+
 def ordered_blocks(
     weights: Floats, ends: Floats, ranges: Sequence[tuple[int, int]], together: int = 0
 ) -> Numbers:
@@ -277,3 +297,30 @@ def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numb
     least, most = (sum(one[side] for one in ranges[1:]) for side in (0, 1))
     for n in range(max(low, layers - most), min(high, layers - least) + 1):
         yield from ((n, *rest) for rest in _all_blocks(ranges[1:], layers - n))
+
+
+def neighbours(divided: DividedLayout, division: Division) -> Iterator[Division]:
+    """Divisions with one layer at another stage, at one beside it where stages are many, and those with
+    one more or less that runs forward again.
+    """
+    blocks, again = division.blocks, division.recomputed
+    few, count = [low for low, _ in blocks_at(divided)], len(blocks)
+    pairs = list(permutations(range(count), 2))
+    for source, target in pairs if len(pairs) <= MOVES // 4 else [p for p in pairs if abs(p[0] - p[1]) == 1]:
+        if blocks[source] > few[source]:
+            moved = np.array(blocks)
+            moved[[source, target]] += -1, 1
+            kept = np.minimum(again, moved)
+            if kept.any() or not divided.partial:
+                yield Division(tuple(moved.tolist()), tuple(kept.tolist()))
+        if again[source] and divided.partial:
+            other = np.array(again)
+            other[[source, target]] += -1, 1
+            if blocks[source] > few[source]:
+                yield Division(tuple(moved.tolist()), tuple(other.tolist()))
+            if other[target] <= blocks[target]:
+                yield Division(blocks, tuple(other.tolist()))
+    for q in range(count if divided.partial else 0):
+        for one in (again[q] - 1, again[q] + 1):
+            if 0 <= one <= blocks[q] and sum(again) - again[q] + one:
+                yield replace(division, recomputed=(*again[:q], one, *again[q + 1 :]))

@@ -169,14 +169,14 @@ class Paths:
         return event_graph(self.divided.frame)
 
     @cached_property
-    def _edges(self) -> Ints:
+    def edges(self) -> Ints:
         """The job at the end of every delay."""
         return np.repeat(np.arange(len(self.graph.jobs)), np.diff(self.graph.preceded))
 
     @cached_property
-    def _synchronising(self) -> Ints:
+    def synchronising(self) -> Ints:
         """Delays before the end of the last backward pass."""
-        return np.flatnonzero(self.graph.jobs.kind[self._edges] == JobKind.SYNC)
+        return np.flatnonzero(self.graph.jobs.kind[self.edges] == JobKind.SYNC)
 
     def seconds(self, point: Floats) -> Floats:
         """Seconds of every kind of job at every stage, (kinds, stages), at (stages, 1 + 2K) of 1, n and k."""
@@ -188,8 +188,8 @@ class Paths:
         graph, jobs = self.graph, self.graph.jobs
         duration = seconds[jobs.kind, jobs.stage]
         delay = graph.delay_s.copy()
-        late = self._synchronising
-        delay[late] = -np.einsum("sc,sc->s", self.planes.early, point)[jobs.stage[self._edges[late]]]
+        late = self.synchronising
+        delay[late] = -np.einsum("sc,sc->s", self.planes.early, point)[jobs.stage[self.edges[late]]]
         start, arrival, binding, _ = longest_path(
             jobs.first, duration, graph.preceded, graph.predecessor, delay
         )

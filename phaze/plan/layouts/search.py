@@ -1,8 +1,10 @@
 """The fastest plan among all layouts of a runtime, with a certificate of how far from the best it can be.
 
-Every layout that is legal and may fit has a bound of its time (`bounds`). The one with the least bound is
-looked at next: equal stages are simulated, a linear program raises its bound and finds other divisions
-(`division_search`). The search ends when no bound is below the best plan's time by more than the gap.
+Every layout that is legal and may fit has a bound of its time (`bounds`): first one that few slices are
+enough for; then, when a plan is known, that of its own slice, where the first one is below. The layout with
+the least bound is looked at next: equal stages are simulated, a linear program raises its bound and finds
+other divisions (`division_search`). The search ends when no bound is below the best plan's time by more than
+the gap.
 """
 
 from __future__ import annotations
@@ -14,21 +16,25 @@ from math import inf
 
 import numpy as np
 
+from phaze.base.arrays import Ints
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
-from phaze.plan.layouts.division_search import DivisionSearch, FoundDivision
+from phaze.plan.layouts.division_search import DivisionSearch, FlowKey, FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
+from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.runtimes.grid import LayoutGrid
+from phaze.plan.layouts.slices import distinct_rows
+from phaze.runtimes.grid import COLUMNS, LayoutGrid
+from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
 
 GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
-FIRST = 40
+FIRST = 30
 """Layouts that are looked at before all others, each the one with the least bound of its kind."""
-MOST_WORK = 500
-"""Linear programs that are solved at most, the gap says what is left."""
+MOST_WORK = 8000
+"""Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
 """Layouts whose divisions are searched at most; the gap says what is left."""
 
@@ -102,73 +108,127 @@ class LayoutSearch:
     bounds: LayoutBounds
     gap: float
     on_better: Callable[[PlannedLayout], None]
+    most_work: int
+    """Linear programs that are solved at most; the gap says what is left."""
     best_s: float = inf
+    _rest_s: float = inf
+    """Least bound of layouts that are not in the queue."""
+    _known: dict[int, _Contender] = field(default_factory=dict)
+    _whole: dict[int, int] = field(default_factory=dict)
+    """Of layouts whose layers keep all, those beside them in which any may run forward again."""
+    _flows: dict[FlowKey, Flow] = field(default_factory=dict)
     _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
     _open: list[_Contender] = field(default_factory=list)
     """Whose bound does not rise any further."""
     _looked_at: list[_Contender] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        for place in np.flatnonzero(self.bounds.fits).tolist():
-            self._queue.append((float(self.bounds.time_s[place]), place, _Contender(place, 0.0)))
-        heapq.heapify(self._queue)
-
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
-        self._begin()
+        self._guess("tp", "zero")
+        open_ = np.flatnonzero(self.bounds.fits & (self.bounds.time_s < self.enough_s))
+        self.bounds.sharpen(open_, bound_layouts(self.question, self.grid.take(open_)))
+        self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
+        self._fill(10 * wanted)
         while self._queue and self._queue[0][0] < self.enough_s:
-            if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= MOST_WORK:
+            if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= self.most_work:
                 break
-            bound_s, _, contender = heapq.heappop(self._queue)
+            contender = heapq.heappop(self._queue)[2]
             self._look_at(contender)
-            contender.bound_s = max(bound_s, contender.search.bound_s if contender.search else 0.0)
-            self._put_back(contender)
+            if contender.search is not None and contender.search.done:
+                self._open.append(contender)
+            else:
+                heapq.heappush(self._queue, (contender.bound_s, contender.place, contender))
         for _, _, contender in sorted(self._queue)[: 10 * wanted]:
             if len(self.planned) >= wanted:
                 break
-            if contender.search is None:
-                self._look_at(contender)
+            self._begun(contender)
 
     @property
     def enough_s(self) -> float:
         """Seconds that a bound need not exceed."""
         return self.best_s * (1 - self.gap)
 
-    def _begin(self) -> None:
-        """Look quickly at the layouts with the least bound of every kind, for a plan that is hard to beat."""
-        grid = self.grid
-        kinds = np.stack([grid.pp, grid.vp > 1, grid.tp, grid.zero > 1], axis=1)
-        order = np.argsort(self.bounds.time_s, kind="stable")
-        order = order[self.bounds.fits[order]]
-        _, first = np.unique(kinds[order], axis=0, return_index=True)
-        contenders = {contender.place: contender for _, _, contender in self._queue}
-        for place in order[np.sort(first)[:FIRST]].tolist():
-            if self.bounds.time_s[place] < self.enough_s:
-                self._look_at(contenders[place])
+    def _guess(self, *names: str) -> None:
+        """Simulate equal stages of layouts, each with the least bound of those that are alike in some fields,
+        for a plan that is hard to beat.
+        """
+        grid, order = self.grid, self._order
+        even = (self.question.task.model.layers + ENDS) % grid.stages == 0
+        kinds = np.stack([grid.pp, grid.vp > 1, *(getattr(grid, name) for name in names)], axis=1)[order]
+        for own in (even[order], ~even[order]):
+            first = distinct_rows(kinds[own].astype(np.int64))[1]
+            for place in order[own][np.sort(first)[:FIRST]].tolist():
+                if self.bounds.time_s[place] >= self.enough_s:
+                    break
+                self._begun(self._contender(place))
 
-    def _look_at(self, contender: _Contender) -> None:
-        """Raise the bound of a layout: first quickly, then by parts of blocks, at last by whole ones."""
+    def _fill(self, more: int) -> None:
+        """Put layouts into the queue: those that may be faster than the best plan, and some more."""
+        order = self._order
+        times = self.bounds.time_s[order]
+        count = int(np.searchsorted(times, self.enough_s)) + more
+        for place in order[:count].tolist():
+            contender = self._contender(place)
+            contender.bound_s = float(self.bounds.time_s[place])
+            self._queue.append((contender.bound_s, place, contender))
+        self._rest_s = float(times[count]) if count < len(order) else inf
+        others = [name for name in COLUMNS if name != "recompute"]
+        rows = zip(*(getattr(self.grid, name)[order[:count]].tolist() for name in others), strict=True)
+        words = [self.grid.recomputes[word] for word in self.grid.recompute[order[:count]].tolist()]
+        each = list(zip(order[:count].tolist(), rows, words, strict=True))
+        whole = {row: place for place, row, word in each if word == "full"}
+        self._whole = {place: whole[row] for place, row, word in each if word == "none" and row in whole}
+
+    @property
+    def _order(self) -> Ints:
+        """Layouts that may fit, those with the least bound first."""
+        places = np.flatnonzero(self.bounds.fits)
+        found: Ints = places[np.argsort(self.bounds.time_s[places], kind="stable")]
+        return found
+
+    def _contender(self, place: int) -> _Contender:
+        return self._known.setdefault(place, _Contender(place, 0.0))
+
+    def _begun(self, contender: _Contender) -> DivisionSearch:
+        """Search for divisions of a contender, with a first one."""
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
-            contender.search = DivisionSearch(divided, self.question.limit_bytes, self.best_s)
-            contender.search.quickly()
+            limit_bytes = self.question.limit_bytes
+            contender.search = DivisionSearch(divided, limit_bytes, self.best_s, flows=self._flows)
             self._looked_at.append(contender)
-        elif not contender.search.relaxed:
-            contender.search.relax(self.enough_s)
-        else:
-            contender.search.finish(self.enough_s)
-        self._note(contender)
+            contender.search.guess()
+            self._note(contender.search)
+        return contender.search
 
-    def _put_back(self, contender: _Contender) -> None:
-        if contender.search is not None and contender.search.done:
-            self._open.append(contender)
-        else:
-            heapq.heappush(self._queue, (contender.bound_s, contender.place, contender))
+    def _look_at(self, contender: _Contender) -> None:
+        """Raise the bound of a layout: first by parts of blocks, at last by whole ones."""
+        search, other = self._begun(contender), self._recomputed(contender.place)
+        if not search.done:
+            if other is not None:
+                self._raise(other)
+                search.follow(self._begun(other), self.enough_s)
+            else:
+                self._raise(contender)
+            self._note(search)
+        contender.bound_s = max(contender.bound_s, search.bound_s)
 
-    def _note(self, contender: _Contender) -> None:
-        search = contender.search
-        if search is not None and search.found is not None and search.found.time_s < self.best_s:
+    def _raise(self, contender: _Contender) -> None:
+        """Take one more step with the bound of a layout, unless it is high enough."""
+        search = self._begun(contender)
+        if search.bound_s < self.enough_s and not search.done:
+            (search.finish if search.relaxed else search.relax)(self.enough_s)
+            self._note(search)
+
+    def _recomputed(self, place: int) -> _Contender | None:
+        """Contender that differs in nothing but in layers that may run forward again: any number, or none, so
+        that its bound is one of the layout, too.
+        """
+        other = self._whole.get(place)
+        return None if other is None else self._contender(other)
+
+    def _note(self, search: DivisionSearch) -> None:
+        if search.found is not None and search.found.time_s < self.best_s:
             self.best_s = search.found.time_s
             self.on_better(PlannedLayout(search.divided, search.found))
 
@@ -192,7 +252,7 @@ class LayoutSearch:
     def bound_s(self) -> float:
         """Seconds that no layout goes below."""
         waiting = self._queue[0][0] if self._queue else inf
-        return min(self.best_s, waiting, *(one.bound_s for one in self._open), inf)
+        return min(self.best_s, waiting, self._rest_s, *(one.bound_s for one in self._open))
 
     @property
     def divisions(self) -> int:
@@ -216,13 +276,14 @@ def plan_layouts(
     gap: float = GAP,
     wanted: int = 10,
     on_better: Callable[[PlannedLayout], None] = lambda _: None,
+    most_work: int = MOST_WORK,
 ) -> LayoutPlans:
     """The fastest plan of a question with what is fixed, `wanted` plans in all, and the certificate."""
     every = legal_space(question.runtime, question.task, fixed)
     again = question.again(every.grid)
     grid = every.grid.take(~again)
-    bounds = bound_layouts(question, grid)
-    search = LayoutSearch(question, grid, bounds, gap, on_better)
+    bounds = bound_layouts(question, grid, exact=False)
+    search = LayoutSearch(question, grid, bounds, gap, on_better, most_work)
     search.run(wanted)
     plans = tuple(search.planned[:wanted])
     bound_s, unfit = search.bound_s, bounds.lacking_bytes > 0

@@ -1,6 +1,8 @@
 """What a slice of a layout takes: its layers by kind under all that may run forward again, and its ends.
 
-Slices depend on few fields of a layout, so that all layouts share them.
+Slices depend on few fields of a layout, so that all layouts share them. Slices that differ in the microbatch
+alone have a common bound, as a microbatch that is k times as large takes at most k times as long: products
+fill their waves no worse, and what starts a kernel or a message is there once. It keeps k times the bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from phaze.runtimes.grid import LayoutGrid
 
 FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
 """Fields of a layout that its slices depend on."""
+
+MOST_TABLED = 16
+"""Size of a table of numbers over how many there are, beyond which sorting them is faster."""
 
 
 class LayerFigures(NamedTuple):
@@ -47,6 +52,7 @@ class EndFigures(NamedTuple):
     first_s: Floats
     first_forward_s: Floats
     last_s: Floats
+    last_forward_s: Floats
     first_bytes: Floats
     last_bytes: Floats
     first_parameters: Floats
@@ -91,10 +97,16 @@ class Slices:
     """Seconds for which collectives of both passes of a layer are on links, (S, K, 2, levels)."""
     where: Ints
     """Slice of every layout, (N,)."""
+    share: Floats
+    """Microbatch of every layout over that of its slice, (N,)."""
 
     @classmethod
-    def of(cls, question: PlanQuestion, grid: LayoutGrid) -> Self:
-        """Slices of a grid, costed together."""
+    def of(cls, question: PlanQuestion, grid: LayoutGrid, *, exact: bool = True) -> Self:
+        """Slices of a grid, costed together; bounds of them where not exact, with one microbatch that is a
+        multiple of all others.
+        """
+        microbatch = grid.microbatch if exact else np.full(len(grid), np.lcm.reduce(grid.microbatch))
+        grid, share = replace(grid, microbatch=microbatch), grid.microbatch / microbatch
         _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in FIELDS], axis=1))
         layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
         for first in {layout.tp: layout for layout in layouts}.values():
@@ -112,7 +124,25 @@ class Slices:
         ])  # fmt: skip
         ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
         links = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])
-        return cls(order, layers, ends, work, links, where)
+        return cls(order, layers, ends, work, links, where, share)
+
+    def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
+        """Figures of the layers of layouts at places of the grid, with these words (N,), (N, K) each."""
+        found = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
+        share = self.share[which][:, None]
+        scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:5]}
+        return found._replace(**scaled)
+
+    def ends_of(self, which: Ints) -> EndFigures:
+        """Figures of the ends of layouts at places of the grid, (N,) each."""
+        found = EndFigures(*self.ends[self.where[which]].T)
+        scaled = {name: self.share[which] * getattr(found, name) for name in EndFigures._fields[:6]}
+        return found._replace(**scaled)
+
+    def links_of(self, which: Ints) -> Floats:
+        """Seconds for which collectives are on links, (N, K, 2, levels)."""
+        found: Floats = self.share[which][:, None, None, None] * self.links[self.where[which]]
+        return found
 
     def dominated(self, grid: LayoutGrid) -> Bools:
         """Layouts beside which another word of the grid takes no longer and keeps no more of any layer, (N,).
@@ -156,6 +186,7 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
         float((first.forward_s + first.backward_s).sum()),
         float(first.forward_s.sum()),
         float((last.forward_s + last.backward_s).sum()),
+        float(last.forward_s.sum()),
         first.kept_bytes("none")[0],
         last.kept_bytes("none")[0],
         float(first.layer.trained),
@@ -167,11 +198,23 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Rows that differ, the place of the first of each, and which of them every row is, (N, C) whole numbers
-    >= 0; as `np.unique`, but many times as fast, by one number for each row.
+    >= 0; as `np.unique`, but many times as fast, as numbers are looked up in tables.
     """
-    number = np.zeros(len(rows), np.int64)
+    where = np.zeros(len(rows), np.int64)
     for column in rows.T:
-        values, place = np.unique(column, return_inverse=True)
-        number = number * len(values) + place
-    _, first, where = np.unique(number, return_index=True, return_inverse=True)
+        values, place = _numbered(column)
+        _, where = _numbered(where * len(values) + place)
+    first = np.empty(int(where.max(initial=-1)) + 1, np.int64)
+    first[where[::-1]] = np.arange(len(rows))[::-1]
     return rows[first], first, where
+
+
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
+    """Values that differ, in order, and the place of each among them."""
+    most = int(values.max(initial=0))
+    if most > MOST_TABLED * max(len(values), 1):
+        found, place = np.unique(values, return_inverse=True)
+        return found, place
+    there = np.zeros(most + 1, np.bool_)
+    there[values] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[values]

@@ -23,6 +23,8 @@ MORE = 1.1
 BATCHES = 2
 COMPARED = 5
 """Plans of which the fastest is looked for under other assumptions."""
+MOST_WORK = 100
+"""Linear programs that are solved where a plan is looked for again: it is no proof."""
 WIDTHS = ("tp", "cp", "pp", "dp")
 """Fields that a plan keeps where it is planned again."""
 
@@ -70,7 +72,7 @@ def _more_memory(plan: PricedLayout) -> WhatIf:
     device = device_of(question.machine)
     larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
     fixed = {name: getattr(layout, name) for name in WIDTHS}
-    found = plan_layouts(replace(question, machine=larger), fixed, wanted=1).plans
+    found = plan_layouts(replace(question, machine=larger), fixed, wanted=1, most_work=MOST_WORK).plans
     time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
     return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
 

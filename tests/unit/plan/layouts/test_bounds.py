@@ -12,8 +12,10 @@ import pytest
 from phaze.base.arrays import Ints
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import bound_layouts, held_by_rank, held_of_chunks
+from phaze.plan.layouts.capacity import CLOSE
 from phaze.plan.layouts.divisions import blocks_at, even_blocks
 from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.slices import Slices
 from phaze.runtimes.space import legal_space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
@@ -68,6 +70,29 @@ def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
     question = replace(DEEP, hbm_gib=1.0).question("megatron")
     layouts = [(Layout(tp=8, pp=1, zero=0), "1f1b"), (Layout(tp=4, dp=2, zero=0), "1f1b")]
     grid = question.runtime.grid(question.task.model, layouts)
-    lacking = bound_layouts(question, grid).lacking_bytes
+    each = [bound_layouts(question, grid.take(np.array([place]))).lacking_bytes[0] for place in (0, 1)]
+    lacking = np.array(each)
     assert (lacking > 0).all()
+    assert bound_layouts(question, grid).lacking_bytes.min() == lacking.min()
     assert lacking[1] > 1.9 * lacking[0]
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "qwen3-30b-a3b"])
+def test_bounds_of_one_microbatch_for_all_are_below_those_of_each(name: str) -> None:
+    """A microbatch that is k times as large takes at most k times as long, and keeps k times the bytes."""
+    case = replace(DEEP, model=name, layers=4, hbm_gib=1000.0)
+    question = case.question("megatron")
+    every = legal_space(question.runtime, question.task).grid
+    grid = every.take(np.flatnonzero(~question.again(every))[::7])
+    which = np.arange(len(grid))
+    common, own = (Slices.of(question, grid, exact=exact) for exact in (False, True))
+    for shared, each in zip(
+        (*common.layers_of(which, grid.recompute), *common.ends_of(which), common.links_of(which)),
+        (*own.layers_of(which, grid.recompute), *own.ends_of(which), own.links_of(which)),
+        strict=True,
+    ):
+        assert (shared <= each * (1 + 1e-9)).all()
+    few, many = (bound_layouts(question, grid, exact=exact) for exact in (False, True))
+    kept = ~many.dominated
+    assert (few.time_s[kept] <= many.time_s[kept] * (1 + CLOSE)).all()
+    assert (few.lacking_bytes[kept] <= many.lacking_bytes[kept]).all()

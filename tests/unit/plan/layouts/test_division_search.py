@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -25,21 +26,28 @@ EVERY = 31
 """Of the pipelined layouts so many are left out between two."""
 ROUNDING = 1e-6
 RUNTIMES = ("megatron", "torchtitan")
-MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.02, 0.1, 0.035
-"""How much slower the division found may be, and how far below the best one the bound, on average:
-3 % among the schedules of Megatron-LM, a little more with those that split gradients."""
+MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.01, 0.05, 0.03
+"""How much slower the division found may be, and how far below the best one the bound, on average."""
 
 
-def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedDivision, ...]]]:
-    """Return searches that went as far as they go for some layouts, with all of their divisions."""
+def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedDivision, ...], float]]:
+    """Return searches that went as far as they go for some layouts, with all of their divisions, and the best
+    time of these and of those without recomputation, as the bound is one of both.
+    """
     found = []
     pipelines = [one for one in legal_layouts(question) if one[0].pp in (2, 4) and one[0].microbatch < 4]
     for layout, schedule in pipelines[::EVERY]:
         search = DivisionSearch(question.divided(layout, schedule), question.limit_bytes)
-        search.quickly()
+        search.guess()
         search.relax(inf)
         search.finish(inf)
-        found.append((search, tuple(priced_divisions(question, layout, schedule))))
+        every = tuple(priced_divisions(question, layout, schedule))
+        plain = (
+            priced_divisions(question, replace(layout, recompute="none"), schedule)
+            if search.divided.partial
+            else ()
+        )
+        found.append((search, every, fastest_s((*every, *plain))))
     return found
 
 
@@ -49,16 +57,16 @@ def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
 ) -> None:
     monkeypatch.setattr(division_search, "FEW", 0)
     losses, reaches = [], []
-    for search, every in searched(CASE.question(runtime)):
+    for search, every, bounded_s in searched(CASE.question(runtime)):
         best_s = fastest_s(every)
-        assert search.bound_s <= best_s * (1 + ROUNDING)
+        assert search.bound_s <= bounded_s * (1 + ROUNDING)
         assert (search.found is None) == (best_s == inf)
         if search.found is not None:
             own = {(one.blocks, one.recomputed): one.time_s for one in every}
             found = search.found.division
             assert own[found.blocks, found.recomputed] == search.found.time_s
             losses.append(search.found.time_s / best_s - 1)
-            reaches.append(search.bound_s / best_s)
+            reaches.append(search.bound_s / bounded_s)
     assert len(losses) > 10
     assert np.mean(losses) < MEAN_LOSS
     assert max(losses) < WORST_LOSS

@@ -1,0 +1,169 @@
+"""Flows along the events of a step that prove how long it takes at least, however layers are divided.
+
+Every path through the events of a step takes a time that is linear in the layers of stages (`planes`), and
+so does a mean of paths: a flow of one unit along what events wait for. A linear program over the layers and
+the end of every event has the flow that bounds all divisions best as its dual solution. That flow is good
+for other layouts with the same events, too, whatever these take there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit
+from phaze.plan.layouts.planes import Paths
+from phaze.solver.linear import LinearProgram
+
+
+class Flow(NamedTuple):
+    """One unit from the first events of a step to its end."""
+
+    jobs: Floats
+    """Through every job, (N,)."""
+    waits: Floats
+    """Along every predecessor of a job, in the order of an event graph, (E,)."""
+    point: Floats
+    """Layers by stage where it is the longest way, those of all kinds and those that run forward again."""
+
+
+@dataclass(frozen=True, eq=False)
+class EventFlows:
+    """Flows along the events of a layout."""
+
+    paths: Paths
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal for layouts with the same events."""
+        graph = self.paths.graph
+        jobs = graph.jobs
+        parts = (jobs.kind, jobs.stage, jobs.first, graph.preceded, graph.predecessor)
+        return sha256(b"".join(np.asarray(part, np.int32).tobytes() for part in parts)).digest()
+
+    def best(self, program: LinearProgram, variables: int) -> Flow | None:
+        """Flow that bounds all divisions best; None where no point keeps the constraints.
+
+        The program has so many variables, n and k of all stages first and the seconds of a step last, and one
+        for every job behind.
+        """
+        graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
+        takes = planes.seconds[jobs.kind, jobs.stage]
+        none = np.full(len(jobs), -1)
+        follows = np.ones(len(jobs), np.bool_)
+        follows[jobs.first[:-1]] = False
+        own = np.flatnonzero(follows)
+        late = self.paths.synchronising
+        of_wait, delay = takes[self.paths.edges], graph.delay_s.copy()
+        of_wait[late] -= planes.early[jobs.stage[self.paths.edges[late]]]
+        delay[late] = 0.0
+        begin = np.flatnonzero(~follows)
+        job = np.concatenate([own, self.paths.edges, begin])
+        before = np.concatenate([own - 1, graph.predecessor, none[begin]])
+        seconds = np.concatenate([takes[own], of_wait, takes[begin]])
+        apart = np.concatenate([np.zeros(len(own)), delay, np.zeros(len(begin))]) + seconds[:, 0]
+        first = program.add(self._rows(variables, job, before, seconds), apart)
+        last = jobs.first[1:] - 1
+        at_end = program.add(self._ends(variables, last), np.zeros(len(last)))
+        answer = program.solve_inside()
+        if answer is None:
+            return None
+        point, prices = answer
+        prices = np.maximum(prices, 0.0)
+        through, leaving = np.zeros(len(jobs)), np.zeros(len(jobs))
+        through[own] = prices[first : first + len(own)]
+        along = prices[first + len(own) : first + len(own) + len(self.paths.edges)]
+        leaving[last] = prices[at_end : at_end + len(last)]
+        leaving /= leaving.sum()
+        flow = unit_flow(jobs.first, graph.preceded, graph.predecessor, through, along, leaving)
+        layers = 2 * planes.early.shape[0] * (planes.early.shape[1] // 2)
+        return Flow(*flow, point[:layers])
+
+    def _ends(self, variables: int, last: Ints) -> csr_array:
+        """Rows that let a step end no earlier than the last jobs, (R, variables + N)."""
+        columns = variables + np.stack([np.full(len(last), -1), last], axis=1)
+        values, starts = np.tile([1.0, -1.0], len(last)), 2 * np.arange(len(last) + 1)
+        shape = len(last), variables + len(self.paths.graph.jobs)
+        return csr_array((values, columns.ravel(), starts), shape=shape)
+
+    def _rows(self, variables: int, job: Ints, before: Ints, seconds: Floats) -> csr_array:
+        """Rows that let a job end by its seconds after another, (R, variables + N): it depends on n and k of
+        its stage, (R, 1 + 2K); -1 stands for the begin of the step.
+        """
+        jobs, planes = self.paths.graph.jobs, self.paths.planes
+        kinds = (seconds.shape[1] - 1) // 2
+        stage = jobs.stage[job][:, None]
+        places = stage * kinds + np.arange(kinds)
+        columns = [places, places + planes.early.shape[0] * kinds, variables + job[:, None]]
+        values = [-seconds[:, 1:], np.ones((len(job), 1)), -(before >= 0)[:, None].astype(float)]
+        columns.append(variables + np.maximum(before, 0)[:, None])
+        row = np.hstack(columns)
+        starts = np.arange(len(job) + 1) * row.shape[1]
+        shape = len(job), variables + len(jobs)
+        found = csr_array((np.hstack(values).ravel(), row.ravel(), starts), shape=shape)
+        found.sum_duplicates()
+        found.eliminate_zeros()
+        return found
+
+    def cut(self, flow: Flow) -> Floats:
+        """Coefficients (stages, 1 + 2K) of 1, n and k: their sum is what a step takes at least."""
+        graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
+        of_kind = np.zeros(planes.seconds.shape[:2])
+        np.add.at(of_kind, (jobs.kind, jobs.stage), flow.jobs)
+        found: Floats = np.einsum("ks,ksc->sc", of_kind, planes.seconds)
+        late, stage = self.paths.synchronising, jobs.stage[self.paths.edges]
+        delayed = flow.waits * graph.delay_s
+        delayed[late] = 0.0
+        np.add.at(found[:, 0], stage, delayed)
+        np.subtract.at(found, stage[late], flow.waits[late, None] * planes.early[stage[late]])
+        return found
+
+
+@njit
+def unit_flow(
+    first: Ints, preceded: Ints, predecessor: Ints, own: Floats, waits: Floats, leaving: Floats
+) -> tuple[Floats, Floats]:
+    """Flow through jobs (N,) and along what they wait for (E,), which leaves them as told and is shared out
+    like `own`, from the job before on a resource (N,), and `waits` (E,), backwards.
+    """
+    order, flow, along = in_order(first, preceded, predecessor), leaving.copy(), np.zeros(len(predecessor))
+    begins = np.zeros(len(own), np.bool_)
+    begins[first[:-1]] = True
+    for place in range(len(order) - 1, -1, -1):
+        i = order[place]
+        total = 0.0 if begins[i] else own[i]
+        for e in range(preceded[i], preceded[i + 1]):
+            total += waits[e]
+        if flow[i] == 0 or total <= 0:
+            continue
+        if not begins[i]:
+            flow[i - 1] += flow[i] * own[i] / total
+        for e in range(preceded[i], preceded[i + 1]):
+            along[e] = flow[i] * waits[e] / total
+            flow[predecessor[e]] += along[e]
+    return flow, along
+
+
+@njit
+def in_order(first: Ints, preceded: Ints, predecessor: Ints) -> Ints:
+    """Jobs in an order in which each is behind all that it waits for, (N,)."""
+    done, order = np.zeros(first[-1], np.bool_), np.empty(first[-1], np.int64)
+    position, count, known = first[:-1].copy(), 0, -1
+    while known < count:
+        known = count
+        for resource in range(len(first) - 1):
+            while position[resource] < first[resource + 1]:
+                i, ready = position[resource], True
+                for e in range(preceded[i], preceded[i + 1]):
+                    ready = ready and done[predecessor[e]]
+                if not ready:
+                    break
+                done[i], order[count] = True, i
+                count, position[resource] = count + 1, i + 1
+    return order[:count]

@@ -1,0 +1,72 @@
+"""Flows along the events of a step, as bounds of all divisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from phaze.layout import Layout
+from phaze.plan.layouts.division_program import DivisionProgram
+from phaze.plan.layouts.divisions import DividedLayout, all_divisions
+from phaze.plan.layouts.event_program import EventFlows, Flow
+from phaze.plan.layouts.planes import Paths, planes_of
+from tests.unit.plan.layouts.exhaustive import SmallCase
+
+CASE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=80.0)
+LAYOUTS = [
+    (Layout(pp=4, vp=2, dp=2), "interleaved"),
+    (Layout(pp=4, dp=2, zero=1), "1f1b"),
+    (Layout(pp=2, vp=2, tp=2, dp=2, recompute="full"), "interleaved"),
+]
+ROUNDING = 1e-9
+
+
+def flows_of(divided: DividedLayout) -> tuple[EventFlows, Flow]:
+    """Return the best flow of a layout."""
+    events = EventFlows(Paths(divided, planes_of(divided, divided.layers)))
+    program = DivisionProgram(events.paths, 2.0**50, divided.layers)
+    found = events.best(program.constrained(len(events.paths.graph.jobs)), program.variables)
+    assert found is not None
+    return events, found
+
+
+@pytest.mark.parametrize(("layout", "schedule"), LAYOUTS)
+def test_no_division_is_faster_than_a_flow_says_and_somewhere_between_none_is_slower(
+    layout: Layout, schedule: str
+) -> None:
+    divided = CASE.question("megatron").divided(layout, schedule)
+    events, flow = flows_of(divided)
+    cut = events.cut(flow)
+    for division in all_divisions(divided):
+        point = np.stack([np.ones(divided.count), division.blocks, division.recomputed], axis=1)
+        assert (cut * point).sum() <= divided.timeline(division).time_s * (1 + ROUNDING)
+    n, k = flow.point.reshape(2, -1)
+    there = np.stack([np.ones(divided.count), n, k], axis=1)
+    longest = events.paths.timeline(events.paths.seconds(there), there)
+    assert (cut * there).sum() == pytest.approx(longest.time_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(("layout", "schedule"), LAYOUTS)
+def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
+    layout: Layout, schedule: str
+) -> None:
+    question = CASE.question("megatron")
+    events, flow = flows_of(question.divided(layout, schedule))
+    graph, jobs = events.paths.graph, events.paths.graph.jobs
+    assert (flow.jobs >= 0).all()
+    assert flow.jobs.max() <= 1 + ROUNDING
+    into = np.add.reduceat(np.append(flow.waits, 0.0), graph.preceded[:-1]) * (np.diff(graph.preceded) > 0)
+    assert (into <= flow.jobs + ROUNDING).all()
+    assert flow.jobs[jobs.first[1:] - 1].sum() >= 1 - ROUNDING
+    slices = replace(layout, tp=layout.dp * layout.tp, dp=1, zero=0)
+    if layout.zero == 0:
+        slices = replace(slices, microbatch=layout.dp)  # as many microbatches
+        other = question.divided(slices, schedule)
+        beside = EventFlows(Paths(other, planes_of(other, other.layers)))
+        if beside.key == events.key:
+            cut = beside.cut(flow)
+            for division in all_divisions(other):
+                point = np.stack([np.ones(other.count), division.blocks, division.recomputed], axis=1)
+                assert (cut * point).sum() <= other.timeline(division).time_s * (1 + ROUNDING)
