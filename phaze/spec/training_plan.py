@@ -46,6 +46,10 @@ def _offload(text: str) -> Offload:
         raise ValueError(str(error)) from error
 
 
+TIE = 1e-3
+"""Share of a step by which plans are as fast as each other: the simpler one is ahead."""
+
+
 class AskedPlan(Noun):
     """What was asked: a model and a batch on devices of a system, trained by a runtime."""
 

@@ -28,6 +28,7 @@ from phaze.plan.layouts.slices import distinct_rows
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
+from phaze.spec.training_plan import TIE
 
 GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
@@ -55,6 +56,13 @@ class PlannedLayout:
     def schedule(self) -> str:
         """Name of the schedule."""
         return self.divided.schedule
+
+    @property
+    def kinds(self) -> int:
+        """Kinds of parallelism beside data parallelism, and recomputation."""
+        layout = self.layout
+        widths = (layout.tp, layout.cp, layout.ep, layout.etp, layout.pp, layout.vp)
+        return sum(width > 1 for width in widths) + (layout.recompute != "none")
 
 
 @dataclass(frozen=True)
@@ -234,7 +242,7 @@ class LayoutSearch:
 
     @property
     def planned(self) -> list[PlannedLayout]:
-        """Layouts that were simulated and fit, the fastest first.
+        """Layouts that were simulated and fit, the fastest first; the simplest of those that take as long.
 
         Of those that differ in what runs forward again alone, the fastest.
         """
@@ -246,7 +254,13 @@ class LayoutSearch:
         ranked: dict[tuple[Layout, str], PlannedLayout] = {}
         for one in sorted(found, key=lambda one: one.found.time_s):
             ranked.setdefault((replace(one.layout, recompute="none"), one.schedule), one)
-        return list(ranked.values())
+        found, alike = list(ranked.values()), []
+        while found:
+            longest_s = found[0].found.time_s * (1 + TIE)
+            same = [one for one in found if one.found.time_s <= longest_s]
+            alike += sorted(same, key=lambda one: (one.kinds, one.found.time_s))
+            found = found[len(same) :]
+        return alike
 
     @property
     def bound_s(self) -> float:

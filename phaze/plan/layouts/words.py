@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 
 from phaze.spec.training_plan import (
+    TIE,
     ChosenLayout,
     Explained,
     PlanCertificate,
@@ -176,7 +177,11 @@ def _why(plan: TrainingPlan) -> Iterator[str]:
         return
     other = plan.alternatives[1]
     share = other.time_s / plan.time_s - 1
-    yield (f"the second ({_differences(plan, other)}) takes {share:.2%} longer: {_parts(plan.next_longer_s)}")
+    if abs(share) < TIE:
+        yield f"the second ({_differences(plan, other)}) takes as long; the simpler one is ahead"
+    else:
+        parts = _parts(plan.next_longer_s)
+        yield f"the second ({_differences(plan, other)}) takes {share:.2%} longer: {parts}"
 
 
 def _differences(one: RankedPlan, other: RankedPlan) -> str:
