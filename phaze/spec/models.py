@@ -58,7 +58,7 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
             f"{source}: torch: names code, which a spec must not run; "
             f"`python -m phaze trace {source} --run-code` runs it and writes the graph of its operators"
         )
-    if "lora" in fields:
+    if fields.get("lora") is not None:
         raise PhazeError(f"{source}: lora: is no property of a model; give --lora, or a column of runs")
     kind = fields.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in KINDS:

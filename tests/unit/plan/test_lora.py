@@ -95,6 +95,7 @@ def test_adapters_are_a_setting_of_training_and_beside_no_experts() -> None:
     spec = MODEL.model_dump(exclude_none=True)
     with pytest.raises(PhazeError, match="lora: is no property of a model"):
         parse_model({**spec, "lora": RANK}, "mine.yaml")
+    assert parse_model({**spec, "lora": None}, "a study's own") == MODEL
     experts = load_transformer("mixtral-8x7b", "test").model_dump(exclude_none=True)
     with pytest.raises(PhazeError, match="lora 16 must not be given for a model with experts"):
         type(MODEL).parse({**experts, "lora": RANK}, "mixtral")
