@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
-BF16 = "bf16"
 SEQUENCE = 8192
 """Tokens of a sample in most published pre-training; a model's longest is for later phases."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
@@ -35,6 +34,17 @@ class RuntimeOption(StrEnum):
 
     MEGATRON = "megatron"
     TORCHTITAN = "torchtitan"
+
+
+class PrecisionOption(StrEnum):
+    """Numbers that products multiply: half precision, or eight or four bits as Megatron-Core's recipes."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    FP8_CS = "fp8-cs"
+    FP8_BLOCK = "fp8-block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
 
 
 def plan(
@@ -60,7 +70,9 @@ def plan(
         int | None,
         typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
     ] = None,
-    precision: Annotated[str, typer.Option(help="Precision of products: bf16.")] = BF16,
+    precision: Annotated[
+        PrecisionOption, typer.Option(help="Of products of blocks' weights.")
+    ] = PrecisionOption.BF16,
     lora: Annotated[
         int | None,
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
@@ -108,10 +120,8 @@ def plan(
     named, number = _cluster(gpus, system, devices)
     refuse_outputs(out, reads=(model, named, stack))
     run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
-    if precision != BF16:
-        raise PhazeError(f"plan: --precision: must be {BF16}, others are not priced yet, got {precision}")
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
-    asked = _questions((model, named, stack), number, sequence, global_batch, runtime, fixed, lora)
+    asked = _questions((model, named, stack), number, sequence, global_batch, runtime, fixed, lora, precision)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
@@ -210,6 +220,7 @@ def _questions(
     runtime: RuntimeOption,
     fixed: Mapping[str, int | str],
     lora: int | None,
+    precision: PrecisionOption,
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.models import load_transformer
@@ -232,6 +243,7 @@ def _questions(
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
         "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": runtime.value,
+        "precision": precision.value,
         "fixed": dict(fixed), "global_batch": global_batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]

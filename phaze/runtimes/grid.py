@@ -9,7 +9,7 @@ from typing import Self, cast
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import CpKind, Layout, Offload, Recompute, Zero
+from phaze.layout import Compute, CpKind, Layout, Offload, Recompute, Zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,8 @@ class LayoutGrid:
     recomputes: tuple[Recompute, ...]
     cp_kinds: tuple[CpKind, ...]
     offload: Offload = "none"
+    """Of all layouts alike."""
+    compute: Compute = "bf16"
     """Of all layouts alike."""
 
     def __len__(self) -> int:
@@ -94,6 +96,7 @@ class LayoutGrid:
             recompute=self.recomputes[self.recompute[place]],
             cp_kind=self.cp_kinds[self.cp_kind[place]],
             offload=self.offload,
+            compute=self.compute,
         )
 
     @classmethod
@@ -104,7 +107,7 @@ class LayoutGrid:
         recomputes: tuple[Recompute, ...],
         cp_kinds: tuple[CpKind, ...],
     ) -> Self:
-        """Grid of layouts, each with its schedule, that offload alike."""
+        """Grid of layouts, each with its schedule, that offload and multiply alike."""
         each = [layout for layout, _ in layouts]
         whole = ("tp", "cp", "ep", "etp", "pp", "vp", "dp", "microbatch", "zero")
         return cls(
@@ -117,10 +120,13 @@ class LayoutGrid:
             recomputes=recomputes,
             cp_kinds=cp_kinds,
             offload=each[0].offload,
+            compute=each[0].compute,
         )
 
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
 """Fields of a grid that are places in another field's words."""
-COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in (*WORDS.values(), "offload"))
+ALIKE = ("offload", "compute")
+"""Fields of a grid that all its layouts share."""
+COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in (*WORDS.values(), *ALIKE))
 """Fields of a grid that are arrays."""

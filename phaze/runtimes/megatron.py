@@ -17,6 +17,7 @@ from phaze.runtimes.rules import (
     EXPERTS,
     FEED_FORWARD,
     HEADS,
+    LOW_PRECISION,
     PIPELINE,
     SCANS,
     SEQUENCE_PARALLEL,
@@ -132,6 +133,7 @@ MEGATRON = Runtime(
         ),
         BATCH,
         STAGES,
+        LOW_PRECISION,
         Rule(
             "context heads",
             "key-value heads {kv_heads} of a slice of tp {tp} must be a multiple of the ranks that exchange "

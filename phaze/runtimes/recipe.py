@@ -52,7 +52,8 @@ class Recipe:
     @property
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
-        return TrainingTask(self.model, self.sequence, self.global_batch, self.layout.devices)
+        sizes = self.sequence, self.global_batch, self.layout.devices
+        return TrainingTask(self.model, *sizes, compute=self.layout.compute)
 
     def check(self, runtime: Runtime) -> None:
         """Raise PhazeError for what a runtime cannot run, and for stages that do not hold the model."""

@@ -11,10 +11,12 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.layout import (
+    COMPUTES,
     LEVELS,
     MODULES,
     RECOMPUTES,
     WIDTHS,
+    Compute,
     CpKind,
     Layout,
     Module,
@@ -48,11 +50,14 @@ class TrainingTask:
     devices: int
     overlap: Overlap = ()
     """Communication that the software stack hides behind computing."""
+    compute: Compute = "bf16"
+    """Numbers that products of blocks' weights multiply."""
 
     @classmethod
     def of(cls, asked: AskedPlan, overlap: Overlap = ()) -> Self:
         """Training that a question is about."""
-        return cls(asked.model, asked.sequence, asked.global_batch, asked.devices, overlap)
+        sizes = asked.sequence, asked.global_batch, asked.devices
+        return cls(asked.model, *sizes, overlap, asked.precision)
 
     @property
     def experts(self) -> int:
@@ -92,6 +97,8 @@ class Runtime:
     slices_experts: bool = False
     """Whether an expert can be cut into tensor-parallel slices (etp)."""
 
+    computes: tuple[Compute, ...] = COMPUTES
+    """Numbers that products of blocks' weights may multiply."""
     modules: tuple[Module, ...] = ()
     """Parts of layers that can run forward again alone, those first that free most bytes for a second."""
 
@@ -109,6 +116,14 @@ class Runtime:
         if found != "none" and not self.offloads:
             raise PhazeError(f"{self.name}: offload must be none, got {found}")
         return found
+
+    def compute_of(self, compute: Compute) -> Compute:
+        """Numbers that products multiply; PhazeError where the runtime has no such word."""
+        if compute not in self.computes:
+            raise PhazeError(
+                f"{self.name}: precision must be one of {', '.join(self.computes)}, got {compute}"
+            )
+        return compute
 
     def exchanges(self, kind: str) -> tuple[CpKind, ...]:
         """Exchanges of context-parallel ranks that it has, with one of two levels if that is asked for."""
@@ -149,6 +164,7 @@ class Runtime:
             "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
             "etp": (layout.etp, (1, *([layout.etp] if self.slices_experts else []))),
+            "compute": (layout.compute, self.computes),
             "offload": (layout.offload, ("none", *([layout.offload] if self.offloads else []))),
         }
         for name, (value, words) in allowed.items():
@@ -184,6 +200,10 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "chunks": SCHEDULES[schedule].allowed_chunks,
         "recompute": layout.recompute,
         "offload": layout.offload,
+        "compute": layout.compute,
+        "aligned_rows": MULTIPLES[layout.compute][0],
+        "aligned_width": MULTIPLES[layout.compute][1],
+        "rows": layout.microbatch * (task.sequence // layout.cp),
         "experts": task.experts,
         "expert_width": model.experts.width if model.experts else 0,
         "shared_width": model.experts.shared_width if model.experts else 0,
@@ -194,6 +214,7 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "kv_heads": model.kv_heads,
         "kv_width": model.kv_width,
         "feed_forward": model.feed_forward,
+        "hidden": model.hidden,
         "layers": model.layers,
         "most_stages": model.layers + model.mtp + ENDS,
         "stages": layout.stages,
@@ -202,6 +223,29 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "samples": layout.microbatch * layout.dp,
         "microbatches": layout.microbatches(task.global_batch),
     }
+
+
+MULTIPLES: dict[Compute, tuple[int, int]] = {
+    "bf16": (1, 1), "fp8": (8, 16), "fp8-cs": (8, 16), "fp8-block": (8, 16), "mxfp8": (32, 32),
+    "nvfp4": (16, 16),
+}  # fmt: skip
+"""What rows and widths of products are multiples of (Transformer Engine, `assert_dim_for_fp8_exec`, and what
+`MXFP8Quantizer` and `NVFP4Quantizer` say is quantizable)."""
+
+
+def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Rows of experts are padded, and need not be looked at."""
+    model, (rows, width) = task.model, MULTIPLES[grid.compute]
+    cut = [model.feed_forward]
+    if model.latent is None:
+        cut += [model.query_width, model.query_width + 2 * model.kv_width]
+    slices: list[int | Ints] = [model.hidden, *(size // grid.tp for size in cut)]
+    if model.experts is not None:
+        slices += [model.experts.width // grid.etp, model.experts.shared_width // grid.tp]
+    broken: Bools = leaves_rest(grid.microbatch * (task.sequence // grid.cp), np.array(rows))
+    for size in slices:
+        broken = broken | leaves_rest(size, np.array(width))
+    return broken
 
 
 def leaves_rest(number: int | Ints, by: Ints) -> Bools:
@@ -318,4 +362,12 @@ WHOLE_GROUPS = Rule(
     "microbatches of a replica must be a multiple of pp {pp} under interleaved, got {microbatches}",
     ("schedule", "pp", "dp", "microbatch"),
     _whole_groups,
+)
+LOW_PRECISION = Rule(
+    "low precision",
+    "products in {compute} need rows in multiples of {aligned_rows} and slices of hidden, attention and "
+    "feed-forward in multiples of {aligned_width}, got {rows} rows of hidden {hidden}, feed-forward "
+    "{feed_forward} and experts {expert_width} with tp {tp} and etp {etp}",
+    ("tp", "etp", "cp", "microbatch"),
+    _low_precision,
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
+from phaze.layout import Offload
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
@@ -79,13 +80,13 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
         columns = columns if choice is None else _chosen(columns, choice)
         for rule in rules:
             if columns.keys() >= set(rule.columns) and (choice is None or not known >= set(rule.columns)):
-                broken = rule.broken(task, replace(_grid(columns, runtime, task), offload=offload))
+                broken = rule.broken(task, _grid(columns, runtime, task, offload))
                 illegal[rule.name] = int(columns[BECOMES][broken].sum())
                 columns = _where(columns, ~broken)
     if not becomes.sum():
         said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
-    grid = replace(_grid(columns, runtime, task), offload=offload)
+    grid = _grid(columns, runtime, task, offload)
     return Space(grid, int(becomes.sum()), illegal)
 
 
@@ -212,14 +213,15 @@ def _where(columns: Columns, kept: Bools) -> Columns:
     return {name: values[kept] for name, values in columns.items()}
 
 
-def _grid(columns: Columns, runtime: Runtime, task: TrainingTask) -> LayoutGrid:
+def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, offload: Offload) -> LayoutGrid:
     """Grid of columns, zeros for those that are not known yet."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
     found = {name: columns.get(name, unknown) for name in COLUMNS}
     cut = found.pop("sequence_parallel").astype(np.bool_)
     return LayoutGrid(
         **found,
-        offload="none",
+        offload=offload,
+        compute=runtime.compute_of(task.compute),
         sequence_parallel=cut,
         schedules=runtime.schedules,
         recomputes=runtime.recomputes(task.model),

@@ -16,6 +16,7 @@ from phaze.runtimes.rules import (
     EXPERTS,
     FEED_FORWARD,
     HEADS,
+    LOW_PRECISION,
     PIPELINE,
     SCANS,
     SEQUENCE_PARALLEL,
@@ -87,6 +88,7 @@ TORCHTITAN = Runtime(
     zeros=(0, 2, 3),
     sequence_parallel=(False, True),
     cp_kinds=("all_gather",),
+    computes=("bf16", "fp8-cs", "mxfp8"),
     rules=(
         VIRTUAL_STAGES,
         PIPELINE,
@@ -112,6 +114,7 @@ TORCHTITAN = Runtime(
         ),
         BATCH,
         STAGES,
+        LOW_PRECISION,
         Rule(
             "few microbatches",
             "microbatches of a replica must be at least pp {pp} under {schedule}, got {microbatches}",
@@ -160,4 +163,4 @@ TORCHTITAN = Runtime(
 )
 """torchtitan: zero 0 is `replicate`, 2 FSDP2 that keeps the gathered weights until the backward pass
 (`fsdp_reshard_after_forward: never`, its default in a pipeline), 3 one that does not (`always`); zb-h1 is a
-schedule by CSV."""
+schedule by CSV, fp8-cs its float8 with scales of whole tensors."""

@@ -67,8 +67,8 @@ class AskedPlan(Noun):
     """Tokens of a sample."""
     runtime: Literal["megatron", "torchtitan"] = "megatron"
     """Software whose rules a layout keeps."""
-    precision: Literal["bf16"] = "bf16"
-    """Of activations; states are in mixed precision."""
+    precision: Compute = "bf16"
+    """Of products of blocks' weights; all else is in bf16, states in mixed precision."""
     fixed: dict[Label, int | str] = Field(default_factory=dict)
     """Fields of the layout that were given, with their values."""
 
@@ -159,7 +159,7 @@ class RankedPlan(Noun):
     tokens_per_s_per_device: Result
     """Throughput of a device."""
     mfu: Result
-    """FLOPs that the model needs, attention's causal half and no recomputation, over the peak in bf16."""
+    """FLOPs that the model needs, attention's causal half and no recomputation, over the precision's peak."""
     memory_gib: tuple[Result, ...]
     """Fullest moment of a device, by pipeline rank."""
     bubble_share: Result

@@ -11,6 +11,7 @@ import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
+from phaze.cost.kernels import speed_of
 from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import assumptions, versions
 from phaze.plan.layouts.divisions import Division, even_blocks
@@ -18,7 +19,7 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
 from phaze.plan.layouts.what_if import rests_on, what_if
-from phaze.plan.lowered import load_machine
+from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES
@@ -153,6 +154,7 @@ class TrainingPlanner:
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
+    speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked, machine.stack.overlap), machine, RUNTIMES[asked.runtime])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phaze.base.provenance import library_version, phaze_version
+from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import device_of, usable_gib
@@ -25,7 +26,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     machine, runtime = question.machine, question.runtime
     device = device_of(machine)
     yield f"layouts that {runtime.name} {runtime.version} runs, microbatches of at most {LARGEST_MICROBATCH}"
-    yield f"bf16 with {question.optimizer} in mixed precision, flash attention"
+    yield f"{_products(question.task.compute)} with {question.optimizer} in mixed precision, flash attention"
     yield (
         f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
         f"HBM bandwidth sustained, {usable_gib(machine):.4g} of {device.hbm_gib:g} GiB for a plan"
@@ -37,6 +38,13 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
     yield "ranks numbered tp-cp-dp-pp, tp fastest, over the levels of the network; no contention of others"
     yield "every step alike: no input stalls, evaluation, checkpoints, failures"
+
+
+def _products(compute: Compute) -> str:
+    """Precision of products, in words."""
+    if compute == "bf16":
+        return compute
+    return f"products of blocks' weights in {compute}, inputs kept for them alike, all else in bf16,"
 
 
 def _stack(stack: Stack) -> str:

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from phaze.base.units import GIB
+from phaze.cost.kernels import speed_of
 from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
+from phaze.layout import Compute
 from phaze.plan.layouts.divisions import DividedLayout, Division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import PlannedLayout
@@ -91,13 +93,14 @@ class PricedLayout:
     def row(self, interval_s: tuple[float, float]) -> RankedPlan:
         """Row of the ranked table; runs are to take as long as the interval says."""
         question, found, each = self.question, self.price, self.tokens_per_s_per_device
+        peak = peak_of(question.machine, question.task.compute)
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(
             time_s=found.time_s,
             time_s_low=interval_s[0],
             time_s_high=interval_s[1],
             tokens_per_s_per_device=each,
-            mfu=model_flops_utilisation(each, token_flops(question.task), peak_of(question.machine)),
+            mfu=model_flops_utilisation(each, token_flops(question.task), peak),
             memory_gib=tuple((found.peak_bytes / GIB).tolist()),
             bubble_share=found.shares["pipeline bubble"],
             exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
@@ -121,7 +124,8 @@ def token_flops(task: TrainingTask) -> float:
     return 2.0 * task.model.trained_products_per_token(task.sequence, causal=task.model.causal)
 
 
-def peak_of(machine: Machine) -> float:
-    """FLOP/s of a device's tensor cores in half precision at its full clock."""
+def peak_of(machine: Machine, compute: Compute = "bf16") -> float:
+    """FLOP/s of a device's tensor cores in a precision at its full clock."""
     device = device_of(machine)
-    return peak_flops_per_s(device.num_tc, device.pe_x, device.pe_y, device.clock_hz)
+    half = peak_flops_per_s(device.num_tc, device.pe_x, device.pe_y, device.clock_hz)
+    return half * speed_of(device, compute).times

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.certify.plans import PlanAudit, certify_plan
+from phaze.layout import Compute
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
@@ -23,7 +24,7 @@ DRAWS = 40
 
 
 @cache
-def planned(runtime: str, pp: int | None = None) -> TrainingPlan:
+def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") -> TrainingPlan:
     """Return the plan of a model of few layers."""
     asked = AskedPlan(
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
@@ -33,6 +34,7 @@ def planned(runtime: str, pp: int | None = None) -> TrainingPlan:
         global_batch=8,
         sequence=2048,
         runtime=runtime,  # type: ignore[arg-type]
+        precision=precision,
         fixed={} if pp is None else {"pp": pp},
     )
     planner = TrainingPlanner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.0)
@@ -74,6 +76,13 @@ def test_drawn_plans_are_different_ones_that_the_runtime_can_run() -> None:
             assert recipe.task == TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
             assert pp in (None, one.layout.pp)
         assert len({(one.layout, one.schedule, one.blocks, one.recomputed) for one in drawn}) == DRAWS
+
+
+def test_plans_are_drawn_in_the_precision_of_the_question() -> None:
+    found = certify_plan(planned("megatron", 2, "fp8-cs"), DRAWS, 0)
+    assert found.counterexamples == []
+    assert {one.layout.compute for one in found.drawn} == {"fp8-cs"}
+    assert found.bound_s < audited("megatron").bound_s
 
 
 def test_seeds_draw_the_same_again_and_others() -> None:

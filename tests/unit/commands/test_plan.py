@@ -164,7 +164,11 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
         (("gpt2", *H100, "--stack", "megatron-cor"), "there is no stack"),
         (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be fields .* got 'tpp=2'"),
         (("gpt2", *H100, "--explain", "tp"), "--explain: must be fields"),
-        (("gpt2", *H100, "--precision", "fp8"), "--precision: must be bf16"),
+        (("gpt2", *H100, "--precision", "nvfp4"), "h100-80gb multiplies bf16, fp8, .*, got nvfp4"),
+        (
+            ("gpt2", *H100, "--precision", "fp8", "--runtime", "torchtitan"),
+            "torchtitan: precision must be one of bf16, fp8-cs, mxfp8, got fp8",
+        ),
         (("gpt2", *H100, "--sequence", "2048"), "sequence: 2048 must be > 0 and at most"),
         (("gpt2", "--system", "h100", "--devices", "8,x", "--global-batch", "8"), "--devices: must be"),
         (("gpt2", "--system", "h100", "--devices", "12", "--global-batch", "8"), "a multiple of 8"),

@@ -1,5 +1,6 @@
 """A runtime refuses what its own checks refuse, with the values, and runs the neighbour of it."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -35,7 +36,13 @@ class Refused(NamedTuple):
 EXPERTS = Experts(count=6, per_token=2, width=30, shared_width=40)
 SPARSE = SMALL.model_copy(update={"experts": EXPERTS})
 SCANNING = SMALL.model_copy(update={"mamba": Mamba(heads=8, head_size=8, state=16, groups=2)})
+LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
+    Refused(
+        BOTH, "low precision", (replace(LOW, tp=2), "1f1b"), (LOW, "1f1b"),
+        "products in mxfp8 need rows in multiples of 32 and slices of hidden, attention and feed-forward in "
+        "multiples of 32, got 960 rows of hidden 96, feed-forward 288 and experts 0 with tp 2 and etp 1",
+    ),
     Refused(
         BOTH, "scans", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
         "heads and groups of scans must be multiples of tp, got 4", model=SCANNING,

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 from math import inf
 
-from phaze.layout import Layout, Offload
+from phaze.layout import Compute, Layout, Offload
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
@@ -39,6 +39,7 @@ class SmallCase:
     cp_kind: str = ""
     """The only exchange of context-parallel ranks; any unless given."""
     lora: int | None = None
+    compute: Compute = "bf16"
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -50,7 +51,7 @@ class SmallCase:
         model = load_transformer(self.model, "test").model_copy(
             update={"layers": self.layers, "lora": self.lora}
         )
-        task = TrainingTask(model, self.sequence, self.global_batch, self.devices)
+        task = TrainingTask(model, self.sequence, self.global_batch, self.devices, compute=self.compute)
         machine = load_machine("h100", devices=self.devices)
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)

@@ -32,6 +32,8 @@ LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
 """Heads exchanged inside pairs of ranks, keys and values passed around among pairs."""
 ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=2.0, global_batch=4, lora=16)
 """Adapters that alone are trained."""
+EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=5.0, global_batch=4, compute="fp8-cs")
+"""Products of eight bits, whose inputs are kept alike."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
@@ -41,7 +43,8 @@ every_case = pytest.mark.parametrize(
         for runtime in RUNTIMES
     ]
     + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
-    + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES],
+    + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
+    + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES],
 )
 ROUNDING = 1e-9
 
