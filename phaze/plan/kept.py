@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from phaze.layout import ON_DEVICE, OPERAND_BYTES, Layout, Offloaded, Recompute, modules_of
 from phaze.spec.system import Stack
+from phaze.workload.lower.memory import WIDE
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region
 from phaze.workload.workload import Layer
@@ -88,8 +89,10 @@ def kept_with_flash(layer: Layer) -> Layer:
 
 
 def multiplies_weights(operator: Operator) -> bool:
-    """Whether an operator is a product with weights, or of what makes their gradients."""
-    return operator.core == "tensor" and not operator.attention and not operator.regions & SCAN
+    """Whether an operator is a product with weights, or of what makes their gradients, that is brought to a
+    lower precision.
+    """
+    return operator.core == "tensor" and not operator.attention and not operator.regions & WIDE
 
 
 def first_products(core: Sequence[Operator]) -> list[Part]:

@@ -389,7 +389,12 @@ def _seconds(
         launches = np.array(
             [kernel[0].batch if many else 1 for kernel, many in zip(kernels, grouped, strict=True)]
         )
-        launches = launches * np.array([1 + (word != "bf16") for word in words])
+        # The gradient of weights reads operands that the product before it has cast by then.
+        cast = [
+            word != "bf16" and kernel[0].role != "weight_gradient"
+            for kernel, word in zip(kernels, words, strict=True)
+        ]
+        launches = launches * (1 + np.array(cast))
         total[HOST] = np.maximum(launches * stack.launch_s - each.sum(axis=1), 0.0).sum()
     return total, weight_s
 

@@ -83,7 +83,7 @@ class Operator:
     attention: bool = False
     """Whether it has part in the core of attention, see `Primitive`."""
     regions: frozenset[Region] = field(default=frozenset(), compare=False)
-    """What all of it is part of, in the forward pass; no table has them."""
+    """What all of it is part of; no table has them."""
 
     @property
     def tensor_flops(self) -> int:

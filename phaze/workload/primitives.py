@@ -21,10 +21,10 @@ ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
 """Parameters that are looked up, that an output shares with them and holds again, that only some tokens
 meet, and all others."""
 
-Region = Module | OffloadedModule | Literal["scan", "gate"]
+Region = Module | OffloadedModule | Literal["scan", "gate", "router", "logits"]
 """Primitives that may run forward again together: a module, a scan, whose kernels keep only what they read,
 or the activation of a gate, where one kernel makes it again; or whose inputs may wait in the memory of the
-host."""
+host; or the products of a router and of a head, which no recipe brings to a lower precision."""
 
 INDEX_BYTES = 8
 """Size of a token id, a label, or an index into a table."""

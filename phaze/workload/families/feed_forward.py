@@ -94,7 +94,9 @@ def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
     tokens, width = part.own_tokens, part.bytes_per_element
     if own.scales:
         x = layer.add("rms_norm", "router_norm", x, parameters=part.model.hidden)
+    first = layer.count
     y = layer.dense("router", x, tokens, own.count, bias=own.bias)
+    layer.mark("router", first)
     wider = max(SCORE_BYTES - width, 0) * y.elements
     y = layer.add("softmax", "router_scores", y, kept_bytes=wider)
     chosen = tokens * own.per_token

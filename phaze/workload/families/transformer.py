@@ -234,13 +234,16 @@ def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = False) -> Tensor:
     """Append the logits of the slice's vocabulary, with a matrix of their own unless it is shared."""
-    model = part.model
+    model, first = part.model, layer.count
     if shared:
         gemm = Gemm(1, part.tokens, x.elements // part.tokens, part.vocabulary)
-        return layer.add("matmul", "logits", x, gemm=gemm)
-    group: ParameterGroup = "tied" if model.tied_embeddings else "dense"
-    bias = model.head == "masked-lm"
-    return layer.dense("logits", x, part.tokens, part.vocabulary, bias=bias, group=group)
+        y = layer.add("matmul", "logits", x, gemm=gemm)
+    else:
+        group: ParameterGroup = "tied" if model.tied_embeddings else "dense"
+        bias = model.head == "masked-lm"
+        y = layer.dense("logits", x, part.tokens, part.vocabulary, bias=bias, group=group)
+    layer.mark("logits", first)
+    return y
 
 
 def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phaze.workload.kinds import BACKWARD, GATHERS
-from phaze.workload.lower.forward import entering, group_edges, group_name, vector_parts
+from phaze.workload.lower.forward import entering, group_edges, group_name, shared_regions, vector_parts
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import Stash, stashes
 from phaze.workload.operators import Edge, LayerPass, Operator, Part, collectives, product
@@ -116,6 +116,7 @@ class _Maker:
             parameter_bytes=self._width * sum(self._scales(i) for i in order) if gradients != "weight" else 0,
             output_bytes=self._output_bytes(gradients),
             attention=any(self._primitive(i).attention for i in order),
+            regions=shared_regions([self._primitive(i) for i in order]),
         )
 
     def inner_weight_bytes(self) -> int:

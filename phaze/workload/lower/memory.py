@@ -41,13 +41,16 @@ class Kept:
     keepers: tuple[frozenset[Region], ...] = ()
     """Regions of every primitive that keeps it: it can wait elsewhere where all of them let it."""
     operand: bool = False
-    """Whether only products with weights keep it."""
+    """Whether only products with weights keep it, in the precision in which they multiply."""
 
     def waits(self, modules: frozenset[OffloadedModule]) -> bool:
         """Whether it waits in the host's memory where inputs of these modules do."""
         return bool(self.keepers) and all(own & modules for own in self.keepers)
 
 
+WIDE: frozenset[Region] = frozenset({"scan", "router", "logits"})
+"""Products that no recipe brings to a lower precision: routers and heads are no layers of Transformer Engine
+(Megatron-Core, `TopKRouter`, `MultiTokenPredictionLayer`), and scans are kernels of their own."""
 OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules that also make again what they hand on (Megatron-Core, `CheckpointWithoutOutput`)."""
 GATED = ("silu", "gelu")
@@ -109,7 +112,7 @@ def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
             stash.nbytes,
             _freeing(layer, stash),
             tuple(one.regions for one in own),
-            all(one.kind == "matmul" and one.parameters for one in own),
+            all(one.kind == "matmul" and one.parameters and not one.regions & WIDE for one in own),
         )
         for stash, own in keepers.items()
     ]
