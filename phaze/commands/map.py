@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from phaze.cost.network.device_networks import DeviceNetwork
     from phaze.map.ensemble import FoundMapping, Mapped, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
+    from phaze.spec.training_plan import TrainingPlan
 
 
 class InstantiationOption(StrEnum):
@@ -37,16 +38,17 @@ def map_stages(
     stages: Annotated[
         Path,
         typer.Argument(
-            help="Stages, as `partition` writes them, or plans of a study: "
+            help="Stages, as `partition` writes them, a plan of `plan`, or plans of a study: "
             "results/plans/<scenario>/<model>.parquet, report/plans.parquet."
         ),
     ],
     topology: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml."
+            help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml. Without, "
+            "a plan of `plan` is mapped to its own system."
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the mapping; else a summary is printed.")
     ] = None,
@@ -91,16 +93,18 @@ def map_stages(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Map the stages of a partition, or a plan of a study, to the devices of a network.
+    """Map the stages of a partition, or a plan, to the devices of a network.
 
     The file holds the devices of all stages and replicas, the simulated step, the longest stage time with its
     bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
     Of all plans that a file holds it is the fastest that the options allow, and its batch is simulated too.
+    Of a plan of `plan` it has the device of every rank, and the price of a step with it and without.
     """
     from phaze.base.deadline import Deadline
 
     until = Deadline(time_limit_s)
 
+    from phaze.base.errors import PhazeError
     from phaze.base.files import write_text
     from phaze.base.units import GIB
     from phaze.map.ensemble import MapSettings
@@ -118,8 +122,14 @@ def map_stages(
     _refuse_options(context, is_plan=is_plan)
     choice = (model, architecture, hbm_gib, planner)
     with telling("map"):
-        task = _Task(stages, topology, read_topology(_topology_path(topology)), settings, until)
-        found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
+        planned = None if is_plan else _training_plan(stages)
+        if planned is not None:
+            found, mapped, best = _map_ranks(planned, topology, settings, until)
+        elif topology is None:
+            raise PhazeError("map: --topology must be given, except for a plan of `plan`")
+        else:
+            task = _Task(stages, topology, read_topology(_topology_path(topology)), settings, until)
+            found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
     if times is not None:
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
     if out is not None:
@@ -129,9 +139,9 @@ def map_stages(
     typer.echo(text_of(found) if as_json else _summary(found), nl=False)
 
 
-def _reads(stages: Path, topology: str, *, is_plan: bool) -> list[Path]:
+def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
     """Files that are read."""
-    files = [stages, _topology_path(topology)]
+    files = [stages, *([] if topology is None else [_topology_path(topology)])]
     if is_plan:
         from phaze.plan.single import stages_beside
 
@@ -161,33 +171,49 @@ class _Task:
 
 
 def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, FoundMapping]:
-    from phaze.base.errors import PhazeError
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
     from phaze.spec.stages import StoredStages
     from phaze.workload.operator_graphs import stage_graph
 
-    try:
-        stored = read_as(StoredStages, task.source)
-    except PhazeError:
-        _refuse_training_plan(task.source)
-        raise
+    stored = read_as(StoredStages, task.source)
     mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
     file = stored_mapping(mapped, stored.model, task.topology, task.settings)
     return file, mapped, mapped.best
 
 
-def _refuse_training_plan(file: Path) -> None:
-    from phaze.base.errors import PhazeError
+def _training_plan(file: Path) -> TrainingPlan | None:
+    """Plan of `plan`, None where a file holds something else."""
+    from phaze.spec.documents import read_as
     from phaze.spec.plain import read_json
+    from phaze.spec.training_plan import TrainingPlan
 
     found = read_json(file)
-    if isinstance(found, dict) and found.get("format") == "phaze-plan":
-        raise PhazeError(
-            f"{file}: is a plan of `plan`, whose runtime numbers the ranks of its layout itself; map takes "
-            "stages of `partition`, or plans of a study"
-        )
+    is_one = isinstance(found, dict) and found.get("format") == "phaze-plan"
+    return read_as(TrainingPlan, file) if is_one else None
+
+
+def _map_ranks(
+    planned: TrainingPlan, topology: str | None, settings: MapSettings, until: Deadline
+) -> tuple[StoredMapping, Mapped, FoundMapping]:
+    from phaze.cost.network.fabric import network_of
+    from phaze.map.ensemble import stored_mapping
+    from phaze.map.networks import check_devices, device_network, read_topology
+    from phaze.map.rank_maps import map_ranks
+    from phaze.spec.systems import load_cluster, sized
+
+    asked = planned.question
+    if topology is not None:
+        devices = network = read_topology(_topology_path(topology))
+        found = map_ranks(planned, devices, network, settings, until)
+    else:
+        cluster = sized(load_cluster(asked.system)[0], asked.devices, asked.system)
+        check_devices(cluster.devices, asked.system)
+        found = map_ranks(planned, device_network(cluster), network_of(cluster), settings, until)
+    name = topology or str(asked.system)
+    stored = stored_mapping(found.mapped, asked.model.name, name, settings, found.best)
+    return stored.model_copy(update={"ranks": found.stored()}), found.mapped, found.best
 
 
 def _map_plan(
@@ -227,14 +253,17 @@ def _summary(found: StoredMapping) -> str:
     """What a reader wants to know first."""
     proof = "proven the least" if found.proven else f"no mapping below {found.bound_s:.6g} s"
     batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
+    steps = {} if found.ranks is None else {one.name: one.time_s for one in found.ranks.times}
     known = found.ways + tuple(one for one in found.heuristics if one not in found.ways)
     lines = [
         *_plan_lines(found),
+        *_rank_lines(found),
         f"step {found.step_time_s:.6g} s, found by {found.found_by}",
         f"without communication {found.compute_s:.6g} s",
         f"longest stage time {found.objective_s:.6g} s, {proof}",
         *(
-            f"{one.name}: {_batch(batches.get(one.name))}step {one.step_time_s:.6g} s{_proof(one)}"
+            f"{one.name}: {_priced(steps.get(one.name))}{_batch(batches.get(one.name))}"
+            f"step {one.step_time_s:.6g} s{_proof(one)}"
             for one in known
         ),
     ]
@@ -252,6 +281,23 @@ def _plan_lines(found: StoredMapping) -> list[str]:
         f"batch {plan.simulated_s:.6g} s, simulated with its own schedule and contention; {known}",
         "as GPipe, which the search counts:",
     ]
+
+
+def _rank_lines(found: StoredMapping) -> list[str]:
+    ranks = found.ranks
+    if ranks is None:
+        return []
+    shape = f"{len(found.mapping)} pipeline ranks x {len(found.mapping[0])} replicas, units of {ranks.unit}"
+    less = f"{1 - ranks.time_s / ranks.default_s:.2%} less than" if ranks.time_s < ranks.default_s else "as"
+    return [
+        f"{found.model} on {found.topology}: {shape}",
+        f"a step takes {ranks.time_s:.6g} s, {less} the {ranks.default_s:.6g} s in the runtime's own order",
+        "these are prices with every group on its links; as GPipe, which the search counts:",
+    ]
+
+
+def _priced(time_s: float | None) -> str:
+    return "" if time_s is None else f"price {time_s:.6g} s, "
 
 
 def _batch(simulated_s: float | None) -> str:

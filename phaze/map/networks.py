@@ -111,11 +111,12 @@ def read_topology(path: Path) -> DeviceNetwork:
         raise PhazeError(describe(error, str(path))) from error
     if isinstance(topology, MatrixFile):
         return _of_file(topology, path.parent)
-    _check_devices(topology.devices, path)
+    check_devices(topology.devices, path)
     return make_network(topology)
 
 
-def _check_devices(devices: int, source: Path) -> None:
+def check_devices(devices: int, source: Path | str) -> None:
+    """Raise PhazeError for more devices than pairs are kept of."""
     if devices > MOST_DEVICES:
         raise PhazeError(f"{source}: must have at most {MOST_DEVICES} devices, got {devices}")
 
@@ -126,7 +127,7 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
     if read is None:
         raise PhazeError(f"{path}: must end with .csv, .json or .graphml")
     bandwidth, latency = read(path)
-    _check_devices(len(bandwidth), path)
+    check_devices(len(bandwidth), path)
     bandwidth = bandwidth * file.unit_bytes_per_s
     latency = np.where(np.isnan(latency), file.latency_s, latency)
     if (latency < 0).any():

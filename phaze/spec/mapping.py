@@ -70,6 +70,35 @@ class StoredPlanMap(Noun):
     """The same for each way, CS and p2p map included; at a time limit for those that there was time for."""
 
 
+class StoredRankTime(Noun):
+    """How long a step of a training plan takes under the mapping of one way."""
+
+    name: str
+    """The way, one of `ways` or `heuristics`."""
+    time_s: Result
+    """A step by the plan's price, all of its groups on the links between their devices."""
+
+
+class StoredRankMap(Noun):
+    """The ranks of a training plan on the devices of a topology.
+
+    For the search pipeline ranks are stages, data-parallel ranks replicas, and the tp * cp ranks beside each
+    other a unit of devices with consecutive numbers.
+    """
+
+    unit: Count
+    """Devices of a unit: unit u has the devices from u times this on."""
+    devices: tuple[Index, ...] = Field(min_length=1)
+    """Device of every rank, in the order in which the runtime numbers ranks."""
+    time_s: Result
+    """A step with them."""
+    default_s: Result
+    """A step with every rank on the device of its own number."""
+    times: tuple[StoredRankTime, ...] = Field(min_length=1)
+    """The same for each way, CS map being the order of the runtime; at a time limit for those that there was
+    time for."""
+
+
 class StoredMapping(Noun):
     """A mapping of the stages of a file to the devices of a topology."""
 
@@ -113,3 +142,5 @@ class StoredMapping(Noun):
     """What mappings by hand lead to, whether or not they could be chosen."""
     plan: StoredPlanMap | None = None
     """Of a plan of a study: its devices, and how long it takes."""
+    ranks: StoredRankMap | None = None
+    """Of a plan of `plan`: the devices of its ranks, and how long a step takes."""

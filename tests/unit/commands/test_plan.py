@@ -12,9 +12,11 @@ from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
+from phaze.spec.mapping import StoredMapping
 from phaze.spec.training_plan import TrainingPlan
 from tests.unit.test_main import MODEL
 
+QUICK = ("--tries", "2000", "--steps", "500")
 H100 = ("--system", "h100", "--devices", "8", "--global-batch", "16")
 
 
@@ -84,8 +86,22 @@ def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_p
     assert json.loads(trace.read_text())["traceEvents"]
     with pytest.raises(PhazeError, match="--planner is for a plan of a study"):
         run("simulate", str(out), "--planner", "phaze")
-    with pytest.raises(PhazeError, match="is a plan of `plan`"):
-        run("map", str(out), "--topology", "two-level")
+
+
+def test_a_plan_is_mapped_to_its_own_system_or_a_topology(
+    planned: tuple[Result, Path], tmp_path: Path
+) -> None:
+    plan, out = read_as(TrainingPlan, planned[1]), tmp_path / "map.json"
+    for options in ((), ("--topology", "two-level")):
+        said = run("map", str(planned[1]), *options, *QUICK, "-o", str(out)).stdout
+        ranks = read_as(StoredMapping, out).ranks
+        assert ranks is not None
+        assert len({*ranks.devices}) == plan.question.devices
+        assert ranks.time_s == min(one.time_s for one in ranks.times) <= ranks.default_s
+        assert f"{ranks.default_s:.6g} s in the runtime's own order" in said
+        assert bool(options) or ranks.default_s == pytest.approx(plan.time_s, rel=0.02)
+    with pytest.raises(PhazeError, match="--topology must be given"):
+        run("map", str(out))
 
 
 def test_a_file_whose_stages_do_not_hold_the_model_is_refused(

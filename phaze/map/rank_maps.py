@@ -1,0 +1,144 @@
+"""The ranks of a training plan on the devices of a network, judged by the plan's own price.
+
+A runtime numbers ranks in a fixed order: slices beside each other, then replicas, then pipeline ranks. For
+the searches a pipeline rank is a stage and a data-parallel rank a replica; the tp * cp ranks of both are a
+unit of devices with consecutive numbers, as they exchange most. What the searches count (passes, tensors
+between stages, one ring of gradients a stage) only proposes: every mapping, and the order of the runtime, is
+then priced with all groups of the layout where they are, each with the network to itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.deadline import Deadline
+from phaze.base.errors import PhazeError
+from phaze.cost.network.arranged import Arranged
+from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.network import Network
+from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
+from phaze.map.networks import units_of
+from phaze.plan.layouts.answer import question_of
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.replay import priced_recipe
+from phaze.plan.plan import Stage
+from phaze.plan.price import Price
+from phaze.runtimes.recipe import Recipe
+from phaze.spec.mapping import StoredRankMap
+from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
+from phaze.spec.training_plan import TrainingPlan
+from phaze.workload.operator_graphs import stage_graph
+
+DEFAULT: Way = "cs-map"
+"""Mapping that is the order of the runtime: replicas of a stage beside each other, then stages."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankMap:
+    """A training plan, what the searches found for it, and its step under each mapping."""
+
+    unit: int
+    mapped: Mapped
+    """Of pipeline ranks and data-parallel ranks to units."""
+    time_s: dict[Way, float]
+    """A step by its price, by way."""
+
+    @cached_property
+    def best(self) -> FoundMapping:
+        """Way that may be chosen with the shortest step; the order of the runtime where none is shorter."""
+        known = {one.way: one for one in (*self.mapped.heuristics, *self.mapped.ways)}
+        return known[min(self.time_s, key=lambda way: (self.time_s[way], way != DEFAULT))]
+
+    def stored(self) -> StoredRankMap:
+        """Part of the file of a mapping that is about the ranks of a plan."""
+        return StoredRankMap.model_validate({
+            "unit": self.unit,
+            "devices": ranks_on(self.best.mapping, self.unit).tolist(),
+            "time_s": self.time_s[self.best.way],
+            "default_s": self.time_s[DEFAULT],
+            "times": [{"name": way, "time_s": time_s} for way, time_s in self.time_s.items()],
+        })  # fmt: skip
+
+
+def map_ranks(
+    planned: TrainingPlan,
+    devices: DeviceNetwork,
+    network: Network,
+    settings: MapSettings,
+    deadline: Deadline | None = None,
+) -> RankMap:
+    """Ranks of a plan on devices; `network` prices its collectives there.
+
+    Raises PhazeError where there are too few devices, and for a plan that its runtime cannot run.
+    """
+    recipe, question = Recipe.of(planned), question_of(planned.question)
+    recipe.check(question.runtime)
+    layout = recipe.layout
+    if layout.devices > devices.devices:
+        raise PhazeError(f"network: has {devices.devices} devices, the plan needs {layout.devices}")
+    unit = layout.tp * layout.cp
+    until = deadline or Deadline(settings.limits.time_s)
+    stages = stages_of(priced_recipe(recipe, question).price, planned.question.model.name)
+    mapped = map_stages(stage_graph(stages), units_of(devices, unit), settings, until)
+    time_s: dict[Way, float] = {}
+    for one in (*mapped.heuristics, *mapped.ways):
+        if one.way == DEFAULT or not until.passed:
+            time_s[one.way] = time_on(recipe, question, Arranged(network, ranks_on(one.mapping, unit)))
+    return RankMap(unit, mapped, time_s)
+
+
+def ranks_on(mapping: Ints, unit: int) -> Ints:
+    """Device of every rank in the order of the runtime, (N,), under a mapping to units, (S, R)."""
+    found: Ints = (mapping[:, :, None] * unit + np.arange(unit)).ravel()
+    return found
+
+
+def time_on(recipe: Recipe, question: PlanQuestion, network: Network) -> float:
+    """Seconds of a step of a run on the machine of a question with another network."""
+    machine = replace(question.machine, network=network)
+    return priced_recipe(recipe, replace(question, machine=machine)).price.time_s
+
+
+def stages_of(price: Price, model: str) -> StoredStages:
+    """Pipeline ranks of a priced plan as stages of a mapping, with all that their virtual stages do and pass.
+
+    Parameters are as many as make one all-reduce send what replicas exchange in a step.
+    """
+    plan, groups = price.plan, price.pipeline.groups.tolist()
+    own = [[plan.stages[q] for q, rank in enumerate(groups) if rank == p] for p in range(plan.depth)]
+    sent: dict[tuple[int, int], float] = defaultdict(float)
+    for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
+        if groups[q] != groups[q + 1]:
+            pair = min(groups[q : q + 2]), max(groups[q : q + 2])
+            sent[pair] += (later.arriving_bytes + stage.departing_bytes) / 2
+    exchanges = _exchanges(plan.layout.zero, plan.in_pipeline)
+    return StoredStages(
+        format="phaze-stages",
+        version=1,
+        model=model,
+        replicas=plan.layout.dp,
+        microbatches=plan.in_pipeline,
+        recompute=any(stage.recompute_s > 0 for stage in plan.stages),
+        stages=tuple(_stage(stages, exchanges) for stages in own),
+        edges=tuple(StoredMessage(source=a, target=b, bytes=size) for (a, b), size in sent.items()),
+    )
+
+
+def _stage(stages: list[Stage], exchanges: float) -> StoredStage:
+    return StoredStage(
+        forward_s=sum(stage.forward_s for stage in stages),
+        backward_s=sum(stage.recompute_s + stage.backward_s for stage in stages),
+        parameter_bytes=exchanges * sum(stage.exchanged_bytes for stage in stages),
+    )
+
+
+def _exchanges(zero: int, microbatches: int) -> float:
+    """All-reduces of the gradients that send as much as replicas do in a step: with ZeRO 2 gradients are
+    scattered for every microbatch and weights gathered once, with 3 gathered for both passes of each.
+    """
+    return {2: (microbatches + 1) / 2, 3: 1.5 * microbatches}.get(zero, 1.0)
