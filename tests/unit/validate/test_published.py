@@ -38,6 +38,7 @@ MOST = {
     "megatron-sc21": (0.03, 0.07),
     "mosaicml-fsdp-a100-80gb": (0.06, 0.28),
     "mosaicml-fsdp-h100": (0.067, 0.19),
+    "nemo-h100-fp8": (0.035, 0.09),
     "primus-mi300x-llama2": (0.03, 0.10),
     "simumax-b200-dense": (0.03, 0.06),
     "simumax-b200-experts": (0.08, 0.105),
