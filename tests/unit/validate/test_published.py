@@ -42,7 +42,8 @@ MOST = {
     "primus-mi300x-llama2": (0.03, 0.10),
     "simumax-b200-dense": (0.03, 0.06),
     "simumax-b200-experts": (0.08, 0.105),
-    "torchtitan-h100-bf16": (0.055, 0.10),
+    "torchtitan-fp8": (0.11, 0.33),
+    "torchtitan-h100-bf16": (0.045, 0.075),
     "vtrain-multi-node": (0.055, 0.38),
     "vtrain-single-node": (0.12, 0.50),
 }
