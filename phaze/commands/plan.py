@@ -109,6 +109,10 @@ def plan(
         str | None,
         typer.Option(help="File in config/stacks, or path of one; the system's if it is the runtime's."),
     ] = None,
+    planners: Annotated[
+        bool,
+        typer.Option("--planners", help="Also Phaze's and Piper's plans; takes minutes for 1,000 devices."),
+    ] = False,
     as_json: options.JsonOption = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None,
 ) -> None:
@@ -126,6 +130,7 @@ def plan(
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
         found = _answers(asked, gap, top, run, unlike)
+        found = [_with_planners(one) for one in found] if planners else found
     _print(found, as_json=as_json)
     if not as_json and None in (sequence, global_batch):
         typer.echo(_defaults(asked[0], sequence, global_batch))
@@ -281,6 +286,17 @@ def _answer(
     if unlike:
         extra["explained"] = planner.explained(found.plans[0], unlike)
     return answer.model_copy(update=extra)
+
+
+def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
+    """Answer with what planners of the literature make of the question."""
+    if found.format == "phaze-no-plan":
+        return found
+    from phaze.plan.layouts.answer import question_of
+    from phaze.plan.layouts.dynamic_programs import DynamicPrograms
+
+    rows = tuple(DynamicPrograms(question_of(found.question)).rows())
+    return found.model_copy(update={"planners": rows})
 
 
 def _first(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:

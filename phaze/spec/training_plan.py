@@ -204,6 +204,46 @@ class PlanCertificate(Noun):
     """Share of the best plan's time by which a better one could be faster."""
 
 
+class PlannerStage(Noun):
+    """A stage of a planner of the literature."""
+
+    first_layer: Index
+    """Its first layer; the embedding is layer 0."""
+    layers: Count
+    """Layers, with the embedding and the head."""
+    tp: PositiveInt
+    """Tensor parallel."""
+    dp: PositiveInt
+    """Data parallel."""
+    recompute: Flag
+    """Whether layers of it run forward again."""
+
+
+class PlannerRow(Noun):
+    """What a planner of the literature makes of the question, at the same price."""
+
+    planner: Label
+    """Its name: phaze or piper."""
+    time_s: Result | None = None
+    """Seconds of a step; none where the planner has no plan."""
+    planned_s: Result | None = None
+    """Seconds that the planner itself expects."""
+    tokens_per_s_per_device: Result | None = None
+    """Throughput of a device of all that there are."""
+    fullest_gib: Result | None = None
+    """Memory of the fullest device."""
+    fits: Flag | None = None
+    """Whether that is what a device has for a plan."""
+    schedule: Label | None = None
+    """Order of the passes."""
+    microbatch: PositiveInt | None = None
+    """Samples of a microbatch."""
+    stages: tuple[PlannerStage, ...] = ()
+    """Stages in the order of the data flow."""
+    reason: str | None = None
+    """Why the runtime cannot run the plan, or why there is none."""
+
+
 class WhatIf(Noun):
     """What a step takes when one thing is otherwise."""
 
@@ -312,6 +352,8 @@ class TrainingPlan(RankedPlan):
     """How far from the best the plan can be, under its price."""
     alternatives: tuple[RankedPlan, ...]
     """The ranked table: this plan and the next ones by their time."""
+    planners: tuple[PlannerRow, ...] = ()
+    """Plans of planners of the literature, where they were asked for."""
     next_longer_s: dict[Label, Finite]
     """Seconds by which parts of a step of the next plan are longer, the largest first."""
     rests_on: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from textwrap import fill
 
 from phaze.spec.training_plan import (
@@ -10,6 +11,7 @@ from phaze.spec.training_plan import (
     ChosenLayout,
     Explained,
     PlanCertificate,
+    PlannerRow,
     RankedPlan,
     RankMemory,
     TrainingPlan,
@@ -41,7 +43,21 @@ def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
         f"assumes {'; '.join(plan.assumptions)}",
     ]
     rows = ([str(i + 1), *_row(one)] for i, one in enumerate(plan.alternatives))
-    return "\n".join([_asked(plan), *_table([HEAD, *rows]), *map(_wrapped, said)])
+    others = map(_planner_row, plan.planners)
+    return "\n".join([_asked(plan), *_table([HEAD, *rows, *others]), *map(_wrapped, said)])
+
+
+def _planner_row(one: PlannerRow) -> list[str]:
+    """Row of the table for a planner of the literature."""
+    if one.time_s is None or one.tokens_per_s_per_device is None or one.fullest_gib is None:
+        return [one.planner, *["-"] * (len(HEAD) - 2), str(one.reason)]
+    shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in one.stages]
+    runs = [f"{len([*same])} x {shape}" for shape, same in groupby(shapes)]
+    notes = [] if one.fits else ["does not fit"]
+    notes += [] if one.reason is None else [one.reason]
+    layout = f"{', '.join(runs)} b={one.microbatch} {one.schedule}"
+    figures = [f"{one.time_s:.4g} s", f"{one.tokens_per_s_per_device:,.0f}", "-", f"{one.fullest_gib:.1f}"]
+    return [one.planner, *figures, *["-"] * 3, "; ".join([layout, *notes])]
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:

@@ -88,6 +88,16 @@ def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_p
         run("simulate", str(out), "--planner", "phaze")
 
 
+def test_planners_of_the_literature_are_rows_of_the_table(model: str) -> None:
+    found = run("plan", model, *H100, "--fix", "pp=2", "--planners", "--precision", "fp8-cs")
+    rows = {
+        line.split()[0]: line for line in found.stdout.splitlines() if line.split()[0] in ("phaze", "piper")
+    }
+    assert "1f1b" in rows["phaze"]
+    assert "2bw; no runtime runs it" in rows["piper"]
+    assert "fp8-cs" in found.stdout.splitlines()[0]
+
+
 def test_a_plan_is_mapped_to_its_own_system_or_a_topology(
     planned: tuple[Result, Path], tmp_path: Path
 ) -> None:
