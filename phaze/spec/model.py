@@ -313,12 +313,6 @@ class Model(Noun):
             + norm
         )
 
-    @property
-    def block_parameters(self) -> int:
-        """Parameters of the first block, which is like all others where there is one kind."""
-        first = self.blocks[self.runs[0][0]]
-        return first.parameters(self.hidden, self.norm_parameters(self.hidden)).total()
-
     def norm_parameters(self, width: int) -> int:
         """Parameters of a normalisation of that width."""
         return (2 if self.norm == "layer_norm" else 1) * width

@@ -33,7 +33,9 @@ def test_without_the_folder_bert_is_our_own_and_the_table_is_missing(config: Con
     settings = load_settings(config)
     assert list(settings.study.plans.made) == ["figure-1", "figure-2", "figure-2-table-1", "figure-3"]
     assert settings.models["bert-32"].parameters == pytest.approx(5.9e9, rel=0.005)
-    assert settings.models["bert-32"].block_parameters == 176_997_120
+    bert = settings.models["bert-32"]
+    block = bert.blocks[bert.runs[0][0]]
+    assert block.parameters(bert.hidden, bert.norm_parameters(bert.hidden)).total() == 176_997_120
 
 
 def test_with_the_folder_every_case_plans_its_file(config: Config, tmp_path: Path) -> None:
