@@ -20,7 +20,7 @@ everywhere, it takes as much work as it can of any kinds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,9 +36,9 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.capacity import least_times
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import LayerFigures, Slices, distinct_rows
+from phaze.plan.layouts.slices import Common, LayerFigures, Slices, distinct_rows
 from phaze.plan.lowered import device_of
-from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,25 +79,50 @@ class StateFigures(NamedTuple):
     """Of a parameter without gradient."""
 
 
-def bound_layouts(question: PlanQuestion, grid: LayoutGrid, *, exact: bool = True) -> LayoutBounds:
-    """Bounds of all layouts of a grid; where not exact the mean over ranks alone, of slices that have all
-    microbatches in common, which are far fewer, and then none is dominated.
+def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
+    """Bounds of all layouts of a grid, by slices that those share which have so much in common (`Slices`):
+    where it is not nothing, of most of them the mean over ranks alone, and then none is dominated.
     """
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    exact = exact or not device_of(question.machine).product_tiles
-    slices = Slices.of(question, grid, exact=exact)
-    dominated = slices.dominated(grid) if exact else np.zeros(len(grid), np.bool_)
+    if not device_of(question.machine).product_tiles:
+        common = "nothing"
+    if common == "tokens":
+        return _bounds_of_tokens(question, grid)
+    slices = Slices.of(question, grid, common)
+    dominated = slices.dominated(grid) if common == "nothing" else np.zeros(len(grid), np.bool_)
     found, lacking = np.zeros(len(grid)), np.zeros(len(grid))
     kept = np.flatnonzero(~dominated)
-    found[kept], lacking[kept] = _bounds(question, grid.take(kept), slices, kept, on_average=not exact)
+    found[kept], lacking[kept] = _bounds(
+        question, grid.take(kept), slices, kept, on_average=common != "nothing"
+    )
     return LayoutBounds(found, lacking, dominated)
+
+
+def _bounds_of_tokens(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
+    """Bounds of layouts by slices of their tokens, which do not know what runs forward again."""
+    others = [getattr(grid, name) for name in COLUMNS if name not in ("recompute", "cp_kind")]
+    _, first, where = distinct_rows(np.stack(others, axis=1))
+    few = replace(grid.take(first), recompute=np.zeros_like(first))
+    slices = Slices.of(question, few, "tokens")
+    found, lacking = _bounds(question, few, slices, np.arange(len(few)), on_average=True)
+    return LayoutBounds(found[where], lacking[where], np.zeros(len(grid), np.bool_))
 
 
 def _bounds(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool
 ) -> tuple[Floats, Floats]:
     """Least seconds of layouts, and bytes that they lack, (N,) each; `which` are their places in slices."""
+    parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
+    each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
+    found, lacking = (np.concatenate(one) for one in zip(*each, strict=True))
+    return found, lacking
+
+
+def _bounds_of_part(
+    question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
+) -> tuple[Floats, Floats]:
+    """The same for few enough to have the figures of all at once."""
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
@@ -273,7 +298,9 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int) -> Floats
 
 
 _NOTHING = StageCost(0.0)
+AT_ONCE = 250_000
+"""Layouts whose figures are in memory together."""
 NEAR = 50_000
-"""Layouts with the least mean over ranks of which the fullest rank counts, too."""
+"""Of these, those with the least mean over ranks of which the fullest rank counts, too."""
 ROUNDS = 4
 """Rounds of as many microbatches as there are ranks, or more, in which every schedule has held most."""

@@ -207,6 +207,8 @@ class DivisionSearch:
 
     def finish(self, enough_s: float) -> None:
         """Raise the bound with whole numbers of layers until it reaches `enough_s`, or as far as it goes."""
+        if not len(self._centre):  # the bound is of a flow that another layout had
+            self._look_around(self.flows[self._events.key, -1, 0].point)
         several = self.divided.count > self.divided.layout.pp > 1 and len(self._program.totals) == 1
         ranked = several and (self._events.key, -1, 0) in self.flows
         if ranked:
@@ -235,7 +237,6 @@ class DivisionSearch:
         than all layers in all, so that of some ranks at least one has as many.
         """
         depth, layers = self.divided.layout.pp, self.divided.layers
-        self._look_around(self.flows[self._events.key, -1, 0].point)
         most = [-(-layers // depth)] * depth
         for rank in range(depth):
             while most[rank] < layers and self._followed(None, rank, most[rank] + 1) < enough_s:

@@ -109,9 +109,12 @@ class DividedLayout:
         return self.order.names.count(FURTHER)
 
     def may_be(self, blocks: Numbers) -> bool:
-        """Whether layers of multi-token prediction are in one stage, on the last chunk of a rank that is not
-        the first: on the last stage, or before it where that has the head alone.
+        """Whether no stage between the ends is empty, and layers of multi-token prediction are in one, on the
+        last chunk of a rank that is not the first: on the last stage, or before it where that has the head
+        alone.
         """
+        if not all(blocks[1:-1]):
+            return False
         alone = self.layout.pp > 2 and blocks[-1] == 0 and blocks[-2] >= self.further
         return len(blocks) == 1 or blocks[-1] >= self.further or alone
 
@@ -270,6 +273,7 @@ def ordered_blocks(
     """
     known = np.concatenate([[0.0], np.cumsum(weights)])
     layers, found = len(weights), [0]
+    together *= layers >= together + sum(few for few, _ in ranges)  # else the head is alone
     for q, (few, most) in enumerate(ranges):
         later = ranges[q + 1 :]
         low = max(found[-1] + few, layers - sum(one[1] for one in later))

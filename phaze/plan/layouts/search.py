@@ -1,7 +1,7 @@
 """The fastest plan among all layouts of a runtime, with a certificate of how far from the best it can be.
 
 Every layout that is legal and may fit has a bound of its time (`bounds`): first one that few slices are
-enough for; then, when a plan is known, that of its own slice, where the first one is below. The layout with
+enough for; then, when a plan is known, that of slices of its own, where the first one is below. The layout with
 the least bound is looked at next: equal stages are simulated, a linear program raises its bound and finds
 other divisions (`division_search`). The search ends when no bound is below the best plan's time by more than
 the gap.
@@ -24,7 +24,7 @@ from phaze.plan.layouts.division_search import DivisionSearch, FlowKey, FoundDiv
 from phaze.plan.layouts.divisions import DividedLayout
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import distinct_rows
+from phaze.plan.layouts.slices import Common, distinct_rows
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
@@ -34,6 +34,8 @@ GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
 FIRST = 30
 """Layouts that are looked at before all others, each the one with the least bound of its kind."""
+MOST_SHARPENED = 100_000
+"""Layouts whose bounds are sharpened before a better plan is looked for."""
 MOST_WORK = 8000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
@@ -133,9 +135,8 @@ class LayoutSearch:
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
         self._guess("tp", "zero")
-        open_ = np.flatnonzero(self.bounds.fits & (self.bounds.time_s < self.enough_s))
-        self.bounds.sharpen(open_, bound_layouts(self.question, self.grid.take(open_)))
-        self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
+        self._sharpen("microbatch")
+        self._sharpen("nothing")
         self._fill(10 * wanted)
         while self._queue and self._queue[0][0] < self.enough_s:
             if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= self.most_work:
@@ -150,6 +151,20 @@ class LayoutSearch:
             if len(self.planned) >= wanted:
                 break
             self._begun(contender)
+
+    def _sharpen(self, common: Common) -> None:
+        """Raise the bounds of all layouts that may be faster than the best plan, those with the least first,
+        and look for better plans between.
+        """
+        left = np.ones(len(self.grid), np.bool_)
+        while True:
+            some = np.flatnonzero(left & self.bounds.fits & (self.bounds.time_s < self.enough_s))
+            if not len(some):
+                return
+            some = some[np.argsort(self.bounds.time_s[some], kind="stable")[:MOST_SHARPENED]]
+            self.bounds.sharpen(some, bound_layouts(self.question, self.grid.take(some), common))
+            left[some] = False
+            self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
 
     @property
     def enough_s(self) -> float:
@@ -296,7 +311,7 @@ def plan_layouts(
     every = legal_space(question.runtime, question.task, fixed)
     again = question.again(every.grid)
     grid = every.grid.take(~again)
-    bounds = bound_layouts(question, grid, exact=False)
+    bounds = bound_layouts(question, grid, "tokens")
     search = LayoutSearch(question, grid, bounds, gap, on_better, most_work)
     search.run(wanted)
     plans = tuple(search.planned[:wanted])

@@ -3,12 +3,14 @@
 Slices depend on few fields of a layout, so that all layouts share them. Slices that differ in the microbatch
 alone have a common bound, as a microbatch that is k times as large takes at most k times as long: products
 fill their waves no worse, and what starts a kernel or a message is there once. It keeps k times the bytes.
+Tokens that context parallelism deals out are so many fewer, but for the exchanges between its ranks. Of all
+that may run forward again, a layer takes no less than the fastest and keeps no less than the leanest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -22,6 +24,10 @@ from phaze.runtimes.grid import LayoutGrid
 
 FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
 """Fields of a layout that its slices depend on."""
+
+Common = Literal["nothing", "microbatch", "tokens"]
+"""What layouts have in common that share a slice, whose figures are bounds of theirs: all that matters; that
+but the microbatch; or but the tokens of a rank, and what runs forward again."""
 
 MOST_TABLED = 16
 """Size of a table of numbers over how many there are, beyond which sorting them is faster."""
@@ -83,7 +89,9 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Figures of all slices S of a grid of layouts, under its R words for what runs forward again."""
+    """Figures of all slices S of a grid of layouts, under its R words for what runs forward again, or one that
+    bounds them all.
+    """
 
     order: LayerOrder
     """Order of the layers."""
@@ -101,12 +109,16 @@ class Slices:
     """Microbatch of every layout over that of its slice, (N,)."""
 
     @classmethod
-    def of(cls, question: PlanQuestion, grid: LayoutGrid, *, exact: bool = True) -> Self:
-        """Slices of a grid, costed together; bounds of them where not exact, with one microbatch that is a
-        multiple of all others.
+    def of(cls, question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> Self:
+        """Slices of a grid, costed together, with what is told in common: of all microbatches a multiple, of
+        tokens those of one rank.
         """
-        microbatch = grid.microbatch if exact else np.full(len(grid), np.lcm.reduce(grid.microbatch))
-        grid, share = replace(grid, microbatch=microbatch), grid.microbatch / microbatch
+        tokens = 1 / grid.cp if common == "tokens" else 1.0
+        if common == "tokens":
+            grid = replace(grid, cp=np.ones_like(grid.cp), cp_kind=np.zeros_like(grid.cp_kind))
+        every = int(np.lcm.reduce(grid.microbatch))
+        microbatch = grid.microbatch if common == "nothing" else np.full(len(grid), every)
+        grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
         _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in FIELDS], axis=1))
         layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
         for first in {layout.tp: layout for layout in layouts}.values():
@@ -124,6 +136,8 @@ class Slices:
         ])  # fmt: skip
         ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
         links = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])
+        if common == "tokens":
+            layers, work = _leanest(layers, grid), work.min(axis=1, keepdims=True)
         return cls(order, layers, ends, work, links, where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
@@ -179,6 +193,22 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting) -> tup
         float(layer.layer.frozen),
         float(layer.layer.groups.get("expert", 0)),
     )
+
+
+def _leanest(layers: Floats, grid: LayoutGrid) -> Floats:
+    """Figures (S, 1, K, figures) of layers that are as fast and keep as little as under any word (S, R, K,
+    figures), and may run forward again as whole ones where a word says so.
+    """
+    again, stash, saved = (
+        LayerFigures._fields.index(name) for name in ("again_s", "stash_bytes", "saved_bytes")
+    )
+    found = layers.min(axis=1, keepdims=True)
+    if "full" in grid.recomputes:
+        full = grid.recomputes.index("full")
+        found[:, 0, :, again] = layers[:, full, :, again]
+        kept = layers[:, full, :, stash] - layers[:, full, :, saved]
+        found[:, 0, :, saved] = np.maximum(found[:, 0, :, stash] - kept, 0.0)
+    return found
 
 
 def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:

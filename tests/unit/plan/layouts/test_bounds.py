@@ -15,7 +15,7 @@ from phaze.plan.layouts.bounds import bound_layouts, held_by_rank, held_of_chunk
 from phaze.plan.layouts.capacity import CLOSE
 from phaze.plan.layouts.divisions import blocks_at, even_blocks
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import Slices
+from phaze.plan.layouts.slices import Common, LayerFigures, Slices
 from phaze.runtimes.space import legal_space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
@@ -23,6 +23,8 @@ from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
 DIVISIONS = 3
 ROUNDING = 1e-9
+AGAIN = [LayerFigures._fields.index(name) for name in ("again_s", "saved_bytes")]
+"""Figures of layers that may run forward again."""
 
 
 def drawn_blocks(rng: np.random.Generator, ranges: list[tuple[int, int]], layers: int) -> Ints:
@@ -77,22 +79,39 @@ def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
     assert lacking[1] > 1.9 * lacking[0]
 
 
+@pytest.mark.parametrize("common", ["microbatch", "tokens"])
 @pytest.mark.parametrize("name", ["llama2-7b", "qwen3-30b-a3b"])
-def test_bounds_of_one_microbatch_for_all_are_below_those_of_each(name: str) -> None:
-    """A microbatch that is k times as large takes at most k times as long, and keeps k times the bytes."""
+def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(name: str, common: Common) -> None:
+    """A microbatch that is k times as large takes at most k times as long, and keeps k times the bytes; so do
+    ranks with k times the tokens of a sequence.
+    """
     case = replace(DEEP, model=name, layers=4, hbm_gib=1000.0)
     question = case.question("megatron")
     every = legal_space(question.runtime, question.task).grid
     grid = every.take(np.flatnonzero(~question.again(every))[::7])
+    assert len(np.unique(grid.cp)) > 2
+    assert len(np.unique(grid.recompute)) > 2
     which = np.arange(len(grid))
-    common, own = (Slices.of(question, grid, exact=exact) for exact in (False, True))
-    for shared, each in zip(
-        (*common.layers_of(which, grid.recompute), *common.ends_of(which), common.links_of(which)),
-        (*own.layers_of(which, grid.recompute), *own.ends_of(which), own.links_of(which)),
-        strict=True,
+    shared, own = (Slices.of(question, grid, each) for each in (common, "nothing"))
+    words = grid.recompute * (common != "tokens")
+    for number, (least, each) in enumerate(
+        zip(
+            (*shared.layers_of(which, words), *shared.ends_of(which), shared.links_of(which)),
+            (*own.layers_of(which, grid.recompute), *own.ends_of(which), own.links_of(which)),
+            strict=True,
+        )
     ):
-        assert (shared <= each * (1 + 1e-9)).all()
-    few, many = (bound_layouts(question, grid, exact=exact) for exact in (False, True))
+        if common == "tokens" and number in AGAIN:
+            continue  # any layer may run forward again
+        assert (least <= each * (1 + 1e-9)).all()
+    few, many = (bound_layouts(question, grid, each) for each in (common, "nothing"))
     kept = ~many.dominated
     assert (few.time_s[kept] <= many.time_s[kept] * (1 + CLOSE)).all()
     assert (few.lacking_bytes[kept] <= many.lacking_bytes[kept]).all()
+    tight = replace(case, hbm_gib=6.0).question("megatron")
+    few, many = (bound_layouts(tight, grid, each) for each in (common, "nothing"))
+    kept = ~many.dominated
+    assert (many.lacking_bytes > 0).any()
+    assert (many.lacking_bytes > 0)[kept & (few.lacking_bytes > 0)].all()
+    fits = kept & (many.lacking_bytes <= 0)
+    assert (few.time_s[fits] <= many.time_s[fits] * (1 + CLOSE)).all()
