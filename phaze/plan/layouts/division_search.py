@@ -65,6 +65,8 @@ MOST_STAGES = 24
 """Stages with which such programs are solved although flows bound whole numbers, too."""
 WHOLE_WORK = 50
 """Linear programs that take as long as one with whole numbers: order of magnitude."""
+FEW_NUMBERS = 32
+"""Layers of a kind on a stage, as numbers in a program that counts once."""
 FEW = 300
 """Divisions that are all simulated instead."""
 REPAIRS = 6
@@ -281,7 +283,8 @@ class DivisionSearch:
 
     def _step(self, *, exact: bool) -> None:
         """Solve the program once more, and simulate what it says."""
-        self.work += WHOLE_WORK if exact else 1
+        size = -(-self.divided.count * len(self._program.totals) // FEW_NUMBERS)
+        self.work += (WHOLE_WORK if exact else 1) * size
         answer = self._program.linear.solve(exact=exact, gap=CLOSE)
         self.bound_s = max(self.bound_s, answer.bound)
         if answer.point is None:

@@ -1,10 +1,10 @@
 """The fastest plan among all layouts of a runtime, with a certificate of how far from the best it can be.
 
 Every layout that is legal and may fit has a bound of its time (`bounds`): first one that few slices are
-enough for; then, when a plan is known, that of slices of its own, where the first one is below. The layout with
-the least bound is looked at next: equal stages are simulated, a linear program raises its bound and finds
-other divisions (`division_search`). The search ends when no bound is below the best plan's time by more than
-the gap.
+enough for; then, when a plan is known, that of slices of its own, where the first one is below. The layout
+with the least bound is looked at next: equal stages are simulated, a linear program raises its bound and
+finds other divisions (`division_search`). The search ends when no bound is below the best plan's time by more
+than the gap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import inf
 
 import numpy as np
 
-from phaze.base.arrays import Ints
+from phaze.base.arrays import Bools, Ints
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
@@ -34,7 +34,7 @@ GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
 FIRST = 30
 """Layouts that are looked at before all others, each the one with the least bound of its kind."""
-MOST_SHARPENED = 100_000
+MOST_SHARPENED = 30_000
 """Layouts whose bounds are sharpened before a better plan is looked for."""
 MOST_WORK = 8000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
@@ -293,9 +293,11 @@ class LayoutSearch:
         return sum(one.search.work for one in self._looked_at if one.search is not None)
 
     @property
-    def looked_at(self) -> int:
-        """Layouts of which divisions were simulated."""
-        return len(self._looked_at)
+    def looked_at(self) -> Bools:
+        """Layouts of which divisions were simulated, (N,)."""
+        found = np.zeros(len(self.grid), np.bool_)
+        found[[one.place for one in self._looked_at]] = True
+        return found
 
 
 def plan_layouts(
@@ -315,7 +317,10 @@ def plan_layouts(
     search = LayoutSearch(question, grid, bounds, gap, on_better, most_work)
     search.run(wanted)
     plans = tuple(search.planned[:wanted])
-    bound_s, unfit = search.bound_s, bounds.lacking_bytes > 0
+    if not plans:
+        bounds.sharpen(np.arange(len(grid)), bound_layouts(question, grid, "microbatch"))
+    bound_s, others = search.bound_s, ~search.looked_at
+    unfit, dominated = others & (bounds.lacking_bytes > 0), int((others & bounds.dominated).sum())
     certificate = LayoutCertificate(
         layouts=every.layouts,
         illegal={name: count for name, count in every.illegal.items() if count},
@@ -323,10 +328,10 @@ def plan_layouts(
         unfit=int(unfit.sum()),
         lacking_gib=float(bounds.lacking_bytes[unfit].min()) / GIB if unfit.any() else None,
         bounded={
-            "layout": int(bounds.fits.sum()) - search.looked_at,
-            **({"recompute": int(bounds.dominated.sum())} if bounds.dominated.any() else {}),
+            "layout": int((others & bounds.fits).sum()),
+            **({"recompute": dominated} if dominated else {}),
         },
-        simulated=search.looked_at,
+        simulated=int((~others).sum()),
         divisions=search.divisions,
         bound_s=bound_s,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,

@@ -89,8 +89,8 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Figures of all slices S of a grid of layouts, under its R words for what runs forward again, or one that
-    bounds them all.
+    """Figures of all slices S of a grid of layouts, under its R words for what runs forward again, or of one
+    that bounds them all.
     """
 
     order: LayerOrder

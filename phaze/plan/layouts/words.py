@@ -30,6 +30,8 @@ COLUMNS = 118
 """Of a line of prose."""
 PARTS = 3
 """Parts of a step that a comparison names at most."""
+LEAST_SAID_GIB = 0.001
+"""Memory that lacks, below which a bound of it says nothing."""
 
 
 def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
@@ -229,7 +231,8 @@ def _certificate(found: PlanCertificate) -> Iterator[str]:
 def _counts(found: PlanCertificate) -> Iterator[str]:
     illegal = sum(found.illegal.values())
     rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
-    lacking = "" if found.lacking_gib is None else f" (by {found.lacking_gib:.2g} GiB or more)"
+    known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
+    lacking = f" (by {found.lacking_gib:.2g} GiB or more)" if known else ""
     yield (
         f"of {found.layouts:,} layouts {illegal:,} are illegal{f' ({rules})' if rules else ''}, "
         f"{found.same:,} the same as another, {found.unfit:,} do not fit{lacking}, "
