@@ -165,8 +165,7 @@ class DivisionSearch:
         if len(self.paths.graph.jobs) <= MOST_JOBS:
             self._follow(enough_s)
         if self.bound_s < enough_s and (self._events.key, -1, 0) not in self.flows:
-            n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
-            self._look_around(np.stack([n, 0 * n]).ravel())
+            self._look_at_first()
             for _ in range(ROUNDS):
                 if self.bound_s >= enough_s or self.done or self.relaxed:
                     break
@@ -209,8 +208,8 @@ class DivisionSearch:
 
     def finish(self, enough_s: float) -> None:
         """Raise the bound with whole numbers of layers until it reaches `enough_s`, or as far as it goes."""
-        if not len(self._centre):  # the bound is of a flow that another layout had
-            self._look_around(self.flows[self._events.key, -1, 0].point)
+        if not len(self._centre):
+            self._look_at_first()
         several = self.divided.count > self.divided.layout.pp > 1 and len(self._program.totals) == 1
         ranked = several and (self._events.key, -1, 0) in self.flows
         if ranked:
@@ -272,6 +271,14 @@ class DivisionSearch:
         self._centre = np.concatenate([np.ones((self.divided.count, 1)), n, k], axis=1)
         self._cut_by_ranks()
         self._try(*self._program.rounded(n, k))
+
+    def _look_at_first(self) -> None:
+        """The same next to the best point of a flow that is known, of another layout it may be, or else next
+        to equal parts.
+        """
+        flow = self.flows.get((self._events.key, -1, 0))
+        n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
+        self._look_around(np.stack([n, 0 * n]).ravel() if flow is None else flow.point)
 
     def _cut_by_ranks(self) -> None:
         seconds = self.paths.seconds(self._centre)

@@ -202,7 +202,7 @@ def _leanest(layers: Floats, grid: LayoutGrid) -> Floats:
     again, stash, saved = (
         LayerFigures._fields.index(name) for name in ("again_s", "stash_bytes", "saved_bytes")
     )
-    found = layers.min(axis=1, keepdims=True)
+    found: Floats = layers.min(axis=1, keepdims=True)
     if "full" in grid.recomputes:
         full = grid.recomputes.index("full")
         found[:, 0, :, again] = layers[:, full, :, again]
