@@ -13,6 +13,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands.calibrate import calibrate
 from phaze.commands.certify import certify
+from phaze.commands.compare import compare
 from phaze.commands.emit import emit, read
 from phaze.commands.export import export
 from phaze.commands.map import map_stages
@@ -35,7 +36,7 @@ app = typer.Typer(
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
 VERBS = (
-    plan, model, certify, emit, read, space, extract, estimate, schedule, place, simulate, validate,
+    plan, model, certify, emit, read, compare, space, extract, estimate, schedule, place, simulate, validate,
     calibrate, partition, export, trace, status,
 )  # fmt: skip
 

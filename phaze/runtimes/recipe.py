@@ -81,9 +81,25 @@ class Recipe:
             if value != said[name]
         )
 
-    def _values(self) -> dict[str, Value]:
+    def check_same_task(self, other: Recipe) -> None:
+        """Raise PhazeError where another run trains another model, another batch, or on other devices."""
+        own, others = self._task_values(), other._task_values()
+        for name, value in own.items():
+            if value != others[name]:
+                raise PhazeError(f"compare: {name} must be that of the plan, {others[name]}, got {value}")
+
+    def _task_values(self) -> dict[str, Value]:
+        sizes = {"sequence": self.sequence, "global_batch": self.global_batch}
+        return {**self._model_values(), **sizes, "devices": self.layout.devices}
+
+    def _model_values(self) -> dict[str, Value]:
         model = {f"model.{k}": v for k, v in self.model.model_dump().items() if k not in NAMELESS}
-        model |= {f"model.{k}": getattr(self.model, k) for k in ("kv_heads", "head_width", "word_width")}
+        return model | {
+            f"model.{k}": getattr(self.model, k) for k in ("kv_heads", "head_width", "word_width")
+        }
+
+    def _values(self) -> dict[str, Value]:
+        model = self._model_values()
         layout = {field.name: getattr(self.layout, field.name) for field in fields(Layout)}
         own = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         del own["model"], own["layout"]

@@ -46,7 +46,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
     ]
     rows = ([str(i + 1), *_row(one)] for i, one in enumerate(plan.alternatives))
     others = map(_planner_row, plan.planners)
-    return "\n".join([_asked(plan), *_table([HEAD, *rows, *others]), *map(_wrapped, said)])
+    return "\n".join([_asked(plan), *table([HEAD, *rows, *others]), *map(wrapped, said)])
 
 
 def _planner_row(one: PlannerRow) -> list[str]:
@@ -66,7 +66,7 @@ def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
     """A row for every number of devices that was asked for, and the cheapest and the fastest in time."""
     runs = {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
     head = [*SIZES[:-1], *(_run_cells(next(iter(runs.values()))) if runs else ()), SIZES[-1]]
-    return "\n".join([*_table([head, *map(_size_row, plans)]), *map(_wrapped, _best_runs(runs))])
+    return "\n".join([*table([head, *map(_size_row, plans)]), *map(wrapped, _best_runs(runs))])
 
 
 def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
@@ -125,10 +125,11 @@ def unfit_in_words(plan: UnfitPlan) -> str:
     said = [plan.reason]
     if plan.layout is not None:
         said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
-    return "\n".join(map(_wrapped, [*said, *_counts(plan.certificate)]))
+    return "\n".join(map(wrapped, [*said, *_counts(plan.certificate)]))
 
 
-def _wrapped(sentence: str) -> str:
+def wrapped(sentence: str) -> str:
+    """Sentence in lines that a terminal can show."""
     return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -171,7 +172,7 @@ def _row(one: RankedPlan) -> list[str]:
     ]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines of a table, its columns as wide as they need; the last one of a row may be longer."""
     widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
     for row in rows:

@@ -1,0 +1,89 @@
+"""Say what a run would gain from a plan, and by which change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.base.errors import PhazeError
+from phaze.commands import options
+from phaze.commands.output import telling
+
+if TYPE_CHECKING:
+    from phaze.plan.layouts.comparison import Comparison
+    from phaze.spec.training_plan import TrainingPlan
+    from phaze.validate.rows import RunRow
+
+
+def compare(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="CSV of runs as of simulate --runs, or what the plan's runtime is told."
+        ),
+    ],
+    planned: Annotated[Path, typer.Argument(metavar="PLAN", help="File of a plan, as plan -o writes it.")],
+    row: Annotated[int | None, typer.Option(help="Row of the CSV, from 1, where it has several.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Say what a run would gain from a plan of its model, batch and devices, one change at a time in the
+    order of their worth.
+    """
+    from phaze.spec.documents import read_as
+    from phaze.spec.training_plan import TrainingPlan
+
+    plan = read_as(TrainingPlan, planned)
+    if row is not None and run.suffix != ".csv":
+        raise PhazeError(f"compare: --row is for a CSV of runs, got {run}")
+    with telling("compare"):
+        found = _of_row(run, row, plan) if run.suffix == ".csv" else _of_flags(run, plan)
+        found.check()
+        said = json.dumps(found.as_row(), indent=1) if as_json else found.in_words()
+    typer.echo(said)
+
+
+def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
+    """Run of what the plan's runtime is told; torchtitan, which is not told the model, trains the plan's."""
+    from phaze.base.files import read_text
+    from phaze.plan.layouts.comparison import Comparison
+    from phaze.runtimes.megatron_flags import read_megatron
+    from phaze.runtimes.torchtitan_read import read_torchtitan
+
+    asked, text = plan.question, read_text(told)
+    if asked.runtime == "torchtitan":
+        return Comparison(read_torchtitan(text, asked.model, asked.devices), plan)
+    recipe, unread = read_megatron(text, asked.devices, told.stem)
+    if unread:
+        typer.echo(f"compare: not priced: {', '.join(unread)}", err=True)
+    return Comparison(recipe, plan)
+
+
+def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
+    """Run of a row; of what it leaves open the fastest that fits."""
+    from phaze.plan.layouts.comparison import Comparison, recipe_of_run
+    from phaze.plan.lowered import load_machine
+    from phaze.validate.table import predict_rows, settled
+
+    asked, found = plan.question, _row(file, row)
+    if found.system not in ("", asked.system):
+        raise PhazeError(f"{file}: system must be {asked.system}, that of the plan, got {found.system}")
+    machine = load_machine(asked.system, stack=found.stack or asked.stack, devices=asked.devices)
+    runs = found.runs
+    if len(runs) > 1:
+        runs = next(settled([found], predict_rows([found], machine))).runs
+    if not runs:
+        raise PhazeError(f"{file}: {found.problem or 'no microbatch or number of chunks is possible'}")
+    return Comparison(recipe_of_run(runs[0], asked.model), plan, runs[0].stack_of(machine))
+
+
+def _row(file: Path, row: int | None) -> RunRow:
+    """The row that is asked for; PhazeError where several could be."""
+    from phaze.validate.rows import read_rows
+
+    rows = read_rows(file)[1]
+    if not 1 <= (row or len(rows)) <= len(rows) or (row is None and len(rows) > 1):
+        raise PhazeError(f"{file}: --row must be one of its rows, from 1 to {len(rows)}, got {row or 'none'}")
+    return rows[(row or 1) - 1]

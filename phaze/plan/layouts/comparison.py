@@ -1,0 +1,335 @@
+"""What a run would gain from a plan, one change at a time in the order of their worth.
+
+Fields of the layout in which the run differs from the plan are changed one by one: always the one that saves
+most of the step next, under the price of `plan`. One that the runtime cannot run alone, or that does not fit
+alone, is made together with the fewest others that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from itertools import combinations
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+from phaze.layout import Layout
+from phaze.pipeline.schedules import SCHEDULES
+from phaze.plan.layouts.answer import question_of
+from phaze.plan.layouts.divisions import Division, even_blocks
+from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.replay import priced_recipe
+from phaze.plan.layouts.words import table, wrapped
+from phaze.plan.runs import Run
+from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.recipe import Recipe
+from phaze.spec.model import Model
+from phaze.spec.system import Stack
+from phaze.spec.training_plan import TrainingPlan
+
+STACK, SCHEDULE, STAGES = "stack", "schedule", "stages"
+"""Changes beside those of the layout's fields; data parallel follows from the other widths."""
+FOLLOWS = ("dp", "precision")
+PLANNED: dict[str, object] = {"flash_attention": True, "optimizer": "adam"}
+"""What plans are priced with, and a row may say otherwise."""
+HEAD = ("", "step", "saved", "fullest GiB", "change")
+Taken = frozenset[str]
+"""Changes that are made."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field of a run that a plan has otherwise."""
+
+    field: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True)
+class ChangedRun:
+    """A run after one more step towards a plan."""
+
+    changes: tuple[Change, ...]
+    """What is changed together, with what follows from it; none for the run as it is."""
+    time_s: float
+    """Seconds of a step after it."""
+    saved: float
+    """Share of the run's step that it saves; negative where the step gets longer."""
+    fullest_gib: float
+    """Memory of the fullest device after it."""
+    because: str = ""
+    """Why the first change is not made alone, where others are made with it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A run beside a plan for the same model, batch and devices."""
+
+    run: Recipe
+    planned: TrainingPlan
+    stack: Stack | None = None
+    """Software of the run; the plan's unless given."""
+    _known: dict[Taken, PricedLayout | str] = field(default_factory=dict)
+
+    @cached_property
+    def plan(self) -> Recipe:
+        """The plan as a run."""
+        return Recipe.of(self.planned)
+
+    @cached_property
+    def question(self) -> PlanQuestion:
+        """Question that the plan answers."""
+        return question_of(self.planned.question)
+
+    @cached_property
+    def run_question(self) -> PlanQuestion:
+        """The same question for the software of the run."""
+        asked, stack = self.question, self.stack
+        if stack is None or stack == asked.machine.stack:
+            return asked
+        task = replace(asked.task, overlap=stack.overlap)
+        return replace(asked, task=task, machine=replace(asked.machine, stack=stack))
+
+    def check(self) -> None:
+        """Raise PhazeError where run and plan are not of the same model, batch and devices, or where the
+        plan's runtime cannot run one of them.
+        """
+        self.run.check_same_task(self.plan)
+        for name, recipe in (("run", self.run), ("plan", self.plan)):
+            try:
+                recipe.check(self.question.runtime)
+            except PhazeError as error:
+                raise PhazeError(f"compare: {name}: {error}") from error
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Changes from the run to the plan."""
+        names = [one.name for one in fields(Layout) if one.name not in FOLLOWS]
+        found = [name for name in names if getattr(self.run.layout, name) != getattr(self.plan.layout, name)]
+        found += [SCHEDULE] * (self.run.schedule != self.plan.schedule)
+        found += [STACK] * (self.run_question is not self.question)
+        without = self._recipe(frozenset(found))
+        same = (without.blocks, without.recomputed) == (self.plan.blocks, self.plan.recomputed)
+        return tuple(found if same else [*found, STAGES])
+
+    @cached_property
+    def steps(self) -> tuple[ChangedRun, ...]:
+        """The run, and what it becomes by one change after the other, the last one the plan."""
+        return tuple(self._steps())
+
+    def _steps(self) -> Iterator[ChangedRun]:
+        taken: Taken = frozenset()
+        now = first = self._priced(taken)
+        yield ChangedRun((), first.price.time_s, 0.0, _fullest_gib(first))
+        while len(taken) < len(self.fields):
+            made = self._next(taken, now)
+            reason = "; ".join(self._reasons(made, taken, now))
+            after = taken.union(made)
+            found = self._priced(after)
+            saved = (now.price.time_s - found.price.time_s) / first.price.time_s
+            changes = tuple(self._changes(taken, after, made))
+            yield ChangedRun(changes, found.price.time_s, saved, _fullest_gib(found), reason)
+            taken, now = after, found
+
+    def _next(self, taken: Taken, now: PricedLayout) -> tuple[str, ...]:
+        """Of the changes that are left the one that saves most, with the fewest others that it needs."""
+        left = [name for name in self.fields if name not in taken]
+        ways = [self._with_needed(name, left, taken, now) for name in left]
+        return min(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
+
+    def _with_needed(
+        self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
+    ) -> tuple[str, ...]:
+        """A change with the fewest others that make it possible, the fastest of several; all if need be."""
+        others = [one for one in left if one != name]
+        for number in range(len(others)):
+            ways = [(name, *more) for more in combinations(others, number)]
+            possible = [made for made in ways if not self._refused(taken.union(made), now)]
+            if possible:
+                return min(possible, key=lambda made: self._priced(taken.union(made)).price.time_s)
+        return (name, *others)
+
+    def _reasons(self, made: Sequence[str], taken: Taken, now: PricedLayout) -> Iterator[str]:
+        """Why a change needs each of those that are made with it."""
+        for number in range(1, len(made)):
+            with_others = f"with {' and '.join(made[1:number])} " if number > 1 else ""
+            yield with_others + self._refused(taken.union(made[:number]), now)
+
+    def _refused(self, taken: Taken, now: PricedLayout) -> str:
+        """Why a run with these changes cannot be; empty where it can."""
+        found = self._found(taken)
+        if isinstance(found, str):
+            return found
+        needed_gib, limit_gib = _fullest_gib(found), self.question.limit_bytes / GIB
+        if needed_gib <= max(limit_gib, _fullest_gib(now)):
+            return ""
+        return f"needs {needed_gib:.4g} of {limit_gib:.4g} GiB"
+
+    def _priced(self, taken: Taken) -> PricedLayout:
+        found = self._found(taken)
+        if isinstance(found, str):
+            raise PhazeError(f"compare: {found}")
+        return found
+
+    def _found(self, taken: Taken) -> PricedLayout | str:
+        """Price with some changes, or why there is none."""
+        if taken not in self._known:
+            try:
+                self._known[taken] = self._price(taken)
+            except PhazeError as error:
+                self._known[taken] = str(error)
+        return self._known[taken]
+
+    def _price(self, taken: Taken) -> PricedLayout:
+        recipe, question = self._recipe(taken), self._question(taken)
+        recipe.check(question.runtime)
+        if not question.divided(recipe.layout, recipe.schedule).may_be(recipe.blocks):
+            raise PhazeError(
+                f"{question.runtime.name}: layers of multi-token prediction must be in one stage"
+            )
+        return priced_recipe(recipe, question)
+
+    def _question(self, taken: Taken) -> PlanQuestion:
+        return self.question if STACK in taken else self.run_question
+
+    def _recipe(self, taken: Taken) -> Recipe:
+        """The run with some changes; PhazeError for widths that are not those of the devices."""
+        run, plan = self.run, self.plan
+        own = {name: getattr(plan.layout, name) for name in taken - {STACK, SCHEDULE, STAGES}}
+        layout = replace(run.layout, **own, dp=1)
+        if run.layout.devices % layout.devices:
+            raise PhazeError(
+                f"tp * cp * pp must divide the {run.layout.devices} devices, got {layout.devices}"
+            )
+        layout = replace(layout, dp=run.layout.devices // layout.devices)
+        schedule = plan.schedule if SCHEDULE in taken else run.schedule
+        division = self._division(layout, schedule, taken)
+        return replace(
+            run, layout=layout, schedule=schedule, blocks=division.blocks, recomputed=division.recomputed
+        )
+
+    def _division(self, layout: Layout, schedule: str, taken: Taken) -> Division:
+        """The plan's stages, those of the run as long as it has as many, else equal ones; where blocks run
+        forward again and neither says how many, all do.
+        """
+        own = self.plan if STAGES in taken else self.run
+        if layout.stages == own.layout.stages:
+            blocks = own.blocks
+        elif STAGES in taken:
+            raise PhazeError(f"the plan has {own.layout.stages} stages, got {layout.stages}")
+        else:
+            blocks = even_blocks(self._question(taken).divided(layout, schedule))
+        if layout.recompute != "full":
+            return Division(blocks, (0,) * len(blocks))
+        said = own.layout.recompute == "full" and blocks == own.blocks
+        return Division(blocks, own.recomputed if said else blocks)
+
+    def _changes(self, before: Taken, after: Taken, made: Sequence[str]) -> Iterator[Change]:
+        """What changes, those fields that are changed ahead of what follows from them."""
+        one, other = self._words(before), self._words(after)
+        names = dict.fromkeys((*made, *other))
+        yield from (Change(name, one[name], other[name]) for name in names if one[name] != other[name])
+
+    def _words(self, taken: Taken) -> dict[str, str]:
+        """A run with some changes in words, by field."""
+        recipe = self._recipe(taken)
+        words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
+        words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
+        words["recomputed blocks"] = str(sum(recipe.recomputed))
+        return {SCHEDULE: recipe.schedule, **words, STACK: _stack_in_words(self._question(taken))}
+
+    def as_row(self) -> dict[str, object]:
+        """Seconds of the run and of the plan, and the steps between them."""
+        run, *steps = self.steps
+        return {
+            "run_s": run.time_s,
+            "plan_s": self.steps[-1].time_s,
+            "saved": 1 - self.steps[-1].time_s / run.time_s,
+            "run_fullest_gib": run.fullest_gib,
+            "steps": [asdict(step) for step in steps],
+        }
+
+    def in_words(self) -> str:
+        """Answer for a reader."""
+        asked, run, last = self.planned.question, self.steps[0], self.steps[-1]
+        rows = [[str(i) if i else "run", *_cells(step)] for i, step in enumerate(self.steps)]
+        share = run.time_s / last.time_s - 1
+        found = (
+            f"{asked.model.name} on {asked.devices:,} devices of {asked.system}: the run takes "
+            f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {share:+.1%} samples a second"
+        )
+        return "\n".join([found, *table([HEAD, *rows]), *self._notes()])
+
+    def _notes(self) -> Iterator[str]:
+        """Why changes are made together, whether fewer of them are better, and whether the run fits."""
+        for number, step in enumerate(self.steps):
+            if step.because:
+                yield wrapped(f"{number}: {step.changes[0]} cannot be made alone: {step.because}")
+        best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
+        if self.steps[best].time_s < self.steps[-1].time_s:
+            yield f"fewer changes are better: after {best} the run takes {self.steps[best].time_s:.4g} s"
+        limit_gib = self.question.limit_bytes / GIB
+        if self.steps[0].fullest_gib > limit_gib:
+            yield f"the run needs {self.steps[0].fullest_gib:.4g} GiB; plans may have {limit_gib:.4g}"
+
+
+def _fullest_gib(found: PricedLayout) -> float:
+    return max(rank.peak_gib for rank in found.memory)
+
+
+def _cells(step: ChangedRun) -> list[str]:
+    saved = f"{step.saved:.1%}" if step.changes else ""
+    said = ", ".join(map(str, step.changes))
+    return [f"{step.time_s:.4g} s", saved, f"{step.fullest_gib:.1f}", said]
+
+
+def _stack_in_words(question: PlanQuestion) -> str:
+    stack = question.machine.stack
+    overlap = "+".join(stack.overlap) or "none"
+    return f"{stack.name} (overlap {overlap}, gradients of {stack.gradient_bytes} bytes)"
+
+
+def recipe_of_run(run: Run, model: Model) -> Recipe:
+    """Row of a table of runs as a run of a plan's model; PhazeError for what plans are never priced with, and
+    for a row of another model.
+    """
+    other = next(((key, value) for key, value in PLANNED.items() if getattr(run, key) != value), None)
+    if other is not None:
+        raise PhazeError(
+            f"compare: {other[0]} must be {str(other[1]).lower()}, as plans are priced, got "
+            f"{str(getattr(run, other[0])).lower()}"
+        )
+    if run.layout.precision != "mixed" or SCHEDULES[run.schedule].streams != 1:
+        raise PhazeError(
+            "compare: precision must be mixed and the schedule one of a runtime, got "
+            f"{run.layout.precision}, {run.schedule}"
+        )
+    run.check()
+    blocks = tuple(stage.count("t") + stage.count("m") for stage in run.stages)
+    again = blocks if run.layout.recompute == "full" else (0,) * len(blocks)
+    if run.recomputed is not None:
+        again = tuple(min(run.recomputed, most) for most in again)
+    return Recipe(_model_of(run, model), run.seq, run.global_batch, run.layout, run.schedule, blocks, again)
+
+
+def _model_of(run: Run, model: Model) -> Model:
+    """Model of a row: its own, or where it only has sizes that of a plan; PhazeError for others."""
+    if run.spec is not None:
+        return run.spec.model_copy(update={"mtp": run.mtp, "lora": run.lora or None})
+    sizes = {
+        "hidden": (run.hidden, model.hidden), "heads": (run.heads, model.heads),
+        "layers": (run.layers, model.layers), "vocab": (run.vocab, model.vocabulary),
+        "kv_heads": (run.kv_heads or run.heads, model.kv_heads),
+        "ffn": (run.ffn or 4 * run.hidden, model.feed_forward),
+        "gated": (run.gated, model.gated), "lora": (run.lora, model.lora or 0),
+    }  # fmt: skip
+    for name, (own, planned) in sizes.items():
+        if own != planned:
+            raise PhazeError(f"compare: {name} must be {planned}, that of the plan's model, got {own}")
+    return model

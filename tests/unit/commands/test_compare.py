@@ -1,0 +1,124 @@
+"""Runs beside a plan: every step towards it is a run of its own, and is as long as it says."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+from phaze.plan.lowered import load_machine
+from phaze.validate.rows import read_row
+from phaze.validate.table import predict_rows
+
+RUN = CliRunner()
+OWN = {
+    "model": "llama-3.1-8b", "seq": "2048", "gpus": "16", "global_batch": "16", "tp": "8", "pp": "2",
+    "dp": "1", "microbatch": "1", "zero": "0", "sequence_parallel": "true", "recompute": "full",
+    "flash_attention": "true", "schedule": "1f1b",
+}  # fmt: skip
+FIXED = "tp=4,cp=1,pp=2,vp=1,zero=1,recompute=none,microbatch=2,sequence_parallel=true"
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plan") / "plan.json"
+    asked = ["plan", "llama-3.1-8b", "--system", "h100", "--devices", "16", "--global-batch", "16"]
+    asked += ["--sequence", "2048", "--fix", FIXED, "--top", "1", "-o", str(out)]
+    assert RUN.invoke(app, asked, catch_exceptions=False).exit_code == 0
+    return out
+
+
+def _compared(folder: Path, plan: Path, **said: str) -> dict[str, object]:
+    file = folder / "run.csv"
+    pd.DataFrame([OWN | said]).to_csv(file, index=False)
+    found = RUN.invoke(app, ["compare", str(file), str(plan), "--json"], catch_exceptions=False)
+    answer: dict[str, object] = json.loads(found.stdout)
+    return answer
+
+
+def _seconds(**said: str) -> float:
+    predicted = predict_rows([read_row(OWN | said)], load_machine("h100"))
+    return float(predicted["time_s"].iloc[0])
+
+
+def test_every_step_is_the_best_change_that_is_left_and_the_last_one_is_the_plan(
+    plan: Path, tmp_path: Path
+) -> None:
+    answer = _compared(tmp_path, plan)
+    planned = json.loads(plan.read_text())
+    stages = planned["layout"]["pipeline_layout"]
+    assert answer["run_s"] == pytest.approx(_seconds(), rel=1e-9)
+    assert answer["plan_s"] == pytest.approx(planned["time_s"], rel=1e-9)
+    steps = answer["steps"]
+    assert isinstance(steps, list)
+    assert sum(step["saved"] for step in steps) == pytest.approx(answer["saved"], abs=1e-9)
+
+    # Every change alone is a row: the first step is the fastest of them, the next one the fastest after it.
+    left = {
+        "tp": {"tp": "4", "dp": "2"}, "microbatch": {"microbatch": "2"}, "zero": {"zero": "1"},
+        "recompute": {"recompute": "none"}, "stages": {"pipeline_layout": stages},
+    }  # fmt: skip
+    taken: dict[str, str] = {}
+    for step in steps:
+        name = step["changes"][0]["field"]
+        alone_s = {other: _seconds(**taken, **said) for other, said in left.items()}
+        assert step["time_s"] == pytest.approx(alone_s[name], rel=1e-9)
+        assert name == min(alone_s, key=lambda other: alone_s[other])
+        taken |= left.pop(name)
+    assert not left
+
+
+def test_what_the_runtime_cannot_run_alone_is_changed_with_what_it_needs(plan: Path, tmp_path: Path) -> None:
+    answer = _compared(tmp_path, plan, schedule="interleaved", vp="2")
+    steps = answer["steps"]
+    assert isinstance(steps, list)
+    together = next(step for step in steps if step["because"])
+    assert {one["field"] for one in together["changes"]} >= {"vp", "schedule"}
+    assert "vp must be" in together["because"]
+    times = [answer["run_s"], *(step["time_s"] for step in steps)]
+    for step, (before, after) in zip(steps, pairwise(times), strict=True):
+        assert step["saved"] * times[0] == pytest.approx(before - after, rel=1e-9)
+
+
+def test_flags_of_the_plan_itself_need_no_change(plan: Path, tmp_path: Path) -> None:
+    flags = tmp_path / "flags.txt"
+    RUN.invoke(app, ["emit", str(plan), "--for", "megatron", "-o", str(flags)], catch_exceptions=False)
+    found = RUN.invoke(app, ["compare", str(flags), str(plan), "--json"], catch_exceptions=False)
+    answer = json.loads(found.stdout)
+    assert answer["steps"] == []
+    assert answer["saved"] == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"global_batch": "32"}, "global_batch must be that of the plan, 16, got 32"),
+        ({"seq": "4096"}, "sequence must be that of the plan, 2048, got 4096"),
+        ({"gpus": "32", "dp": "2"}, "devices must be that of the plan, 16, got 32"),
+        ({"model": "llama-3.1-70b"}, "model.layers must be that of the plan, 32, got 80"),
+        ({"system": "a100-80gb"}, "system must be h100, that of the plan"),
+        ({"flash_attention": "false"}, "flash_attention must be true"),
+        ({"tp": "3"}, "must be"),
+    ],
+)
+def test_runs_that_are_no_match_for_the_plan_are_refused(
+    said: dict[str, str], message: str, plan: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PhazeError, match=message):
+        _compared(tmp_path, plan, **said)
+
+
+def test_one_of_several_rows_is_asked_for(plan: Path, tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    pd.DataFrame([OWN, OWN | {"zero": "1"}]).to_csv(file, index=False)
+    with pytest.raises(PhazeError, match="--row must be one of its rows, from 1 to 2"):
+        RUN.invoke(app, ["compare", str(file), str(plan)], catch_exceptions=False)
+    said = RUN.invoke(app, ["compare", str(file), str(plan), "--row", "2"], catch_exceptions=False).stdout
+    assert "zero" not in said
+    assert "recompute full -> none" in said
