@@ -304,7 +304,8 @@ def _expert_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return ~np.isin(grid.tp, [tp for tp in np.unique(grid.tp).tolist() if task.model.divides_scans(tp)])
+    pairs, place = np.unique(np.stack((grid.tp, grid.cp)), axis=1, return_inverse=True)
+    return np.array([not task.model.divides_scans(tp, cp) for tp, cp in pairs.T.tolist()], bool)[place]
 
 
 EXPERTS = Rule("experts", "ep must divide the {experts} experts of a layer, got {ep}", ("ep",), _experts)
@@ -321,7 +322,13 @@ EXPERT_SLICES = Rule(
     ("tp", "etp"),
     _expert_slices,
 )
-SCANS = Rule("scans", "heads and groups of scans must be multiples of tp, got {tp}", ("tp",), _scans)
+SCANS = Rule(
+    "scans",
+    "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
+    "divisor of cp, got tp {tp} and cp {cp}",
+    ("tp", "cp"),
+    _scans,
+)
 VIRTUAL_STAGES = Rule(
     "virtual stages",
     "vp must be {chunks} under {schedule}, got {vp}",

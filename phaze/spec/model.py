@@ -354,9 +354,9 @@ class Model(Noun):
         """Whether blocks can be cut into that many slices."""
         return width > 0 and all(size % width == 0 for size in self._sliced().values())
 
-    def divides_scans(self, width: int) -> bool:
-        """Whether blocks that scan the sequence can be cut into that many slices."""
-        return not any(size % width for name, size in self._sliced().items() if "." in name)
+    def divides_scans(self, tp: int, cp: int) -> bool:
+        """Whether blocks that scan the sequence can be cut so."""
+        return all(scan.divides(tp, cp) for scan in (self.mamba, self.delta) if scan)
 
     def _sliced(self) -> dict[str, int]:
         """Sizes that a TMP width divides."""

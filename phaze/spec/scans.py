@@ -44,6 +44,14 @@ class Mamba(Noun):
         """Width of the input projection: gate, what is convolved, and a step size a head."""
         return self.inner + self.convolved + self.heads
 
+    def divides(self, tp: int, cp: int = 1) -> bool:
+        """Whether slices have equal heads and groups, and their ranks that exchange heads for whole sequences
+        have equal shares: of groups one share, or copies of one group (Megatron-Core, MambaContextParallel).
+        """
+        if self.heads % (tp * cp) or self.groups % tp:
+            return False
+        return self.groups // tp % cp == 0 or cp % (self.groups // tp) == 0
+
     def parameters(self, hidden: int) -> Counts:
         """Parameters of a layer, its gated norm among norms."""
         matrices = hidden * (self.projected + self.inner) + self.bias * (self.projected + hidden)
@@ -93,6 +101,10 @@ class DeltaNet(Noun):
     def projected(self) -> int:
         """Width of the input projections: what is convolved, the gate, a decay and a step a head."""
         return self.convolved + self.inner + 2 * self.value_heads
+
+    def divides(self, tp: int, cp: int = 1) -> bool:
+        """Whether slices, and their ranks that exchange heads for whole sequences, have equal heads."""
+        return self.key_heads % (tp * cp) == 0
 
     def parameters(self, hidden: int) -> Counts:
         """Parameters of a layer, its gated norm among norms."""

@@ -24,6 +24,10 @@ def mamba(layer: LayerBuilder, part: ModelSlice, own: Mamba, x: Tensor) -> Tenso
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
     y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=own.bias)
+    copies = cp - own.groups // tp
+    if copies > 0:  # every rank gets one of the groups whose heads it has
+        more = 2 * tokens * copies * own.state
+        y = layer.add("rearrange", "scan_groups", y, elements=y.elements + more)
     pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
     first = layer.count
     total, heads, groups = tokens * cp, own.heads // (tp * cp), max(own.groups // (tp * cp), 1)

@@ -139,27 +139,18 @@ def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
     return sizes | ({"feed_forward": block.feed_forward.width} if block.feed_forward else {})
 
 
-def _exchanged_heads(block: Block, layout: Layout) -> dict[str, tuple[int, int]]:
-    """Numbers of heads that context parallel ranks exchange, each with the ranks that must divide it."""
-    own, tp, cp = block.mixer, layout.tp, layout.cp
-    if isinstance(own, Attention):
-        return {"heads / tp": (own.heads // tp, layout.heads_ranks)}
-    if isinstance(own, Mamba):
-        return {"mamba.heads / tp": (own.heads // tp, cp), "mamba.groups / tp": (own.groups // tp, cp)}
-    return {"delta.key_heads / tp": (own.key_heads // tp, cp)} if isinstance(own, DeltaNet) else {}
-
-
 def _check_block(model: Model, block: Block, layout: Layout) -> None:
     """Raise PhazeError where t or c does not divide what it cuts in a block."""
-    where = f"model {model.name}"
-    for key, size in _cut_sizes(block, layout.tp).items():
-        if layout.tp < 1 or size % layout.tp:
+    where, own, tp, cp = f"model {model.name}", block.mixer, layout.tp, layout.cp
+    for key, size in _cut_sizes(block, tp).items():
+        if tp < 1 or size % tp:
             raise PhazeError(
-                f"{where}: tensor: {layout.tp} must be > 0 and divide {key} {size} of model {model.name}"
+                f"{where}: tensor: {tp} must be > 0 and divide {key} {size} of model {model.name}"
             )
-    for key, (size, ranks) in _exchanged_heads(block, layout).items():
-        if size % ranks:
-            raise PhazeError(f"{where}: cp: {ranks} must divide {key} {size}")
+    if isinstance(own, Attention) and own.heads // tp % layout.heads_ranks:
+        raise PhazeError(f"{where}: cp: {layout.heads_ranks} must divide heads / tp {own.heads // tp}")
+    if isinstance(own, Mamba | DeltaNet) and not own.divides(tp, cp):
+        raise PhazeError(f"{where}: cp: {cp} must divide the heads of its scans over tp {tp}")
 
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:

@@ -36,6 +36,7 @@ class Refused(NamedTuple):
 EXPERTS = Experts(count=6, per_token=2, width=30, shared_width=40)
 SPARSE = SMALL.model_copy(update={"experts": EXPERTS})
 SCANNING = SMALL.model_copy(update={"mamba": Mamba(heads=8, head_size=8, state=16, groups=2)})
+SHARING = SMALL.model_copy(update={"mamba": Mamba(heads=12, head_size=8, state=16, groups=2)})
 LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
     Refused(
@@ -45,7 +46,13 @@ CASES = [
     ),
     Refused(
         BOTH, "scans", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
-        "heads and groups of scans must be multiples of tp, got 4", model=SCANNING,
+        "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
+        "divisor of cp, got tp 4 and cp 1", model=SCANNING,
+    ),
+    Refused(
+        BOTH, "scans", (Layout(cp=3, zero=3), "1f1b"), (Layout(cp=4, zero=3), "1f1b"),
+        "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
+        "divisor of cp, got tp 1 and cp 3", model=SHARING,
     ),
     Refused(
         BOTH, "experts", (Layout(dp=4, ep=4, zero=3), "1f1b"), (Layout(dp=4, ep=2, zero=3), "1f1b"),

@@ -16,7 +16,9 @@ from phaze.runtimes.space import legal_space, space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.blocks import Experts
 from phaze.spec.model import Model
+from phaze.workload.lower.sharding import slice_model
 from tests.unit.runtimes.examples import SMALL
+from tests.unit.workload.examples import MODELS
 
 SPARSE = SMALL.model_copy(update={"experts": Experts(count=6, per_token=2, width=30)})
 
@@ -159,3 +161,19 @@ def test_a_grid_gives_back_its_layouts() -> None:
     grid = MEGATRON.grid(SMALL, layouts)
     assert listed(grid) == layouts
     assert listed(grid.take(grid.tp == 1)) == layouts[1:]
+
+
+@pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)
+def test_every_legal_layout_can_be_cut(runtime: Runtime) -> None:
+    """What the rules let through, slices of the model can be made of: with grouped, latent and sinking heads,
+    experts and scans.
+    """
+    names = ("nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b", "deepseek-v2", "gpt-oss-20b", "gpt2-xl")
+    for model in (MODELS[name] for name in names):
+        assert isinstance(model, Model)
+        trained, sequence = model.model_copy(update={"mtp": 0}), 1024
+        grid = legal_space(runtime, TrainingTask(trained, sequence, 16, 32)).grid
+        _, first = np.unique(np.stack([grid.tp, grid.cp, grid.cp_kind, grid.etp]), axis=1, return_index=True)
+        assert len(first) >= 5
+        for place in first.tolist():
+            slice_model(trained, sequence, grid.layout(place), 2)

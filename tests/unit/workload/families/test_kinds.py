@@ -195,3 +195,15 @@ def test_what_cannot_be_cut_is_refused(message: str) -> None:
     name, layout = REFUSED[message]
     with pytest.raises(PhazeError, match=f"model {name}.*{message}"):
         layers_of(name, layout)
+
+
+def test_ranks_that_share_heads_of_a_group_each_get_it() -> None:
+    """Eight groups over tp 2 and cp 8: each of four goes to two ranks."""
+    own = model_of("nemotron-3-nano-30b-a3b").mamba
+    assert own is not None
+    assert own.groups == 8
+    model = library_workload(model_of("nemotron-3-nano-30b-a3b"), SEQUENCE, Layout(tp=2, cp=8))
+    layer = next(layer for layer in model.layers if layer.name == "mamba")
+    exchanged = sent(layer, "forward")["all_to_all", "cp"]
+    before = own.projected // 2 + 2 * own.state * (8 - 4)
+    assert exchanged == 2 * (SEQUENCE // 8) * (before + own.inner // 2)
