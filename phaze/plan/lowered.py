@@ -327,13 +327,13 @@ def attention_speed(device: Device, stack: Stack) -> AttentionSpeed:
     """Speed of a stack's attention kernel on a device; PhazeError where the device knows others only."""
     if not device.attention:
         return UNKNOWN
-    name = stack.attention or USUAL
-    if name not in device.attention:
-        raise PhazeError(
-            f"flash_attention: the software stack has attention {name}, and device {device.name} knows "
-            f"{', '.join(device.attention)}"
-        )
-    return device.attention[name]
+    for name in stack.attention or (USUAL, *device.attention):
+        if name in device.attention:
+            return device.attention[name]
+    raise PhazeError(
+        f"flash_attention: the software stack has attention {', '.join(stack.attention)}, and device "
+        f"{device.name} knows {', '.join(device.attention)}"
+    )
 
 
 def _moves(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:

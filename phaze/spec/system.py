@@ -128,8 +128,9 @@ class Stack(Noun):
     fused_heads: PositiveInt = 1
     """Multiple that the heads of a device, those of all samples of a microbatch, must be for scores to be
     scaled, masked and normalised by one kernel."""
-    attention: Name | None = None
-    """Generation of its attention kernel, a key of `attention` of a device; none keeps scores in memory."""
+    attention: tuple[Name, ...] = ()
+    """Generations of attention kernels that it takes, keys of `attention` of a device: the first one that
+    the device has; unless given that of 2023, or what the device has."""
     selective: Literal["attention", "products"] = "attention"
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2

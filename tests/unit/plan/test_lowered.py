@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from phaze.base.errors import PhazeError
 from phaze.cost.kernels import time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
 from phaze.plan.given import Lowering, ModelTraining
-from phaze.plan.lowered import device_of, kernel_times, kernels_in, load_machine
+from phaze.plan.lowered import attention_speed, device_of, kernel_times, kernels_in, load_machine
 from phaze.spec.models import load_transformer
+from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 
 MODEL = load_transformer("gpt2-xl", "test").model_copy(update={"layers": 6})
@@ -24,6 +26,23 @@ def test_a_machine_has_as_many_devices_as_are_asked_for() -> None:
     assert large.network.seconds("all_reduce", 1e9, wide) > large.network.seconds(
         "all_reduce", 1e9, Group(8, 8)
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "stack", "kernel"),
+    [
+        ("h100", "torchtitan", "2"),
+        ("gb200", "torchtitan", "cudnn"),
+        ("h100", "megatron-core", "cudnn"),
+        ("a100-selene", "megatron-core", "2"),
+        ("b200", "megatron-deepspeed", "cudnn"),
+    ],
+)
+def test_attention_runs_in_the_first_kernel_that_the_device_has(system: str, stack: str, kernel: str) -> None:
+    device = device_of(load_machine(system, stack=stack))
+    assert attention_speed(device, load_machine(system, stack=stack).stack) == device.attention[kernel]
+    with pytest.raises(PhazeError, match=f"has attention 9, and device {device.name} knows"):
+        attention_speed(device, Stack(attention=("9",)))
 
 
 def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:
