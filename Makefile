@@ -6,7 +6,7 @@ READY := .venv/.ready
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study quick test benchmark lint format lock clean
+.PHONY: help setup study quick wheel test benchmark lint format lock clean
 
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ study: $(READY) ## Run the default study; the report is results/report/report.ht
 
 quick: $(READY) ## Run one model on three designs, with its report, in minutes
 	$(SNAKEMAKE) --configfile config/studies/quick.yaml
+
+wheel: $(READY) ## Build the wheel, install it elsewhere, and ask it there
+	@.ci/wheel
 
 test: $(READY) ## Install the programs that tests need, where that is permitted, and run every test
 	@.ci/system-packages

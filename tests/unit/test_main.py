@@ -357,3 +357,18 @@ def test_images_are_trained_for_as_long_as_is_said() -> None:
     arguments += ["--global-batch", "8", "--microbatch", "1"]
     assert "days to train" not in CliRunner().invoke(app, arguments).stdout
     assert "days to train" in CliRunner().invoke(app, [*arguments, "--tokens", "1e8"]).stdout
+
+
+def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/mine.yaml").write_text("{}")
+
+    def refused(folder: Path) -> str:
+        command = [sys.executable, "-m", "phaze", "--config", str(folder), "plan", "gpt2", "--gpus", "8xh100"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        return done.stderr
+
+    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'; there are mine" in refused(tmp_path)
+    assert "must be a folder with systems, models and devices" in refused(tmp_path / "none")
