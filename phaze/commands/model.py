@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 import typer
 
-from phaze.commands.options import JsonOption
+from phaze.commands.options import JsonOption, known_model, known_system
 from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from phaze.spec.model import Model
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="Name in config/models, or path of a spec or of a Hugging Face config.json.")
+    str,
+    typer.Argument(
+        help="Name in config/models, or path of a spec or of a Hugging Face config.json.",
+        callback=known_model,
+    ),
 ]
 SequenceOption = Annotated[
     int | None, typer.Option(help="Tokens of a sample; 8192 unless given, or the model's longest.", min=1)
 ]
-SystemOption = Annotated[str, typer.Option(help="System whose software says what layers keep.")]
+SystemOption = Annotated[
+    str, typer.Option(help="System whose software says what layers keep.", callback=known_system)
+]
 USUAL_SEQUENCE = 8192
 
 

@@ -17,10 +17,40 @@ class Backward(StrEnum):
     SPLIT = "split"
 
 
+def known_model(name: str | None) -> str | None:
+    """Name of a model as given; PhazeError where it is misspelt, before what computes is imported."""
+    from phaze.spec.files import model_path
+
+    if name is not None:
+        model_path(name)
+    return name
+
+
+def known_system(name: str | None) -> str | None:
+    """The same for a system."""
+    from phaze.spec.files import system_path
+
+    if name is not None:
+        system_path(name)
+    return name
+
+
+def known_stack(name: str | None) -> str | None:
+    """The same for a software stack."""
+    from phaze.spec.files import stack_path
+
+    if name is not None:
+        stack_path(name)
+    return name
+
+
 ModelOption = Annotated[
     str,
     typer.Option(
-        "--model", "-m", help="Spec in config/models, or path of one or of a Hugging Face config.json."
+        "--model",
+        "-m",
+        help="Spec in config/models, or path of one or of a Hugging Face config.json.",
+        callback=known_model,
     ),
 ]
 ArchitectureOption = Annotated[
@@ -37,7 +67,9 @@ SequenceOption = Annotated[
 ]
 TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
 MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]
-SystemOption = Annotated[str, typer.Option(help="File in config/systems, or path of one.")]
+SystemOption = Annotated[
+    str, typer.Option(help="File in config/systems, or path of one.", callback=known_system)
+]
 FlatBandwidthOption = Annotated[
     float | None,
     typer.Option(

@@ -26,6 +26,15 @@ _OF_MODELS = frozenset(
 )  # fmt: skip
 """Options that say how a model is placed, by parameter."""
 
+_OF_PIPER = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        "memory_gib", "microbatches", "bandwidth_gib", "exactly", "paper_table1", "exact_knapsack",
+        "baselines", "levels", "max_downsets",
+    )
+}  # fmt: skip
+"""Options that say nothing to Phaze's planner, by parameter."""
+
 
 class PlannerOption(StrEnum):
     """Planners of instance files."""
@@ -46,7 +55,10 @@ def place(
     planner: Annotated[
         PlannerOption, typer.Option(help="Whose planner, for an instance file.")
     ] = PlannerOption.PHAZE,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model, as for the other verbs.", callback=options.known_model),
+    ] = None,
     architecture: options.ArchitectureOption = "tpu-v4-as-built",
     system: options.SystemOption = "tpu-v4-pod",
     flat_bandwidth: options.FlatBandwidthOption = None,
@@ -126,18 +138,24 @@ def place(
     if (instance is None) == (model is None):
         raise PhazeError("place: give either an instance file or --model")
     refuse_outputs(out, reads=(instance, model, architecture, system))
-    from phaze.plan.piper.question import PiperQuestion
+    if planner is PlannerOption.PHAZE:
+        options.refuse(context, _OF_PIPER, "place: {} is for --planner piper only")
+    if instance is not None and planner is PlannerOption.PHAZE:
+        _refuse_options_of_models(context, devices=True)
+        write_or_print(_by_phaze(instance) + "\n", out)
+    elif instance is not None:
+        from phaze.plan.piper.question import PiperQuestion
 
-    piper = PiperQuestion(
-        devices=devices, memory_gib=memory_gib, microbatches=microbatches, bandwidth_gib=bandwidth_gib,
-        exactly=exactly, paper_table1=paper_table1, exact_knapsack=exact_knapsack, baselines=baselines,
-        levels=levels, max_downsets=max_downsets,
-    )  # fmt: skip
-    if instance is not None:
-        _refuse_options_of_models(context, devices=planner is PlannerOption.PHAZE)
-        _place_instance(instance, planner, piper, out)
+        _refuse_options_of_models(context, devices=False)
+        piper = PiperQuestion(
+            devices=devices, memory_gib=memory_gib, microbatches=microbatches, bandwidth_gib=bandwidth_gib,
+            exactly=exactly, paper_table1=paper_table1, exact_knapsack=exact_knapsack, baselines=baselines,
+            levels=levels, max_downsets=max_downsets,
+        )  # fmt: skip
+        write_or_print(_by_piper(instance, piper) + "\n", out)
+    elif planner is PlannerOption.PIPER:
+        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
     elif model is not None:
-        _refuse_piper(planner, piper)
         options.refuse_unless_positive("place", flat_bandwidth=flat_bandwidth, hbm_gib=hbm_gib, tokens=tokens)
         from phaze.commands.answers import PlacementQuestion
 
@@ -158,15 +176,6 @@ def _place_model(question: PlacementQuestion, out: Path | None, *, as_json: bool
     with telling("place"):
         found = describe_placement(question, answer(question))
     write_or_print((json.dumps(found, indent=2) if as_json else in_one_line(found)) + "\n", out)
-
-
-def _place_instance(instance: Path, planner: PlannerOption, piper: PiperQuestion, out: Path | None) -> None:
-    if planner is PlannerOption.PIPER:
-        text = _by_piper(instance, piper)
-    else:
-        _refuse_options_of_piper(piper)
-        text = _by_phaze(instance)
-    write_or_print(text + "\n", out)
 
 
 def _by_phaze(instance: Path) -> str:
@@ -200,16 +209,3 @@ def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
         if name in _OF_MODELS or (devices and name == "devices"):
             option = name.replace("_", "-")
             raise PhazeError(f"place: --{option} is not for the instance file of this planner")
-
-
-def _refuse_piper(planner: PlannerOption, question: PiperQuestion) -> None:
-    """Refuse the planner, and what only it takes, for a model."""
-    if planner is PlannerOption.PIPER:
-        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
-    _refuse_options_of_piper(question)
-
-
-def _refuse_options_of_piper(question: PiperQuestion) -> None:
-    for name in question.given():
-        if name != "devices":
-            raise PhazeError(f"place: --{name.replace('_', '-')} is for --planner piper only")

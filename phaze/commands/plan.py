@@ -49,7 +49,11 @@ class PrecisionOption(StrEnum):
 
 def plan(
     model: Annotated[
-        str, typer.Argument(help="Spec in config/models, or path of one or of a Hugging Face config.json.")
+        str,
+        typer.Argument(
+            help="Spec in config/models, or path of one or of a Hugging Face config.json.",
+            callback=options.known_model,
+        ),
     ],
     gpus: Annotated[
         str | None,
@@ -107,7 +111,10 @@ def plan(
     ] = None,
     stack: Annotated[
         str | None,
-        typer.Option(help="File in config/stacks, or path of one; the system's if it is the runtime's."),
+        typer.Option(
+            help="File in config/stacks, or path of one; the system's if it is the runtime's.",
+            callback=options.known_stack,
+        ),
     ] = None,
     planners: Annotated[
         bool,
@@ -122,6 +129,7 @@ def plan(
     Nothing fits, or none ends within the days: exit status 3, and what comes closest.
     """
     named, number = _cluster(gpus, system, devices)
+    options.known_system(named)
     refuse_outputs(out, reads=(model, named, stack))
     run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)

@@ -207,16 +207,12 @@ def interval_sums(values: Floats) -> Floats:
     return before[None, :] - before[:-1, None]
 
 
-@njit
 def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) -> Floats:
     """Bytes on the edges that enter each stage: from before i into [i, j)."""
     arriving = np.zeros((layers, layers + 1))
-    for e in range(len(sources)):
-        for i in range(sources[e] + 1, targets[e] + 1):
-            arriving[i, targets[e] + 1] += sizes[e]
-    for j in range(1, layers + 1):
-        arriving[:, j] += arriving[:, j - 1]
-    return arriving
+    for source, target, size in zip(sources, targets, sizes, strict=True):
+        arriving[source + 1 : target + 1, target + 1] += size
+    return np.cumsum(arriving, axis=1, out=arriving)
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:

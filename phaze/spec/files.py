@@ -57,6 +57,23 @@ def named_file(noun: str, name: str, folder: Path) -> Path:
     return within(folder, path)
 
 
+def model_path(name: str, folder: Path = FOLDER) -> Path:
+    """File of a model: of config/models by name, or a spec or a `config.json` by path."""
+    if "/" in name or name.endswith((".yaml", ".yml", ".json")):
+        return Path(name)
+    return named_file("model", name, folder / "models")
+
+
+def system_path(name: str, folder: Path = FOLDER) -> Path:
+    """File of a system: of config/systems by name, or a YAML file by path."""
+    return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
+
+
+def stack_path(name: str, folder: Path = FOLDER) -> Path:
+    """File of a software stack: of config/stacks by name, or a YAML file by path."""
+    return Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
+
+
 def within(folder: Path, path: Path) -> Path:
     """Path; PhazeError where it leads out of a folder, by its parts or by links."""
     if not path.resolve().is_relative_to(folder.resolve()):

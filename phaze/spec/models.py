@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from phaze.base.errors import PhazeError
-from phaze.spec.files import FOLDER, named_file, read_mapping
+from phaze.spec.files import FOLDER, model_path, read_mapping
 from phaze.spec.huggingface import translate
 from phaze.spec.model import Model
 from phaze.spec.plain import Plain, read_json
@@ -27,7 +27,7 @@ KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin | Traced]] = {
 
 def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
     """Model by the name of its spec in config/models, or by the path of a spec."""
-    return load_model(_model_path(model, folder))
+    return load_model(model_path(model, folder))
 
 
 def load_transformer(name: str, where: str, folder: Path = FOLDER) -> Model:
@@ -40,12 +40,6 @@ def load_transformer(name: str, where: str, folder: Path = FOLDER) -> Model:
     if not isinstance(model, Model):
         raise PhazeError(f"{where}: {name} must be a transformer, got {type(model).__name__}")
     return model
-
-
-def _model_path(model: str, folder: Path) -> Path:
-    if "/" in model or model.endswith((".yaml", ".yml", ".json")):
-        return Path(model)
-    return named_file("model", model, folder / "models")
 
 
 def parse_model(fields: dict[str, object], source: str) -> AnyModel:

@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from phaze.base.errors import PhazeError
-from phaze.spec.files import FOLDER, is_path, is_there, named_file, read_mapping, within
+from phaze.spec.files import (
+    FOLDER,
+    is_path,
+    is_there,
+    named_file,
+    read_mapping,
+    stack_path,
+    system_path,
+    within,
+)
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.system import Cluster, Device, Level, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
@@ -23,7 +32,7 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
     mesh of tiles, and without `flat` for a cluster of several levels: none of them is the bandwidth between
     any two devices.
     """
-    path = _system_path(name, folder)
+    path = system_path(name, folder)
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a flat network")
     if "device" not in fields:
@@ -47,7 +56,7 @@ def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
     """
     if name.endswith(".csv"):
         return _read_matrix(MatrixFile(kind="file", path=Path(name).name), Path(name).parent)
-    path = _system_path(name, folder)
+    path = system_path(name, folder)
     fields = read_mapping(path)
     if fields.get("kind") == "file":
         return _read_matrix(MatrixFile.parse(fields, str(path)), path.parent)
@@ -101,16 +110,12 @@ def load_map_networks(
     return found
 
 
-def _system_path(name: str, folder: Path) -> Path:
-    return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
-
-
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     """Cluster of config/systems by name, or of a YAML file by path, and its device.
 
     Raises PhazeError also for a system that says nothing of its device and the levels of its network.
     """
-    path = _system_path(name, folder)
+    path = system_path(name, folder)
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a device and levels of a network")
     if not fields.keys() & {"device", "levels"}:
@@ -151,9 +156,9 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     """Files that a system of config/systems is read from: its own, its device's and its software stack's."""
-    path = _system_path(name, folder)
+    path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
-    stack = () if cluster.stack is None else (_stack_path(cluster.stack, folder),)
+    stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
     return path, _device_path(cluster.device, folder, path.parent), *stack
 
 
@@ -165,12 +170,8 @@ def stack_for(cluster: Cluster, runtime: str) -> str:
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
     """Software stack of config/stacks by name, or of a YAML file by path."""
-    path = _stack_path(name, folder)
+    path = stack_path(name, folder)
     return Stack.parse({"name": path.stem, **read_mapping(path)}, str(path))
-
-
-def _stack_path(name: str, folder: Path) -> Path:
-    return Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
 
 
 def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = None) -> Stack:
@@ -192,7 +193,7 @@ def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
     """System of tiles of config/systems by name, or of a YAML file by path, and its chip."""
-    path = _system_path(name, folder)
+    path = system_path(name, folder)
     system = TiledSystem.from_file(path)
     chip = _device_path(system.device, folder, path.parent)
     return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
@@ -277,7 +278,7 @@ def load_system_of(
     if device is not None:
         own = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
         return found.model_copy(update=own)
-    path = _system_path(system, folder)
+    path = system_path(system, folder)
     other = read_mapping(path).get("device")
     if other is not None:
         raise PhazeError(

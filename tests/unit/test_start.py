@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PLANNING = {"pandas", "networkx", "pyomo", "matplotlib", "scipy.linalg", "phaze.spec.study"}
-COMPUTING = {*PLANNING, "numpy", "numba", "scipy"}
+COMPUTING = {*PLANNING, "numpy", "numba", "scipy", "phaze.spec.noun"}
 CODE = """
 import sys
 from phaze.__main__ import main
@@ -32,7 +32,13 @@ def heavy(*arguments: str, among: set[str]) -> set[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("plan", "gpt2-xxl", "--gpus", "8xh100"), ("plan", "gpt2", "--gpus", "8xh10")],
+    [
+        ("--help",),
+        ("plan", "gpt2-xxl", "--gpus", "8xh100"),
+        ("plan", "gpt2", "--gpus", "8xh10"),
+        ("place", "--model", "gpt2-xxl"),
+        ("model", "gpt2", "--system", "h10"),
+    ],
 )
 def test_help_and_misspelt_names_import_nothing_that_computes(arguments: tuple[str, ...]) -> None:
     assert not heavy(*arguments, among=COMPUTING)

@@ -23,7 +23,6 @@ from pydantic import Field, model_validator
 
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.phaze.branches import place_graphs
 from phaze.plan.phaze.flush import Infeasible, place_widths
 from phaze.spec.documents import CamelCase, LayerEdge, bad_edges, check_width, read_as, repeated_ids
 from phaze.spec.values import Count, Positive, Size, Whole
@@ -149,7 +148,12 @@ def place_instance(instance: Instance) -> Result:
     PhazeError if the layer graph has too many branches.
     """
     graphs = {Layout(tp=int(width)): instance.chain(width) for width in instance.nodes}
-    found = (place_widths if instance.has_path() else place_graphs)(graphs, instance.setting())
+    if instance.has_path():
+        found = place_widths(graphs, instance.setting())
+    else:  # its modules take longer to import than a chain takes to place
+        from phaze.plan.phaze.branches import place_graphs
+
+        found = place_graphs(graphs, instance.setting())
     if isinstance(found, Infeasible):
         return Result(
             stages=[],
