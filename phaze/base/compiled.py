@@ -24,6 +24,7 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.types import unliteral
 
 from phaze.base.arrays import Floats
+from phaze.base.progress import busy
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -113,7 +114,7 @@ def _with_cache(dispatcher: Function) -> Function:
 
     def compile_once(signature: object) -> object:
         # Numba's own lock comes first: threads that took both the other way round could wait for each other.
-        with global_compiler_lock, _alone_with(name):
+        with global_compiler_lock, _alone_with(name), busy("compiling kernels, once after an installation"):
             return compile_it(signature)
 
     dispatcher.compile = compile_once  # type: ignore[attr-defined]

@@ -52,6 +52,20 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
         del _now[depth:]
 
 
+_busy: list[str] = []
+"""What is done beside the loops."""
+
+
+@contextmanager
+def busy(doing: str) -> Iterator[None]:
+    """Say of the block what it does, where it takes long enough to be heard of."""
+    _busy.append(doing)
+    try:
+        yield
+    finally:
+        _busy.pop()
+
+
 @contextmanager
 def heard(
     name: str, say: Callable[[str], None], first_s: float | None = None, every_s: float | None = None
@@ -78,5 +92,5 @@ def _listen(
     while not ended.wait(wait):
         now = time.monotonic()
         counts = " / ".join(count.text(now) for count in tuple(_now))
-        say(f"{name}: {now - started:.0f} s{f', {counts}' if counts else ''}")
+        say(", ".join(filter(None, (f"{name}: {now - started:.0f} s", counts, *_busy[-1:]))))
         wait = every_s

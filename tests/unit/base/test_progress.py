@@ -12,7 +12,7 @@ import pytest
 
 from phaze.base import progress
 from phaze.base.job import logged
-from phaze.base.progress import CountedLoop, counted
+from phaze.base.progress import CountedLoop, busy, counted
 from phaze.commands.output import telling
 
 
@@ -70,8 +70,9 @@ def test_a_loop_that_fails_is_no_longer_counted(tmp_path: Path) -> None:
 def test_a_command_says_after_two_seconds_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     with telling("map"):
         for _ in counted(["p2p"], "search"):
-            time.sleep(2.3)
-    assert "progress: map: 2 s, search 1 of 1" in capsys.readouterr().err
+            with busy("compiling"):
+                time.sleep(2.3)
+    assert "progress: map: 2 s, search 1 of 1, compiling\n" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_compiled_code_that_hears_of_no_interrupt() -> None:
