@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.noun import Noun
+from phaze.spec.uncut import Uncut
 from phaze.spec.values import Count, Flag, Index, Label, Name, PositiveInt
 
 Source = Annotated[int, Field(strict=True, ge=-1)]
@@ -91,21 +92,17 @@ class TracedRun(Noun):
     """How many."""
 
 
-class Traced(Noun):
+class Traced(Uncut):
     """A model that is a chain of layers of any kind, for samples of one length."""
 
     kind: Literal["traced"] = "traced"
     """Kind of the model."""
-    name: Name
-    """Name of the model."""
     sequence: PositiveInt
     """Tokens of a sample."""
     layers: tuple[TracedLayer, ...] = Field(min_length=1)
     """Every distinct layer."""
     runs: tuple[TracedRun, ...] = Field(min_length=1)
     """How they follow on each other."""
-    hyper_operators: Count | None = None
-    """K, up to which `partition` clusters the operators unless it is told another."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -133,24 +130,12 @@ class Traced(Noun):
         }
         return 6.0 * sum(run.count * products[run.layer] for run in self.runs) / sequence
 
-    def divides(self, width: int) -> bool:
-        """Whether layers can be cut into that many slices: only into one."""
-        return width == 1
-
-    def check_tensor_width(self, width: int, where: str) -> None:
-        """Raise PhazeError unless layers can be cut into that many slices; `where` says who asked."""
-        if not self.divides(width):
-            raise PhazeError(f"{where}: tensor: {width} must be 1, model {self.name} is not cut into slices")
-
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless samples are those that were traced; `where` says who asked."""
         if sequence != self.sequence:
             raise PhazeError(
                 f"{where}: sequence: {sequence} must be {self.sequence}, for which {self.name} was traced"
             )
-
-    def check_chain(self, where: str) -> None:
-        """Raise PhazeError unless every layer reads only the one before: all do."""
 
     def distinct(self) -> Self:
         """Model with each distinct layer once, and without K."""

@@ -12,25 +12,22 @@ from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.noun import Noun
-from phaze.spec.values import WHOLE, Count, Name, Share
+from phaze.spec.uncut import Uncut
+from phaze.spec.values import WHOLE, Count, Share
 
 Pixels = Annotated[int, Field(strict=True, gt=0, le=2**14), WHOLE]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
 
 
-class Vision(Noun):
+class Vision(Uncut):
     """What all models of images have."""
 
-    name: Name
-    """Name of the model; by default that of its file."""
     image: Pixels = 224
     """Height and width of an image."""
     channels: Count = 3
     """Channels of an image."""
     classes: Count = 1000
     """Classes to tell apart."""
-    hyper_operators: Count | None = None
-    """K, up to which `partition` clusters the operators unless it is told another."""
 
     @property
     def multiply_accumulates(self) -> int:
@@ -58,24 +55,12 @@ class Vision(Noun):
         """
         return (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
 
-    def divides(self, width: int) -> bool:
-        """Whether layers can be cut into that many slices: only into one."""
-        return width == 1
-
-    def check_tensor_width(self, width: int, where: str) -> None:
-        """Raise PhazeError unless layers can be cut into that many slices; `where` says who asked."""
-        if not self.divides(width):
-            raise PhazeError(f"{where}: tensor: {width} must be 1, model {self.name} is not cut into slices")
-
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless a sample is an image; `where` says who asked."""
         if sequence != 1:
             raise PhazeError(
                 f"{where}: sequence: {sequence} must be 1, a sample of model {self.name} is one image"
             )
-
-    def check_chain(self, where: str) -> None:
-        """Raise PhazeError unless every layer reads only the one before; `where` says who asked."""
 
 
 class Backbone(Noun):
