@@ -22,7 +22,7 @@ from phaze.certify.stage import EQUAL
 from phaze.layout import WIDTHS, Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Lowerings
-from phaze.plan.lowered import load_machine, usable_gib
+from phaze.plan.machines import load_machine, usable_gib
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES

@@ -64,7 +64,7 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     """Run of a row; of what it leaves open the fastest that fits."""
     from phaze.plan.layouts.comparison import Comparison, recipe_of_run
-    from phaze.plan.lowered import load_machine
+    from phaze.plan.machines import load_machine
     from phaze.validate.table import predict_rows, settled
 
     asked, found = plan.question, _row(file, row)

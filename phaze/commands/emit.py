@@ -78,7 +78,7 @@ def read(
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
     from phaze.plan.layouts.words import shape
-    from phaze.plan.lowered import load_machine
+    from phaze.plan.machines import load_machine
     from phaze.runtimes.known import RUNTIMES
     from phaze.spec.systems import load_cluster, stack_for
     from phaze.validate.intervals import interval

@@ -133,7 +133,7 @@ def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
 
 
 def _simulate_runs(runs: Path, system: str | None, out: Path) -> None:
-    from phaze.plan.lowered import load_machine
+    from phaze.plan.machines import load_machine
     from phaze.validate.rows import unknown_columns
     from phaze.validate.table import ADDED, OK, predict_table, write_table
 

@@ -51,7 +51,7 @@ def validate(
     would choose.
     """
     refuse_outputs(out, errors, reads=(*(files or ()), system))
-    from phaze.plan.lowered import load_machine
+    from phaze.plan.machines import load_machine
     from phaze.validate.intervals import error_table
     from phaze.validate.scoreboard import (
         groups_of,

@@ -29,17 +29,8 @@ from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
 from phaze.plan.kept import HALF, KEPT
-from phaze.plan.lowered import (
-    HBM,
-    HOST,
-    NETWORK,
-    LayerCost,
-    device_of,
-    host_bytes_per_s,
-    kernel_times,
-    kernels_in,
-    layer_costs,
-)
+from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, kernels_in, layer_costs
+from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask

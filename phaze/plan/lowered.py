@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -20,9 +19,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
 from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s
-from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
-from phaze.cost.vector import cycle_figures
 from phaze.layout import (
     RECOMPUTES,
     Axis,
@@ -42,17 +39,13 @@ from phaze.plan.kept import (
     kept_with_flash,
     multiplies_weights,
 )
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.spec.config import load_technology
-from phaze.spec.files import FOLDER
-from phaze.spec.system import AttentionSpeed, Cluster, Device, Stack
-from phaze.spec.systems import load_cluster, load_stack_of, sized
+from phaze.spec.system import AttentionSpeed, Device, Stack
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region
 from phaze.workload.workload import DIRECTIONS, Layer, Workload
 
-TECHNOLOGY = "22nm"
-"""Whose cycles of vector operations count."""
 COMPUTE, HBM, NETWORK, HOST = (KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "network", "host"))
 USUAL = "2"
 """Generation of the attention kernel of stacks that say none: FlashAttention-2."""
@@ -70,47 +63,6 @@ CAST_BYTES: dict[Compute, float] = {
 }  # fmt: skip
 """Bytes that making an operand moves for each of its numbers: it is read (2), once more where its largest
 value is looked for first, and written along rows and along columns."""
-
-
-def load_machine(
-    system: str, folder: Path = FOLDER, stack: str | None = None, devices: int | None = None
-) -> Machine:
-    """System of config/systems, or of a YAML file by path, that says its device and its levels.
-
-    `stack` names a file of config/stacks, or is the path of one; the system's own unless given. `devices` is
-    their number where it is not the system's (`sized`).
-    """
-    cluster, device = load_cluster(system, folder)
-    cluster = cluster if devices is None else sized(cluster, devices, system)
-    return machine_of(cluster, device, load_stack_of(cluster, folder, stack), folder)
-
-
-def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
-    """Devices of a cluster on its network, with the software that trains on them."""
-    cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
-    machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack)
-    return machine.with_device(device)
-
-
-def device_of(machine: Machine) -> Device:
-    """Device of a machine; PhazeError for one whose plans bring the times of their layers."""
-    if machine.device is None:
-        raise PhazeError("machine: says nothing of its device, on which layers would run")
-    return machine.device
-
-
-def host_bytes_per_s(machine: Machine) -> float:
-    """Bytes that a device reaches to and from the memory of its host; PhazeError where that is not said."""
-    device = device_of(machine)
-    if not device.host_bandwidth_bytes_per_s:
-        raise PhazeError(f"offload: device {device.name} says no host_bandwidth_bytes_per_s")
-    return device.host_bandwidth_bytes_per_s
-
-
-def usable_gib(machine: Machine) -> float:
-    """Memory of a device that plans may use; what a stack is known to hold itself is in its plans."""
-    device, held_gib = device_of(machine), machine.stack.reserved_gib
-    return device.hbm_gib - max(device.reserve_gib - held_gib, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from phaze.plan.lowered import machine_of
+from phaze.plan.machines import machine_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster, Device, Level, Stack

@@ -23,7 +23,7 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats, Ints, Names
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.lowered import device_of
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 

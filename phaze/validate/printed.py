@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import MeasuredRun, PublishedTiled

@@ -18,7 +18,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
-from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run

@@ -15,7 +15,7 @@ import pytest
 from phaze.plan.layouts.bounds import bound_layouts
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import PlannedLayout, plan_layouts
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space

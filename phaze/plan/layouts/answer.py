@@ -19,7 +19,7 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
 from phaze.plan.layouts.what_if import rests_on, what_if
-from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES

@@ -8,7 +8,7 @@ from phaze.base.provenance import library_version, phaze_version
 from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import device_of, usable_gib
+from phaze.plan.machines import device_of, usable_gib
 from phaze.runtimes.rules import Runtime
 from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack

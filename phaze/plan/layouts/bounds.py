@@ -37,7 +37,7 @@ from phaze.plan.layouts.capacity import least_times
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices, distinct_rows
-from phaze.plan.lowered import device_of
+from phaze.plan.machines import device_of
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
 

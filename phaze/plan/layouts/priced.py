@@ -13,7 +13,7 @@ from phaze.layout import Compute
 from phaze.plan.layouts.divisions import DividedLayout, Division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import PlannedLayout
-from phaze.plan.lowered import device_of
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, Price, price
 from phaze.runtimes.layout_string import layout_string

@@ -13,7 +13,7 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
 from phaze.plan.given import Lowering, Lowerings
 from phaze.plan.layouts.divisions import DividedLayout
-from phaze.plan.lowered import usable_gib
+from phaze.plan.machines import usable_gib
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask

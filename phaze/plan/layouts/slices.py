@@ -18,7 +18,8 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.layout import ON_DEVICE, Offloaded, Recompute
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import LayerCost, host_bytes_per_s
+from phaze.plan.lowered import LayerCost
+from phaze.plan.machines import host_bytes_per_s
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.plan.lowered import device_of
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.layout_study import LayoutPoint
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan

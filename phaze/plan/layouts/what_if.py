@@ -11,7 +11,7 @@ from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.lowered import device_of
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster

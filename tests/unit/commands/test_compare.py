@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.validate.rows import read_row
 from phaze.validate.table import predict_rows
 

@@ -14,7 +14,7 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
 

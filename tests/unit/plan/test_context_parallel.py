@@ -11,7 +11,8 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout
-from phaze.plan.lowered import Clocked, kernel_times, load_machine
+from phaze.plan.lowered import Clocked, kernel_times
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.spec.system import Stack

@@ -13,7 +13,8 @@ from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout, Zero
 from phaze.plan.given import Lowering
-from phaze.plan.lowered import HBM, NETWORK, load_machine
+from phaze.plan.lowered import HBM, NETWORK
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.plan.stage_costs import pipeline_of

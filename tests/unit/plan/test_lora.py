@@ -9,7 +9,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.plan.given import Lowering, ModelTraining
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.plan.plan import Stage
 from phaze.spec.models import load_transformer, parse_model
 from phaze.workload.models import library_workload

@@ -9,7 +9,8 @@ from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import COMPUTES, OPERAND_BYTES, Layout
 from phaze.plan.kept import multiplies_weights
-from phaze.plan.lowered import CAST_BYTES, kernel_times, layer_costs, load_machine
+from phaze.plan.lowered import CAST_BYTES, kernel_times, layer_costs
+from phaze.plan.machines import load_machine
 from phaze.spec.models import load_transformer
 from phaze.workload.models import library_workload
 from phaze.workload.operators import Part

@@ -7,7 +7,8 @@ from phaze.base.errors import PhazeError
 from phaze.cost.kernels import time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
 from phaze.plan.given import Lowering, ModelTraining
-from phaze.plan.lowered import attention_speed, device_of, kernel_times, kernels_in, load_machine
+from phaze.plan.lowered import attention_speed, kernel_times, kernels_in
+from phaze.plan.machines import device_of, load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from phaze.workload.models import library_workload

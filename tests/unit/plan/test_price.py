@@ -13,7 +13,7 @@ from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import ModelTraining, lowered_plan
-from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
 from phaze.plan.planners import PlansAsked
 from phaze.plan.price import price

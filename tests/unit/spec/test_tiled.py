@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.spec.systems import load_cluster, load_network, load_system, load_tiled
 
 PEAK_FLOPS = {"wafer": 20 * 256e12, "grayskull": 92e12, "dojo-d1": 25 * 362e12}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.runs import Run
 

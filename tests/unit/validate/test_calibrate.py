@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
 from phaze.validate.constants import Site

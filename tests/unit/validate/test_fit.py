@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.validate.rows import RunRow, read_row
 from phaze.validate.table import fitted_sustained_hbm, log_errors, predict_rows, with_sustained_hbm
 

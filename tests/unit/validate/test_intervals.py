@@ -10,7 +10,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Stack
 from phaze.validate.intervals import (

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from phaze.base.arrays import Floats
-from phaze.plan.lowered import layer_costs, load_machine
+from phaze.plan.lowered import layer_costs
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import plan_of_run
 from phaze.spec.files import FOLDER

@@ -13,7 +13,7 @@ from math import inf
 
 from phaze.layout import Compute, Layout, Offload
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON

@@ -10,7 +10,7 @@ from math import inf
 from phaze.layout import Layout
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run
 from phaze.runtimes.megatron import MEGATRON

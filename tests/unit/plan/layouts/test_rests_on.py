@@ -11,7 +11,7 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import rests_on
-from phaze.plan.lowered import load_machine
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask

@@ -1,0 +1,58 @@
+"""Machines that plans are priced on, from the files of config/systems, config/devices and config/stacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.cost.network.fabric import network_of
+from phaze.cost.vector import cycle_figures
+from phaze.plan.plan import Machine
+from phaze.spec.config import load_technology
+from phaze.spec.files import FOLDER
+from phaze.spec.system import Cluster, Device, Stack
+from phaze.spec.systems import load_cluster, load_stack_of, sized
+
+TECHNOLOGY = "22nm"
+"""Whose cycles of vector operations count."""
+
+
+def load_machine(
+    system: str, folder: Path = FOLDER, stack: str | None = None, devices: int | None = None
+) -> Machine:
+    """System of config/systems, or of a YAML file by path, that says its device and its levels.
+
+    `stack` names a file of config/stacks, or is the path of one; the system's own unless given. `devices` is
+    their number where it is not the system's (`sized`).
+    """
+    cluster, device = load_cluster(system, folder)
+    cluster = cluster if devices is None else sized(cluster, devices, system)
+    return machine_of(cluster, device, load_stack_of(cluster, folder, stack), folder)
+
+
+def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
+    """Devices of a cluster on its network, with the software that trains on them."""
+    cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
+    machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack)
+    return machine.with_device(device)
+
+
+def device_of(machine: Machine) -> Device:
+    """Device of a machine; PhazeError for one whose plans bring the times of their layers."""
+    if machine.device is None:
+        raise PhazeError("machine: says nothing of its device, on which layers would run")
+    return machine.device
+
+
+def host_bytes_per_s(machine: Machine) -> float:
+    """Bytes that a device reaches to and from the memory of its host; PhazeError where that is not said."""
+    device = device_of(machine)
+    if not device.host_bandwidth_bytes_per_s:
+        raise PhazeError(f"offload: device {device.name} says no host_bandwidth_bytes_per_s")
+    return device.host_bandwidth_bytes_per_s
+
+
+def usable_gib(machine: Machine) -> float:
+    """Memory of a device that plans may use; what a stack is known to hold itself is in its plans."""
+    device, held_gib = device_of(machine), machine.stack.reserved_gib
+    return device.hbm_gib - max(device.reserve_gib - held_gib, 0.0)
