@@ -51,11 +51,12 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.megatron_flags import read_megatron
     from phaze.runtimes.torchtitan_read import read_torchtitan
+    from phaze.spec.models import file_name
 
     asked, text = plan.question, read_text(told)
     if asked.runtime == "torchtitan":
         return Comparison(read_torchtitan(text, asked.model, asked.devices), plan)
-    recipe, unread = read_megatron(text, asked.devices, told.stem)
+    recipe, unread = read_megatron(text, asked.devices, file_name(told))
     if unread:
         typer.echo(f"compare: not priced: {', '.join(unread)}", err=True)
     return Comparison(recipe, plan)

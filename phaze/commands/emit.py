@@ -72,8 +72,13 @@ def read(
     ] = None,
     stack: Annotated[str | None, typer.Option(help="File in config/stacks, or path of one.")] = None,
     as_json: options.JsonOption = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="CSV for the run as a row, for compare; its model lies beside it."),
+    ] = None,
 ) -> None:
     """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
+    _refuse_table(out, reads=(told, system, model, stack))
     recipe = _recipe(told, runtime, devices, model)
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
@@ -88,6 +93,10 @@ def read(
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[runtime.value]))
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
+    if out is not None:
+        from phaze.validate.written_rows import write_run
+
+        write_run(recipe, system, chosen, out)
     if as_json:
         typer.echo(json.dumps(row.model_dump(mode="json"), indent=1))
         return
@@ -101,18 +110,29 @@ def read(
     )
 
 
+def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> None:
+    """Raise PhazeError where a run cannot be written to a file and its model beside it."""
+    if out is None:
+        return
+    from phaze.validate.written_rows import model_file
+
+    if out.suffix != ".csv":
+        raise PhazeError(f"read: -o {out}: must end in .csv, by which compare knows rows from flags")
+    refuse_outputs(out, model_file(out), reads=reads)
+
+
 def _recipe(told: Path, runtime: RuntimeOption, devices: int | None, model: str | None) -> Recipe:
     """Run of a file of flags; flags of which nothing is priced are named on standard error."""
     from phaze.base.files import read_text
     from phaze.runtimes.megatron_flags import read_megatron
     from phaze.runtimes.torchtitan_read import read_torchtitan
-    from phaze.spec.models import load_transformer
+    from phaze.spec.models import file_name, load_transformer
 
     text = read_text(told)
     if runtime is RuntimeOption.MEGATRON:
         if model is not None:
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
-        recipe, unread = read_megatron(text, devices, told.stem)
+        recipe, unread = read_megatron(text, devices, file_name(told))
         if unread:
             typer.echo(f"read: not priced: {', '.join(unread)}", err=True)
         return recipe

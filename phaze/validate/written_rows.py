@@ -1,0 +1,68 @@
+"""Runs as rows of a table, which `simulate --runs` and `compare` read."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from pathlib import Path
+
+import yaml
+
+from phaze.base.errors import PhazeError
+from phaze.base.files import write_text
+from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.recipe import Recipe
+from phaze.validate.rows import LAYOUT
+
+
+def write_run(recipe: Recipe, system: str, stack: str, out: Path) -> None:
+    """Write a table of one run, and beside it the spec of its model, which the row names.
+
+    Raises PhazeError where stages run different numbers of blocks forward again: a row says one number.
+    """
+    spec, row = model_file(out), _row(recipe)
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    said = {"model": spec.name, "system": system, "stack": stack, **row}
+    table.writerows([list(said), list(said.values())])
+    fields = recipe.model.model_dump(mode="json", exclude_none=True, exclude={"lora"})
+    write_text(spec, yaml.safe_dump(fields, sort_keys=False))
+    write_text(out, text.getvalue())
+
+
+def model_file(out: Path) -> Path:
+    """Where the model of a table lies that is written to a file."""
+    return out.with_suffix(".yaml")
+
+
+def _row(recipe: Recipe) -> dict[str, str]:
+    layout, model = recipe.layout, recipe.model
+    said = {
+        "seq": recipe.sequence,
+        "gpus": layout.devices,
+        "global_batch": recipe.global_batch,
+        "schedule": recipe.schedule,
+        "flash_attention": True,
+        "mtp": model.mtp,
+        "lora": model.lora or 0,
+        "pipeline_layout": layout_string(recipe.blocks, model.mtp),
+        **{column: getattr(layout, name) for column, name in LAYOUT.items()},
+        "recompute": _recompute(recipe),
+    }
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in said.items()
+    }
+
+
+def _recompute(recipe: Recipe) -> str:
+    """Recomputation, with the blocks of a stage where these are not all."""
+    again, blocks = recipe.recomputed, recipe.blocks
+    if recipe.layout.recompute != "full" or again == blocks:
+        return recipe.layout.recompute
+    most = max(again)
+    if most == 0 or again != tuple(min(most, count) for count in blocks):
+        raise PhazeError(
+            "recompute: a row says one number of blocks for all stages, got "
+            f"{', '.join(map(str, again))} of {', '.join(map(str, blocks))}"
+        )
+    return f"full:{most}"
