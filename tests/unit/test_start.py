@@ -61,5 +61,6 @@ def test_an_instance_is_placed_without_tables_graphs_and_solvers(tmp_path: Path)
     }  # fmt: skip
     path = tmp_path / "instance.json"
     path.write_text(json.dumps(instance))
-    assert not heavy("place", str(path), among=PLANNING)
+    # The first run may compile, for which Numba needs scipy.linalg; the next has it from the cache.
     assert heavy("place", str(path), among={"phaze.pipeline.cuts"}), "else nothing was placed"
+    assert not heavy("place", str(path), among=PLANNING)
