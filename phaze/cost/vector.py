@@ -1,6 +1,7 @@
 """Cycles of vector operations: look-up-table arithmetic, so many cycles an element and lane (paper, C.2)."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,17 @@ import pandas as pd
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.spec.architecture import CycleFigures
+from phaze.spec.config import load_technology
+from phaze.spec.files import FOLDER
 from phaze.workload.kinds import COLLECTIVES
+
+TECHNOLOGY = "22nm"
+"""Whose cycles count for devices that say none of their own."""
+
+
+def usual_cycles(folder: Path = FOLDER) -> dict[tuple[str, str], float]:
+    """Cycles by (role, kind) of devices that are described by their peaks alone."""
+    return cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:

@@ -26,10 +26,9 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import Kernel, kernels_of, time_kernels, works_of_kernels
-from phaze.cost.vector import cycle_figures
+from phaze.cost.vector import usual_cycles
 from phaze.layout import Layout
 from phaze.partition.weights import sums
-from phaze.spec.config import load_technology
 from phaze.spec.models import AnyModel
 from phaze.spec.system import Device
 from phaze.spec.systems import load_cluster
@@ -41,9 +40,6 @@ from phaze.workload.models import build_graph
 from phaze.workload.operator_graphs import OperatorGraph
 from phaze.workload.operators import Operator
 from phaze.workload.primitives import LayerGraph, Primitive
-
-TECHNOLOGY = "22nm"
-"""Whose cycles of vector operations count."""
 
 
 def profile_model(
@@ -121,8 +117,7 @@ def _backward_s(operators: Iterable[Operator], device: Device, width: int) -> Fl
 
 def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
     """Time of every operator's kernels, (operators,)."""
-    figures = cycle_figures(load_technology(TECHNOLOGY).vector_cycles, {})
-    works = works_of_kernels([kernel for own in kernels for kernel in own], figures)
+    works = works_of_kernels([kernel for own in kernels for kernel in own], usual_cycles())
     of_kernel = np.repeat(np.arange(len(kernels)), [len(own) for own in kernels])
     return sums(of_kernel, time_kernels(works, device, width).sum(axis=1), len(kernels))
 

@@ -6,15 +6,11 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import network_of
-from phaze.cost.vector import cycle_figures
+from phaze.cost.vector import usual_cycles
 from phaze.plan.plan import Machine
-from phaze.spec.config import load_technology
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
-
-TECHNOLOGY = "22nm"
-"""Whose cycles of vector operations count."""
 
 
 def load_machine(
@@ -32,7 +28,7 @@ def load_machine(
 
 def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
     """Devices of a cluster on its network, with the software that trains on them."""
-    cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
+    cycles = usual_cycles(folder)
     machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack)
     return machine.with_device(device)
 
