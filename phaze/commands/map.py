@@ -128,7 +128,7 @@ def map_stages(
         elif topology is None:
             raise PhazeError("map: --topology must be given, except for a plan of `plan`")
         else:
-            task = _Task(stages, topology, read_topology(_topology_path(topology)), settings, until)
+            task = _MapTask(stages, topology, read_topology(_topology_path(topology)), settings, until)
             found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
     if times is not None:
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
@@ -160,7 +160,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Task:
+class _MapTask:
     """What is mapped to what."""
 
     source: Path
@@ -170,7 +170,7 @@ class _Task:
     until: Deadline
 
 
-def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, FoundMapping]:
+def _map_stages(task: _MapTask) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
@@ -217,7 +217,7 @@ def _map_ranks(
 
 
 def _map_plan(
-    task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
+    task: _MapTask, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import stored_mapping
     from phaze.map.plan_maps import map_one, stored_plan

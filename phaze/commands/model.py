@@ -30,7 +30,7 @@ SystemOption = Annotated[
 USUAL_SEQUENCE = 8192
 
 
-class Kind(TypedDict):
+class BlockAnswer(TypedDict):
     """A kind of block in an answer."""
 
     kind: str
@@ -54,7 +54,7 @@ class ModelAnswer(TypedDict):
     active_parameters_by_group: dict[str, int]
     forward_flops_per_token: float
     backward_flops_per_token: float
-    blocks: list[Kind]
+    blocks: list[BlockAnswer]
     kept_bytes_per_token: dict[str, dict[str, float]]
     """Of a layer by its name, under each recomputation that it can have alone, on one device."""
 
@@ -128,9 +128,9 @@ def _groups(model: Model, *, active: bool) -> dict[str, int]:
     return {group: found[group] for group in get_args(ModuleGroup)}
 
 
-def _kind(model: Model, kind: str, sequence: int) -> Kind:
+def _kind(model: Model, kind: str, sequence: int) -> BlockAnswer:
     block, norm = model.blocks[kind], model.norm_parameters(model.hidden)
-    return Kind(
+    return BlockAnswer(
         kind=kind,
         layers=sum(count for name, count in model.runs if name == kind),
         parameters=block.parameters(model.hidden, norm).total(),

@@ -27,7 +27,7 @@ SYSTEM = "titan-v-ethernet"
 """Whose device runs a model unless another is given: Parmesan's."""
 
 
-class Flow(StrEnum):
+class FlowOption(StrEnum):
     """How a graph is cut."""
 
     FULL = "full"
@@ -72,8 +72,9 @@ def partition(
     ] = 10.0,
     recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True,
     flow: Annotated[
-        Flow, typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there.")
-    ] = Flow.FULL,
+        FlowOption,
+        typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there."),
+    ] = FlowOption.FULL,
     slack: Annotated[
         float,
         typer.Option(

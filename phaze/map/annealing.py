@@ -84,7 +84,7 @@ class AnnealingState(NamedTuple):
     scratch: Floats
 
 
-class Change(NamedTuple):
+class SlotSwap(NamedTuple):
     """What two slots that changed places lead to."""
 
     value: float
@@ -175,7 +175,7 @@ def _column(task: AnnealingTask, state: AnnealingState, replica: int, which: int
 
 
 @njit
-def _measure(task: AnnealingTask, state: AnnealingState) -> Change:
+def _measure(task: AnnealingTask, state: AnnealingState) -> SlotSwap:
     """Compute everything anew."""
     stages, n = len(task.work.forward), len(task.work.forward) * task.replicas
     for r in range(task.replicas):
@@ -189,7 +189,7 @@ def _measure(task: AnnealingTask, state: AnnealingState) -> Change:
         reached = state.times[s, state.top[s, 0]] + state.rings[s] + task.work.update[s]
         if reached > value:
             value, worst = reached, s
-    return Change(value, (state.times.sum() + state.sums.sum()) / n, worst, 0.0, 0.0, 0.0, 0.0)
+    return SlotSwap(value, (state.times.sum() + state.sums.sum()) / n, worst, 0.0, 0.0, 0.0, 0.0)
 
 
 @njit_inner
@@ -248,7 +248,7 @@ def _others_s(state: AnnealingState, stage: int, a: int, b: int) -> float:
 
 
 @njit_inner
-def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: float) -> Change:
+def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: float) -> SlotSwap:
     """Outcome of two slots that have changed places; `b` may be free."""
     stages, replicas = len(task.work.forward), task.replicas
     n = stages * replicas
@@ -270,11 +270,11 @@ def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: f
         ring = ring_a if s == sa else (ring_b if s == sb else state.rings[s])
         if longest + ring + task.work.update[s] > value:
             value, worst = longest + ring + task.work.update[s], s
-    return Change(value, spread + gained / n, worst, ring_a, sum_a, ring_b, sum_b)
+    return SlotSwap(value, spread + gained / n, worst, ring_a, sum_a, ring_b, sum_b)
 
 
 @njit_inner
-def _accept(task: AnnealingTask, state: AnnealingState, a: int, b: int, change: Change) -> None:
+def _accept(task: AnnealingTask, state: AnnealingState, a: int, b: int, change: SlotSwap) -> None:
     """Remember what a change has led to."""
     stages, replicas = len(task.work.forward), task.replicas
     sa, ra = a // replicas, a % replicas

@@ -29,7 +29,7 @@ ENTRIES = 1 << 16
 """Partial schedules that are remembered."""
 
 
-class Block(NamedTuple):
+class BarrierBlock(NamedTuple):
     """Operators that run on single cores, in topological order."""
 
     kinds: Ints
@@ -82,7 +82,7 @@ class Search(NamedTuple):
 
 
 @njit
-def make_block(members: Ints, part: ComponentArrays) -> Block:
+def make_block(members: Ints, part: ComponentArrays) -> BarrierBlock:
     """Block of some operators of a component, positions in topological order."""
     n = len(members)
     kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
@@ -97,11 +97,13 @@ def make_block(members: Ints, part: ComponentArrays) -> Block:
         for resource in range(3):
             uses[i, resource] = occupies(part.kinds[members[i]], resource)
     cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
-    return Block(kinds, before, latency, tail, uses, cores)
+    return BarrierBlock(kinds, before, latency, tail, uses, cores)
 
 
 @njit
-def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[float, float, Floats, int]:
+def run_block(
+    block: BarrierBlock, cutoff: float, nodes: int, paired: bool
+) -> tuple[float, float, Floats, int]:
     """Lower bound, the shortest latency found, its start times, and how many branches were
     searched, looking only for latencies below `cutoff`.
 
@@ -146,7 +148,7 @@ def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[fl
 
 
 @njit_inlined
-def _enter(block: Block, search: Search, depth: int) -> float:
+def _enter(block: BarrierBlock, search: Search, depth: int) -> float:
     """Bound of a partial schedule; keeps it if complete, else lists what could be started next."""
     previous = search.chosen[depth - 1] if depth else -1
     begin = search.start[previous] if depth else 0.0
@@ -170,7 +172,7 @@ def _largest(numbers: Floats) -> float:
 
 
 @njit
-def finds_pairs(block: Block, start: Floats) -> bool:
+def finds_pairs(block: BarrierBlock, start: Floats) -> bool:
     """Whether all operators find cores if they start at these times."""
     end, cores = start + block.latency, block.cores
     return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
@@ -221,7 +223,7 @@ def _is_dominated(search: Search, begin: float, depth: int) -> bool:
 
 
 @njit_inlined
-def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
+def _bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats) -> float:
     """Latency that no completion beats; fills the earliest starts of what has not started."""
     bound = 0.0
     for i in range(len(end)):
@@ -236,7 +238,7 @@ def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
 
 
 @njit_without_arrays
-def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> float:
+def _head(block: BarrierBlock, end: Floats, begin: float, heads: Floats, i: int) -> float:
     """Earliest start of an operator; of one that is not ready without regard to the cores."""
     now, ready = begin, True
     for j in range(i):
@@ -251,7 +253,7 @@ def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> flo
 
 
 @njit_without_arrays
-def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
+def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> float:
     """First moment from now on at which a core is free; all that is started has started by now."""
     while True:
         busy, first = 0, np.inf
@@ -265,7 +267,7 @@ def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
 
 
 @njit
-def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource: int) -> float:
+def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, resource: int) -> float:
     """Largest earliest start + work over cores + shortest rest of operators that use a resource.
 
     Of those that are not over by `begin` the sets are looked at that start after a moment and have a rest
@@ -295,7 +297,7 @@ def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource
 
 
 @njit_inlined
-def _fill_candidates(block: Block, end: Floats, heads: Floats, ready: Bools) -> None:
+def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Bools) -> None:
     """Fill what may start next: ready, and before a ready operator could end."""
     n = len(end)
     horizon = np.inf

@@ -18,7 +18,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit, njit_inlined, njit_without_arrays
 from phaze.schedule.barriers import Blocks, Indices
-from phaze.schedule.branching import CLOSE, Block, finds_pairs, make_block, run_block
+from phaze.schedule.branching import CLOSE, BarrierBlock, finds_pairs, make_block, run_block
 from phaze.schedule.clock import bound_by_weights
 from phaze.schedule.graphs import ALL_CORES, ComponentArrays
 from phaze.schedule.pairing import assign_cores, occupies, sort_stably
@@ -226,7 +226,7 @@ def run_members(
 
 
 @njit
-def _pair_block(block: Block, start: Floats) -> float:
+def _pair_block(block: BarrierBlock, start: Floats) -> float:
     """Latency of the schedule with the same sequence of starts, but in pairs; fills its starts."""
     n = len(start)
     offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)

@@ -49,7 +49,7 @@ class Counts(NamedTuple):
     backward_flops: int
 
 
-class Comparison(NamedTuple):
+class CountComparison(NamedTuple):
     """A model counted three times: by PyTorch, of the traced operators, and of the spec."""
 
     model: str
@@ -63,9 +63,9 @@ class Comparison(NamedTuple):
         return self.torch == self.traced == self.spec
 
 
-def compare(trace: Trace, model: AnyModel, tokens: int) -> Comparison:
+def compare(trace: Trace, model: AnyModel, tokens: int) -> CountComparison:
     """Traced model of one sample beside its spec."""
-    return Comparison(
+    return CountComparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
         traced=count(traced_workload(trace, model.name, UNFUSED)),
@@ -73,7 +73,7 @@ def compare(trace: Trace, model: AnyModel, tokens: int) -> Comparison:
     )
 
 
-def csv_text(comparisons: list[Comparison]) -> str:
+def csv_text(comparisons: list[CountComparison]) -> str:
     """Row for each model and who counted, as CSV."""
     lines = [",".join(["model", "counted_by", *Counts._fields])]
     for one in comparisons:

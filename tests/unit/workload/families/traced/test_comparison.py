@@ -8,7 +8,7 @@ import pytest
 from phaze.layout import Layout
 from phaze.spec.models import load_model_named, load_transformer
 from phaze.spec.torch_module import load_torch_module
-from phaze.workload.families.traced.trace import UNFUSED, Comparison, Counts, count, csv_text
+from phaze.workload.families.traced.trace import UNFUSED, CountComparison, Counts, count, csv_text
 from phaze.workload.models import extract_workload
 
 ROOT = Path(__file__).parents[5]
@@ -71,7 +71,7 @@ def test_specs_count_what_pytorch_counts(model: str) -> None:
 def test_a_comparison_is_three_rows() -> None:
     """One for each that counts."""
     one, two = Counts(1, 2, 3), Counts(1, 2, 4)
-    same, other = Comparison("m", one, one, one), Comparison("m", one, one, two)
+    same, other = CountComparison("m", one, one, one), CountComparison("m", one, one, two)
     assert (same.agrees, other.agrees) == (True, False)
     assert csv_text([other]).splitlines() == [
         "model,counted_by,parameters,forward_flops,backward_flops",
