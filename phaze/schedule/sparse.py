@@ -36,6 +36,7 @@ import pyomo.environ as pyo
 
 from phaze.schedule.graphs import FUSED, NETWORK
 from phaze.schedule.instance import ROUNDING, TYPES, ProgramData
+from phaze.schedule.paper import link_carries_one_at_a_time, nothing_runs_beside_all_cores
 
 
 def formulate_sparse(data: ProgramData) -> pyo.ConcreteModel:
@@ -153,18 +154,6 @@ def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.
     """(8) If i comes before an incomparable j, then j begins after i has ended."""
     big = longest_clock(m.data)
     return m.start[i] + m.time[i] - big * (1 - m.before[i, j]) <= m.start[j]
-
-
-def nothing_runs_beside_all_cores(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """(9) An operator on all cores and an incomparable one come one after the other."""
-    if not m.data.excludes(i, j):
-        return pyo.Constraint.Skip
-    return m.before[i, j] + m.before[j, i] >= m.wide[i]
-
-
-def link_carries_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """Two network operators come one after the other, also where they may run beside computation."""
-    return m.before[i, j] + m.before[j, i] >= 1
 
 
 def work_fits_cores(m: pyo.ConcreteModel, core: str) -> pyo.Expression:
