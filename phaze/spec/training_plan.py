@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -23,27 +24,19 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Flag, Index, Label, Location, Positive, PositiveInt, Result
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Read = TypeVar("Read")
 
 
-def _recompute(text: str) -> Recompute:
-    try:
-        return recompute_of(text)
-    except PhazeError as error:
-        raise ValueError(str(error)) from error
+def _read_by(read: Callable[[str], Read]) -> AfterValidator:
+    """Validation of a text by what reads it."""
 
+    def check(text: str) -> Read:
+        try:
+            return read(text)
+        except PhazeError as error:
+            raise ValueError(str(error)) from error
 
-def _cp_kind(text: str) -> CpKind:
-    try:
-        return cp_kind_of(text)
-    except PhazeError as error:
-        raise ValueError(str(error)) from error
-
-
-def _offload(text: str) -> Offload:
-    try:
-        return offload_of(text)
-    except PhazeError as error:
-        raise ValueError(str(error)) from error
+    return AfterValidator(check)
 
 
 TIE = 1e-3
@@ -96,17 +89,17 @@ class ChosenLayout(Noun):
     """Whether activations between layers are cut along the sequence."""
     zero: Zero
     """What replicas share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
-    recompute: Annotated[Recompute, AfterValidator(_recompute)]
+    recompute: Annotated[Recompute, _read_by(recompute_of)]
     """What runs forward again: none, selective (the core of attention), full (whole blocks, those of
     `stages`), or modules of every block joined by +."""
-    cp_kind: Annotated[CpKind, AfterValidator(_cp_kind)] = "all_gather"
+    cp_kind: Annotated[CpKind, _read_by(cp_kind_of)] = "all_gather"
     """How context parallel ranks exchange keys and values: all_gather, p2p, a2a, or a2a+p2p:k, the last two
     inside groups of k ranks and among them."""
     load: Positive = 1.0
     """Rows that the fullest rank has for its experts, over those of balanced experts."""
     compute: Compute = "bf16"
     """Numbers that products of blocks' weights multiply."""
-    offload: Annotated[Offload, AfterValidator(_offload)] = "none"
+    offload: Annotated[Offload, _read_by(offload_of)] = "none"
     """What waits in the host's memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
     schedule: Label
     """Order of the passes."""
