@@ -125,6 +125,7 @@ class Lowering:
     training: ModelTraining
     machine: Machine
     _known: dict[str, tuple[Workload, dict[str, LayerCost]]] = field(default_factory=dict)
+    _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], float] = field(default_factory=dict)
 
     def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
         """One slice of the model, and the costs of its layers by name; they depend on `layout.key` alone."""
@@ -211,9 +212,13 @@ class Lowering:
 
     def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
         """Bytes that a stage needs while it works, and those that no tensor can have."""
-        stack, flash = self.machine.stack, self.training.flash_attention
-        whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
-        return working_bytes(held, layout, stack, flash=flash) + whole + stack.reserved_gib * GIB
+        key = layout, frozenset((cost.layer.name, way) for cost, way in held)
+        if key not in self._working:
+            stack, flash = self.machine.stack, self.training.flash_attention
+            whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
+            most = working_bytes(held, layout, stack, flash=flash)
+            self._working[key] = most + whole + stack.reserved_gib * GIB
+        return self._working[key]
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
         """Seconds of a step in which devices wait for states from the host: they come back before the update,

@@ -45,7 +45,7 @@ def least_times(
             fewest[several] = least_lacking(row, kinds, shape, own, before, limit, fewest[several])
             lacking[i] = fewest[several]
         elif on_average:
-            found[i] = average_time(row, kinds, shape, before)
+            found[i] = max(average_time(row, kinds, shape, before), way_time(row, kinds, before))
         else:
             found[i], above = least_time(row, kinds, shape, own, before, limit, above)
     return found, lacking
@@ -81,6 +81,17 @@ def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float
 
 
 @njit
+def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
+    """Seconds of a microbatch on its way through all layers and back, whatever the ranks; of the way there
+    alone where a schedule puts gradients off.
+    """
+    way_s = row[1] + row[2] if row[6] else row[5]
+    for kind in range(len(kinds)):
+        way_s += before[-1, kind] * kinds[kind, 0 if row[6] else 1]
+    return float(way_s * (1 - 1e-9))
+
+
+@njit
 def least_time(
     row: Floats,
     kinds: Floats,
@@ -93,8 +104,11 @@ def least_time(
     """Least seconds of a step, and their ratio to what all ranks need on average; it is looked for at the
     ratio `above` first, as layouts beside each other are alike.
     """
-    least = average_time(row, kinds, shape, before)
-    low, step = max(least, least * above * (1 - CLOSE / 2)), CLOSE * least
+    average, way = average_time(row, kinds, shape, before), way_time(row, kinds, before)
+    if way > average and holds_all(row, kinds, shape, held, before, limit, way):
+        return way, above
+    least = max(average, way)
+    low, step = max(least, average * above * (1 - CLOSE / 2)), CLOSE * least
     high = low + step
     if holds_all(row, kinds, shape, held, before, limit, high):
         while low > least and holds_all(row, kinds, shape, held, before, limit, low):
@@ -110,7 +124,7 @@ def least_time(
             high = middle
         else:
             low = middle
-    return low, low / least
+    return low, low / average
 
 
 @njit

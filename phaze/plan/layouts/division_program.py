@@ -6,8 +6,10 @@ layers of every rank by kind, and the seconds x of a step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -71,6 +73,8 @@ class DivisionProgram:
             few, most = np.array(blocks_at(self.divided), float).T
             of_stage = np.repeat(np.eye(count), kinds, axis=1)
             program.add(of_stage @ n, few, np.minimum(most, self.most_blocks))
+            for rows, high in self._in_order(n.reshape(count, kinds, -1), k.reshape(count, kinds, -1)):
+                program.add(rows, np.full(len(high), -inf), high)
         program.add(own @ n - ranks, np.zeros(ranked), np.zeros(ranked))
         program.add(memory @ np.vstack([n, k]), np.full(len(room), -inf), room)
         if partial:
@@ -83,6 +87,25 @@ class DivisionProgram:
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(self.divided.layout.pp * kinds), [-1.0]])
         self.linear.add(row[None], np.full(1, -inf), np.array([-cut[:, 0].sum()]))
+
+    def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
+        """Rows and what they are at most, that runs of layers keep because of their order: those of a stage,
+        of it those that run forward again and those that do not, and all up to the end of a stage; n and k
+        are (stages, K, columns).
+        """
+        order = self.divided.order
+        most = min(self.most_blocks, self.divided.layers)
+        runs = order.most_in_runs[: most + 1], order.fewest_in_runs[: most + 1]
+        parts = [n, k, n - k] if self.divided.partial else [n]
+        begun = np.cumsum(n, axis=0)
+        ways = [(part, *runs) for part in parts] + [(begun[:-1], order.before, order.before)]
+        for counts, high, low in ways:
+            total = counts.sum(axis=1)
+            for kind in range(n.shape[1]):
+                for slope, room in _hull(high[:, kind]):
+                    yield counts[:, kind] - slope * total, np.full(len(total), room)
+                for slope, room in _hull(-low[:, kind]):
+                    yield -counts[:, kind] - slope * total, np.full(len(total), room)
 
     @cached_property
     def _of_rank(self) -> Floats:
@@ -130,7 +153,7 @@ class DivisionProgram:
         kinds, rows, room = len(self.totals), [], []
         for rank in range(depth):
             own = self.divided.frame.stages_of(rank)
-            for held in held_microbatches(self.paths, rank):
+            for held in held_microbatches(self.divided, rank):
                 each = planes.fixed[own] + held[:, None] * planes.stash[own]
                 row = np.zeros((2, count, kinds))
                 row[0, own], row[1, own] = each[:, 1 : 1 + kinds], each[:, 1 + kinds :]
@@ -160,6 +183,22 @@ class DivisionProgram:
     def layers_of(self, rank: int) -> int:
         """Variable of the layers of a rank, where these are of one kind."""
         return 2 * self.divided.count + rank
+
+
+def _hull(values: Ints) -> list[tuple[float, float]]:
+    """Lines above all points (i, values[i]), slope and height at 0 of each, that touch two of them."""
+    corners: list[tuple[int, int]] = []
+    for point in enumerate(values.tolist()):
+        while len(corners) > 1 and _turns_up(corners[-2], corners[-1], point):
+            corners.pop()
+        corners.append(point)
+    slopes = [(high - low) / (end - start) for (start, low), (end, high) in pairwise(corners)]
+    return [(slope, low - slope * start) for slope, (start, low) in zip(slopes, corners, strict=False)]
+
+
+def _turns_up(first: tuple[int, int], second: tuple[int, int], third: tuple[int, int]) -> bool:
+    """Whether the second point is not above the line from the first to the third."""
+    return (second[1] - first[1]) * (third[0] - first[0]) <= (third[1] - first[1]) * (second[0] - first[0])
 
 
 def _rounded_to(values: Floats, total: int) -> Ints:

@@ -36,6 +36,7 @@ from phaze.plan.layouts.divisions import (
     blocks_at,
     by_chunks,
     even_blocks,
+    even_division,
     neighbours,
 )
 from phaze.plan.layouts.event_program import EventFlows, Flow
@@ -48,6 +49,8 @@ MOST_JOBS = 25000
 """Events of a step that are in one linear program at most; with more of them paths are added one by one."""
 JOBS = 25
 """Events that take a program as long as one without any: order of magnitude."""
+SAMPLES = 2
+"""Stages that are priced while a program is solved: order of magnitude."""
 NEARLY = 0.997
 """Share of the bound that is wanted from which on a layout's own flow may do better than that of another."""
 LATER = 1.03
@@ -117,19 +120,26 @@ class DivisionSearch:
         return min(fastest, max(most for _, most in blocks_at(divided)))
 
     def _longer_s(self, place: Place, kind: int) -> float:
-        """Seconds by which a layer of a kind makes the passes of a stage longer."""
+        """Seconds by which a layer of a kind makes the passes of a middle or last stage longer."""
         divided = self.divided
         found = np.flatnonzero(divided.order.kind == kind)
-        own = int(found[1]) if len(found) > 1 else int(found[0])
-        beside = own - 1 if own else 1
-        pair = range(min(own, beside), max(own, beside) + 1)
-        few, more = (divided.cost(place, one, 0) for one in (range(beside, beside + 1), pair))
-        return more.forward_s + more.backward_s - few.forward_s - few.backward_s
+        if place == "last":
+            own, end = int(found[-1]), divided.layers
+            few, more = range(own + 1, end), range(own, end)
+        else:
+            own = int(found[1]) if len(found) > 1 else int(found[0])
+            beside = own - 1 if own else 1
+            few, more = range(beside, beside + 1), range(min(own, beside), max(own, beside) + 1)
+        less, longer = (divided.cost(place, window, 0) for window in (few, more))
+        return longer.forward_s + longer.backward_s - less.forward_s - less.backward_s
 
     @cached_property
     def planes(self) -> Planes:
-        """Linear bounds of all stages."""
-        return planes_of(self.divided, self.most_blocks)
+        """Linear bounds of all stages, close to the best division by now."""
+        near = self.found.division if self.found else even_division(self.divided)
+        found = planes_of(self.divided, self.most_blocks, near)
+        self.work += found.samples // SAMPLES
+        return found
 
     @cached_property
     def paths(self) -> Paths:
@@ -353,16 +363,17 @@ class DivisionSearch:
 
     def _leaner(self, division: Division, over: Floats) -> Division:
         """The same with more layers that run forward again on ranks that lack memory."""
-        again = np.array(division.recomputed)
-        blocks = np.array(division.blocks)
+        again, divided = np.array(division.recomputed), self.divided
         for rank in np.flatnonzero(over > 0).tolist():
-            own = self.divided.frame.stages_of(rank)
-            held = held_microbatches(self.paths, rank).max(axis=0)
-            kinds = len(self._program.totals)
-            saved = np.maximum(-self.planes.stash[own, 1 + kinds :].max(axis=1) * held, 1.0)
-            lacking = over[rank]
-            for q, each in sorted(zip(own.tolist(), saved.tolist(), strict=True), key=lambda one: -one[1]):
-                more = min(max(ceil(lacking / each), 0), int(blocks[q] - again[q]))
-                again[q] += more
+            held = held_microbatches(divided, rank).max(axis=0)
+            lacking, freed = over[rank], []
+            for q, microbatches in zip(divided.frame.stages_of(rank).tolist(), held.tolist(), strict=True):
+                place, window, k = divided.places[q], division.windows[q], int(again[q])
+                if k < len(window):
+                    now, least = (divided.cost(place, window, one).stash_bytes for one in (k, len(window)))
+                    freed.append((max((now - least) * microbatches / (len(window) - k), 1.0), -q))
+            for each, place_of in sorted(freed, reverse=True):
+                more = min(max(ceil(lacking / each), 0), division.blocks[-place_of] - int(again[-place_of]))
+                again[-place_of] += more
                 lacking -= more * each
         return replace(division, recomputed=tuple(again.tolist()))

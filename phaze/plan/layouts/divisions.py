@@ -18,6 +18,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
+from phaze.pipeline.graph import EventGraph, event_graph
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
@@ -63,6 +64,22 @@ class LayerOrder:
         """Layers of every kind before each layer, and of all, (L + 1, K)."""
         one_hot = self.kind[:, None] == np.arange(len(self.kinds))
         return np.concatenate([np.zeros((1, len(self.kinds)), np.int64), np.cumsum(one_hot, axis=0)])
+
+    @cached_property
+    def most_in_runs(self) -> Ints:
+        """Most layers of every kind among so many in a row, (L + 1, K)."""
+        lengths = range(len(self.names) + 1)
+        return np.array(
+            [(self.before[n:] - self.before[: len(self.before) - n]).max(axis=0) for n in lengths]
+        )
+
+    @cached_property
+    def fewest_in_runs(self) -> Ints:
+        """The fewest, (L + 1, K)."""
+        lengths = range(len(self.names) + 1)
+        return np.array(
+            [(self.before[n:] - self.before[: len(self.before) - n]).min(axis=0) for n in lengths]
+        )
 
     def counts(self, window: range) -> Numbers:
         """Layers of every kind among those of a range."""
@@ -194,6 +211,11 @@ class DividedLayout:
         """Pipeline of the template: all but the costs of its stages is that of every division."""
         return pipeline_of(self._template, self.lowering.machine)
 
+    @cached_property
+    def events(self) -> EventGraph:
+        """Events of a step and what they wait for; times in it are of no division."""
+        return event_graph(self.frame)
+
     def pipeline(self, division: Division) -> Pipeline:
         """Pipeline of a division."""
         numbers = zip(self.places, division.windows, division.recomputed, strict=True)
@@ -244,6 +266,12 @@ def even_blocks(divided: DividedLayout) -> Numbers:
         ends = np.cumsum(np.full(len(blocks), (divided.layers + ahead.sum()) / len(blocks)) - ahead)
         return ordered_blocks(weights, ends, ranges, divided.further)
     return tuple(blocks.tolist())
+
+
+def even_division(divided: DividedLayout) -> Division:
+    """Equal stages, whose layers all run forward again where any may."""
+    blocks = even_blocks(divided)
+    return Division(blocks, blocks if divided.partial else (0,) * len(blocks))
 
 
 def by_chunks(divided: DividedLayout) -> list[Numbers]:

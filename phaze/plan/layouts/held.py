@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from phaze.base.arrays import Bools, Ints
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline
-from phaze.plan.layouts.planes import Paths
+from phaze.plan.layouts.divisions import DividedLayout
 
 
-def held_microbatches(paths: Paths, rank: int) -> Ints:
+def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
     """Microbatches that a rank holds of each of its chunks at its fullest moments, (moments, chunks).
 
     A moment is left out where another one holds no less of any chunk.
     """
-    jobs = paths.graph.jobs
+    jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
-    moments = np.unique(held_of_stages(paths.divided.frame, rank, jobs.kind[own], jobs.stage[own]), axis=0)
+    moments = np.unique(held_of_stages(divided.frame, rank, jobs.kind[own], jobs.stage[own]), axis=0)
     return moments[_undominated(moments)]
 
 

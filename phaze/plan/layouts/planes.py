@@ -12,17 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.optimize import linprog
 
 from phaze.base.arrays import Floats, Ints
 from phaze.pipeline.durations import JobKind, durations, overlap_s
-from phaze.pipeline.graph import EventGraph, event_graph
+from phaze.pipeline.graph import EventGraph
 from phaze.pipeline.longest_path import longest_path
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
-from phaze.plan.layouts.divisions import DividedLayout, Place
+from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 
 SAMPLES = 24
 """Numbers of layers at which planes are held against stages; where there are more, so many among them."""
+FEWER = 8
+"""The same, and of those that run forward again, where time is not linear in these."""
+STRAIGHT = 1e-9
+"""Relative distance of costs from a plane that they are said to lie on."""
 NEAR = 1e-6
 """Distance of numbers of layers that are in line with others."""
 
@@ -45,11 +50,13 @@ class Planes:
     """(stages, 1 + 2K): bytes there all the time, at least."""
     work: Floats
     """(stages,): bytes while at work, at least."""
+    samples: int
+    """Stages that were priced for them."""
 
 
-def planes_of(divided: DividedLayout, most: int) -> Planes:
-    """Planes that hold for stages of at most so many layers."""
-    by_place = {place: _Sampled(divided, place, most) for place in dict.fromkeys(divided.places)}
+def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
+    """Planes that hold for stages of at most so many layers, and are as high as may be next to a division."""
+    by_place = {place: _Sampled(divided, place, most, near) for place in dict.fromkeys(divided.places)}
     each = [by_place[place] for place in divided.places]
     return Planes(
         seconds=np.stack([one.seconds for one in each], axis=1),
@@ -57,6 +64,7 @@ def planes_of(divided: DividedLayout, most: int) -> Planes:
         stash=np.stack([one.plane(lambda cost: cost.stash_bytes) for one in each]),
         fixed=np.stack([one.plane(lambda cost: cost.fixed_bytes) for one in each]),
         work=np.array([min(cost.work_bytes for cost in one.costs) for one in each]),
+        samples=sum(len(one.costs) for one in by_place.values()),
     )
 
 
@@ -67,20 +75,23 @@ class _Sampled:
     divided: DividedLayout
     place: Place
     most: int
+    near: Division
 
     @cached_property
     def samples(self) -> list[tuple[range, int]]:
         """Runs of layers, and how many of them run forward again, once for each content."""
         divided, layers = self.divided, self.divided.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
-        lengths = np.unique(np.linspace(least, max(self.most, least), SAMPLES).astype(int)).tolist()
-        windows = [window for length in lengths for window in divided.windows(self.place, length)]
-        if not divided.partial:
-            return [(window, 0) for window in windows]
-        # With ZeRO 3 the time is convex in k, so that every k has to be looked at.
-        every = divided.layout.zero >= 2
+        # Exchanges of ZeRO 2 and 3 hide behind passes as far as these last: the time is convex in k.
+        several = divided.partial and divided.layout.zero >= 2
+        most = max(self.most, least)
+        beside = {max(least, min(most, len(self.near.windows[q]) + i)) for q in self._own for i in (-1, 0, 1)}
+        few = {*among(least, most, FEWER), *beside} if several else set()
         rows = [
-            (one, k) for one in windows for k in (range(len(one) + 1) if every else sorted({0, len(one)}))
+            (window, k)
+            for length in sorted({*among(least, most, SAMPLES), *beside})
+            for window in divided.windows(self.place, length)
+            for k in (among(0, length, FEWER if length in few else 2) if divided.partial else [0])
         ]
         return list({divided.content(self.place, *row): row for row in rows}.values())
 
@@ -96,23 +107,31 @@ class _Sampled:
         return [self.divided.cost(self.place, *row) for row in self.samples]
 
     @cached_property
-    def _pipelines(self) -> list[Pipeline]:
-        count, q = self.divided.count, self.divided.places.index(self.place)
-        frame = self.divided.frame.stages
-        return [self.divided.framed([*frame[:q], cost, *frame[q + 1 : count]]) for cost in self.costs]
+    def _own(self) -> list[int]:
+        """Stages at the place."""
+        return [q for q, place in enumerate(self.divided.places) if place == self.place]
+
+    def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:
+        """Figures of all samples, (..., samples), from those of the stages of pipelines, (..., stages), in
+        each of which as many samples are as stages at the place.
+        """
+        found = []
+        for first in range(0, len(self.costs), len(self._own)):
+            stages = list(self.divided.frame.stages)
+            for q, cost in zip(self._own, self.costs[first : first + len(self._own)], strict=False):
+                stages[q] = cost
+            found.append(of(self.divided.framed(stages))[..., self._own])
+        return np.concatenate(found, axis=-1)[..., : len(self.costs)]
 
     @cached_property
     def seconds(self) -> Floats:
         """Planes below the seconds of every kind of job, (kinds of jobs, 1 + 2K)."""
-        q = self.divided.places.index(self.place)
-        found = np.array([durations(pipeline)[:, q] for pipeline in self._pipelines])
-        return np.stack([self._below(column) for column in found.T])
+        return np.stack([self._below(row) for row in self._in_pipelines(durations)])
 
     @cached_property
     def early(self) -> Floats:
         """Plane above the time for which gradients go beside the last backward pass, (1 + 2K,)."""
-        q = self.divided.places.index(self.place)
-        return -self._below(-np.array([overlap_s(pipeline)[q] for pipeline in self._pipelines]))
+        return -self._below(-self._in_pipelines(overlap_s))
 
     def plane(self, of: Callable[[StageCost], float]) -> Floats:
         """Plane below one of the costs, (1 + 2K,)."""
@@ -125,13 +144,54 @@ class _Sampled:
         plain = {tuple(row): i for i, row in enumerate(n.tolist()) if not k[i].any()}
         return np.array([plain[tuple(row)] for row in n.tolist()])
 
+    @cached_property
+    def _centre(self) -> Floats:
+        """Mean of 1, n and k over the stages at the place of a division, (1 + 2K,)."""
+        order, windows = self.divided.order, self.near.windows
+        each = [
+            (1, *order.counts(windows[q]), *order.counts(windows[q][: self.near.recomputed[q]]))
+            for q in self._own
+        ]
+        found: Floats = np.mean(each, axis=0)
+        return found
+
+    @cached_property
+    def _points(self) -> tuple[Floats, Floats, Floats]:
+        """Samples as points of 1, n and k, (samples, 1 + 2K); how much each counts, as it is next to the centre
+        or far from it; and directions in which they lie apart, (1 + 2K, directions).
+        """
+        points = np.concatenate([np.ones((len(self.samples), 1)), *self.numbers], axis=1)
+        directions, sizes, _ = np.linalg.svd(points.T, full_matrices=False)
+        weights = np.exp(-np.abs(points - self._centre).sum(axis=1))
+        return points, weights, directions[:, sizes > NEAR * sizes[0]]
+
     def _below(self, values: Floats) -> Floats:
-        """Plane through the ends of the range, lowered until no sample lies below it, (1 + 2K,)."""
+        """Plane that no sample lies below, (1 + 2K,): through the ends of the range, or where samples do not
+        lie on it the one that is highest about the centre.
+        """
         n, k = self.numbers
         plain = np.flatnonzero(~k.any(axis=1))
         b = slopes(n[plain] - n[plain[0]], values[plain] - values[plain[0]])
         c = slopes(k, values - values[self._beside])
-        return np.concatenate([[(values - n @ b - k @ c).min()], b, c])
+        above = values - n @ b - k @ c
+        lowered: Floats = np.concatenate([[above.min()], b, c])
+        size = float(np.abs(values).max())
+        if above.max() - above.min() <= STRAIGHT * size:
+            return lowered
+        points, weights, directions = self._points
+        room = (above - above.min()) / size
+        highest = linprog(-weights @ points @ directions, points @ directions, room, bounds=(None, None))
+        if highest.status:
+            return lowered
+        found: Floats = lowered + size * directions @ highest.x
+        found[0] += (values - points @ found).min()  # but for a tolerance
+        return found
+
+
+def among(least: int, most: int, count: int) -> list[int]:
+    """So many whole numbers of a range with its ends, or all."""
+    found: list[int] = np.unique(np.linspace(least, most, count).astype(int)).tolist()
+    return found
 
 
 def slopes(points: Ints, values: Floats) -> Floats:
@@ -163,10 +223,10 @@ class Paths:
     divided: DividedLayout
     planes: Planes
 
-    @cached_property
+    @property
     def graph(self) -> EventGraph:
-        """Events and what they wait for; times in it are of no division."""
-        return event_graph(self.divided.frame)
+        """Events and what they wait for."""
+        return self.divided.events
 
     @cached_property
     def edges(self) -> Ints:

@@ -91,7 +91,36 @@ def test_memory_of_the_program_is_that_of_the_simulation() -> None:
                 fixed, stash = (
                     np.array([getattr(one, name) for one in own]) for name in ("fixed_bytes", "stash_bytes")
                 )
-                most = max(float(moment @ stash) for moment in held_microbatches(search.paths, rank))
+                most = max(float(moment @ stash) for moment in held_microbatches(search.divided, rank))
                 assert fixed.sum() + most <= held[rank] * (1 + ROUNDING)
                 work = max(one.work_bytes for one in own)
                 assert held[rank] <= (fixed.sum() + most + work) * (1 + ROUNDING)
+
+
+def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divisions of such layers are found as fast as the best ones, and few layers apart from their order keep
+    the bound from them.
+    """
+    monkeypatch.setattr(division_search, "FEW", 0)
+    question = SmallCase("gpt-oss-20b", 6, 2048, devices=8, hbm_gib=40.0).question("megatron")
+    kinds = "window-experts*2 attention-experts*2 window-experts attention-experts"
+    model = question.task.model.model_copy(update={"pattern": kinds})
+    mixed = replace(question, task=replace(question.task, model=model))
+    losses, reaches = [], []
+    pipelines = [one for one in legal_layouts(mixed) if one[0].pp in (2, 4) and one[0].microbatch < 4]
+    for layout, schedule in pipelines[:: 10 * EVERY]:
+        search = DivisionSearch(mixed.divided(layout, schedule), mixed.limit_bytes)
+        search.guess()
+        search.relax(inf)
+        search.finish(inf)
+        best_s = fastest_s(tuple(priced_divisions(mixed, layout, schedule)))
+        plain = tuple(priced_divisions(mixed, replace(layout, recompute="none"), schedule))
+        bounded_s = min(best_s, fastest_s(plain)) if search.divided.partial else best_s
+        assert search.bound_s <= bounded_s * (1 + ROUNDING)
+        if search.found is not None:
+            assert search.found.time_s >= best_s * (1 - ROUNDING)
+            losses.append(search.found.time_s / best_s - 1)
+            reaches.append(search.bound_s / bounded_s)
+    assert len(losses) > 6
+    assert np.mean(losses) < MEAN_LOSS
+    assert np.mean(reaches) > 1 - 2 * BOUND_BELOW

@@ -9,7 +9,14 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.pipeline.durations import durations, overlap_s
-from phaze.plan.layouts.divisions import DividedLayout, Division, all_divisions, blocks_at, even_blocks
+from phaze.plan.layouts.divisions import (
+    DividedLayout,
+    Division,
+    all_divisions,
+    blocks_at,
+    even_blocks,
+    even_division,
+)
 from phaze.plan.layouts.planes import planes_of
 from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, priced
 
@@ -73,7 +80,7 @@ def test_no_stage_lies_below_its_planes(zero: int) -> None:
     """Nor does it let gradients go earlier than the plane above says."""
     for schedule in ("1f1b", "zb-h1"):
         one = divided(schedule, pp=4, dp=2, zero=zero, recompute="full")
-        planes = planes_of(one, LAYERS)
+        planes = planes_of(one, LAYERS, even_division(one))
         for division in all_divisions(one):
             pipeline = one.pipeline(division)
             n, k = np.array(division.blocks), np.array(division.recomputed)

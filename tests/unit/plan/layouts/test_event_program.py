@@ -9,7 +9,7 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.plan.layouts.division_program import DivisionProgram
-from phaze.plan.layouts.divisions import DividedLayout, all_divisions
+from phaze.plan.layouts.divisions import DividedLayout, all_divisions, even_division
 from phaze.plan.layouts.event_program import EventFlows, Flow
 from phaze.plan.layouts.planes import Paths, planes_of
 from tests.unit.plan.layouts.exhaustive import SmallCase
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 
 def flows_of(divided: DividedLayout) -> tuple[EventFlows, Flow]:
     """Return the best flow of a layout."""
-    events = EventFlows(Paths(divided, planes_of(divided, divided.layers)))
+    events = EventFlows(Paths(divided, planes_of(divided, divided.layers, even_division(divided))))
     program = DivisionProgram(events.paths, 2.0**50, divided.layers)
     found = events.best(program.constrained(len(events.paths.graph.jobs)), program.variables)
     assert found is not None
@@ -64,7 +64,7 @@ def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
     if layout.zero == 0:
         slices = replace(slices, microbatch=layout.dp)  # as many microbatches
         other = question.divided(slices, schedule)
-        beside = EventFlows(Paths(other, planes_of(other, other.layers)))
+        beside = EventFlows(Paths(other, planes_of(other, other.layers, even_division(other))))
         if beside.key == events.key:
             cut = beside.cut(flow)
             for division in all_divisions(other):
