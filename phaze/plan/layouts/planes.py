@@ -157,8 +157,8 @@ class _Sampled:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Floats]:
-        """Samples as points of 1, n and k, (samples, 1 + 2K); how much each counts, as it is next to the centre
-        or far from it; and directions in which they lie apart, (1 + 2K, directions).
+        """Samples as points of 1, n and k, (samples, 1 + 2K); how much each counts, the more the closer it is
+        to the centre, (samples,); and directions in which they lie apart, (1 + 2K, directions).
         """
         points = np.concatenate([np.ones((len(self.samples), 1)), *self.numbers], axis=1)
         directions, sizes, _ = np.linalg.svd(points.T, full_matrices=False)

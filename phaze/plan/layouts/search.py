@@ -36,7 +36,7 @@ FIRST = 30
 """Layouts that are looked at before all others, each the one with the least bound of its kind."""
 MOST_SHARPENED = 30_000
 """Layouts whose bounds are sharpened before a better plan is looked for."""
-MOST_WORK = 12_000
+MOST_WORK = 10_000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
 """Layouts whose divisions are searched at most; the gap says what is left."""
