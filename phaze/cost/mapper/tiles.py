@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats
+from phaze.base.compiled import njit_inner
 from phaze.base.compiled import njit_without_arrays as njit
 
 STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
@@ -20,7 +21,7 @@ one is that is smaller and fills it less often; -1 if there is none.
 """
 
 
-@njit
+@njit_inner
 def list_tiles(size: float, unit: float, table: Floats) -> int:
     """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return how many there are."""
     count = _append(table, 0, size, 1.0, unit)
@@ -39,7 +40,7 @@ def list_tiles(size: float, unit: float, table: Floats) -> int:
     return count
 
 
-@njit
+@njit_inner
 def _unequal(size: float, tile: float, unit: float) -> float:
     """Smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
 
