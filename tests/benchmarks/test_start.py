@@ -26,9 +26,9 @@ def seconds(*arguments: str) -> float:
 @pytest.mark.parametrize(
     ("arguments", "needed", "most"),
     [
-        (("--help",), "typer", 4.0),
-        (("plan", "gpt2-xxl", "--gpus", "8xh100"), "typer, pydantic, yaml", 5.0),
-        (("place", "placement/gpt3.json"), "typer, pydantic, numpy, numba", 4.0),
+        (("--help",), "typer", 3.0),
+        (("plan", "gpt2-xxl", "--gpus", "8xh100"), "typer, pydantic, yaml", 3.0),
+        (("place", "placement/gpt3.json"), "typer, pydantic, numpy, numba", 3.0),
     ],
 )
 def test_commands_start_as_fast_as_their_libraries(
