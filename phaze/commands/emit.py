@@ -16,6 +16,7 @@ from phaze.commands.plan import RuntimeOption
 if TYPE_CHECKING:
     from phaze.runtimes.flags import Emitted
     from phaze.runtimes.recipe import Recipe
+    from phaze.spec.system import Stack
 
 ForOption = Annotated[RuntimeOption, typer.Option("--for", help="Runtime that is told.")]
 
@@ -34,12 +35,11 @@ def emit(
     refuse_outputs(out, reads=(planned,))
     from phaze.runtimes.recipe import Recipe
     from phaze.spec.documents import read_as
+    from phaze.spec.systems import load_stack
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)
-    if plan.question.model.lora:
-        raise PhazeError(f"{planned}: question.model.lora: {runtime.value} is told of whole models only")
-    found = _emitted(Recipe.of(plan), runtime)
+    found = _emitted(Recipe.of(plan), runtime, load_stack(plan.question.stack))
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
@@ -49,11 +49,11 @@ def emit(
         typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
 
 
-def _emitted(recipe: Recipe, runtime: RuntimeOption) -> Emitted:
+def _emitted(recipe: Recipe, runtime: RuntimeOption, stack: Stack) -> Emitted:
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
 
-    return emit_megatron(recipe) if runtime is RuntimeOption.MEGATRON else emit_torchtitan(recipe)
+    return emit_megatron(recipe, stack) if runtime is RuntimeOption.MEGATRON else emit_torchtitan(recipe)
 
 
 def read(
@@ -80,6 +80,7 @@ def read(
     """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
     _refuse_table(out, reads=(told, system, model, stack))
     recipe = _recipe(told, runtime, devices, model)
+    from phaze.base.files import read_text
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
     from phaze.plan.layouts.words import shape
@@ -93,6 +94,11 @@ def read(
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[runtime.value]))
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
+    if runtime is RuntimeOption.MEGATRON:
+        from phaze.runtimes.megatron_flags import software_unlike
+
+        for sentence in software_unlike(read_text(told), recipe, machine.stack):
+            typer.echo(f"read: stack {chosen} is priced {sentence}", err=True)
     if out is not None:
         from phaze.validate.written_rows import write_run
 

@@ -70,3 +70,26 @@ def one_value(flags: Flags, name: str) -> str:
     if len(flags[name]) != 1:
         raise PhazeError(f"{name}: must have one value, got {len(flags[name])}")
     return flags[name][0]
+
+
+def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | None = None) -> str:
+    """Our word for the value of a flag; PhazeError for another value, and for none without a default."""
+    if name not in flags and otherwise is not None:
+        return otherwise
+    value = one_value(flags, name)
+    ours = {theirs: word for word, theirs in words.items()}
+    if value not in ours:
+        raise PhazeError(f"{name}: must be one of {', '.join(ours)}, got {short(value)}")
+    return ours[value]
+
+
+def share(flags: Flags, name: str, otherwise: str) -> float:
+    """Value of a flag, a number >= 0 and < 1; PhazeError for another."""
+    text = one_value(flags, name) if name in flags else otherwise
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise PhazeError(f"{name}: must be a number >= 0 and < 1, got {short(text)}")
+    return value

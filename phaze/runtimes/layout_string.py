@@ -66,11 +66,10 @@ def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
 
 
 def blocks_of(layout: str) -> tuple[int, ...]:
-    """Blocks of every virtual stage of a layout string; PhazeError for one that is not a decoder's."""
-    stages = stages_of(layout)
-    if any("m" in stage for stage in stages):
-        raise _wrong(layout)
-    return tuple(stage.count("t") for stage in stages)
+    """Blocks of every virtual stage of a layout string, layers of multi-token prediction among them;
+    PhazeError for one that is not a decoder's.
+    """
+    return tuple(stage.count("t") + stage.count("m") for stage in stages_of(layout))
 
 
 def stages_of(layout: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ handed back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import prod
+from collections.abc import Iterator
+from math import inf, prod
 from typing import cast
 
 from phaze.base.errors import PhazeError
@@ -17,6 +17,7 @@ from phaze.layout import (
     LEVELS,
     MODULES,
     OFFLOADED_MODULES,
+    Compute,
     CpKind,
     Layout,
     Offload,
@@ -26,26 +27,20 @@ from phaze.layout import (
     offload_of,
     recompute_of,
 )
-from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number
+from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number, word_of
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid, model_flags, read_model
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.model import Model
 from phaze.spec.plain import short
+from phaze.spec.system import Stack
 
-SIZES = {
-    "layers": "--num-layers", "hidden": "--hidden-size", "feed_forward": "--ffn-hidden-size",
-    "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
-    "position_count": "--max-position-embeddings",
-}  # fmt: skip
-"""Sizes of a model that are always said."""
-POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
-NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
 WIDTHS = {
     "tp": "--tensor-model-parallel-size", "cp": "--context-parallel-size",
     "pp": "--pipeline-model-parallel-size",
 }  # fmt: skip
-EXPERTS = {"ep": "--expert-model-parallel-size", "etp": "--expert-tensor-parallel-size"}
+EXPERT_WIDTHS = {"ep": "--expert-model-parallel-size", "etp": "--expert-tensor-parallel-size"}
 CP_KIND = "--cp-comm-type"
 """How context-parallel ranks exchange keys and values, for all layers."""
 SIZES_OF_LEVELS = "--hierarchical-context-parallel-sizes"
@@ -67,50 +62,85 @@ OFFLOADED = {
 }  # fmt: skip
 """Activations and states that wait in the host's memory."""
 UNPRICED = (
-    "--num-experts", "--multi-latent-attention", "--mtp-num-layers", "--fp8-format", "--fp8", "--fp4-format",
-    "--hybrid-layer-pattern", "--hybrid-override-pattern", "--use-torch-fsdp2",
-    "--cpu-offloading-weights", "--optimizer-cpu-offload",
-    "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--window-size",
-    "--squared-relu",
-    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--qk-layernorm",
+    "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances",
+    "--moe-layer-recompute", "--fp4-param-gather",
 )  # fmt: skip
 """Flags that change the price, and that no recipe has a word for."""
+PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
+    "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    "fp8-cs": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
+    "fp8-block": (("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
+    "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+"""Numbers that products of blocks' weights multiply: their format, and how they are scaled."""
+CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
+FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
+COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+"""Embedding and loss count as a layer each where layers are dealt out."""
 WRITTEN = ("--transformer-impl", "--attention-backend", "--bf16", "--tokenizer-type")
 """Flags that are written for every recipe: kernels of Transformer Engine, in mixed precision."""
 
 
-def emit_megatron(recipe: Recipe) -> Emitted:
-    """Flags of a recipe; raises PhazeError for one that Megatron-Core cannot run.
+def emit_megatron(recipe: Recipe, stack: Stack | None = None) -> Emitted:
+    """Flags of a recipe, and those that a software stack stands for; raises PhazeError for a recipe that
+    Megatron-Core cannot run.
 
     Recomputation is one number for all virtual stages: the least with which none of them recomputes fewer
     blocks than the recipe says. What differs is named.
     """
     recipe.check(MEGATRON)
-    text = print_flags([*_model_flags(recipe.model), *_batch_flags(recipe), *_layout_flags(recipe)])
-    said, _ = read_megatron(text, recipe.layout.devices, recipe.model.name)
-    header = f"# Megatron-Core {MEGATRON.version}, {recipe.model.name} on {recipe.layout.devices} devices\n"
-    return Emitted(f"Megatron-Core {MEGATRON.version}", {"megatron.txt": header + text}, recipe.beyond(said))
+    if recipe.model.lora:
+        raise PhazeError("model.lora: Megatron-LM trains whole models, Megatron-Bridge has LoRA")
+    flags = [
+        *model_flags(recipe.model, recipe.sequence, recipe.blocks),
+        *_batch_flags(recipe),
+        *_layout_flags(recipe),
+        *(software_flags(recipe, stack) if stack else ()),
+    ]
+    text = print_flags(flags)
+    beyond = recipe.beyond(read_megatron(text, recipe.layout.devices, recipe.model.name)[0])
+    program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
+    header = [
+        f"# {program}, Megatron-Core {MEGATRON.version}",
+        f"# {recipe.model.name} on {recipe.layout.devices} devices",
+        *(f"# Unlike the plan, {sentence}" for sentence in beyond),
+    ]
+    files = {"megatron.txt": "\n".join([*header, text])}
+    return Emitted(f"Megatron-Core {MEGATRON.version}", files, beyond)
 
 
-def _model_flags(model: Model) -> Iterator[tuple[str, ...]]:
-    for field, flag in SIZES.items():
-        yield flag, str(getattr(model, field) or 1)
-    yield "--tokenizer-type", "NullTokenizer"
-    if model.head_size is not None:
-        yield "--kv-channels", str(model.head_size)
-    if model.kv_heads != model.heads:
-        yield from (("--group-query-attention",), ("--num-query-groups", str(model.kv_heads)))
-    yield "--position-embedding-type", POSITIONS.get(model.positions, "learned_absolute")
-    yield "--normalization", NORMS[model.norm]
-    if model.gated:
-        yield ("--swiglu",)
-    if not (model.attention_bias or model.feed_forward_bias):
-        yield ("--disable-bias-linear",)
-    if not model.tied_embeddings:
-        yield ("--untie-embeddings-and-output-weights",)
-    yield "--hidden-dropout", str(model.residual_dropout)
-    yield "--attention-dropout", str(model.attention_dropout)
+def software_flags(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, ...]]:
+    """Flags for what a software stack is priced with: what hides behind computing, gradients, dispatch."""
+    layout, hides = recipe.layout, stack.overlap
+    if "dp" in hides and layout.dp * layout.cp > 1:
+        yield ("--overlap-grad-reduce",)
+        if layout.zero:
+            yield ("--overlap-param-gather",)
+    if "tp" in hides and layout.cuts_sequence:
+        yield ("--tp-comm-overlap",)
+    if "pp" not in hides and layout.vp > 1:
+        yield ("--no-overlap-p2p-communication",)
+    if "ep" in hides and layout.ep > 1:
+        yield ("--overlap-moe-expert-parallel-comm",)
+    if stack.gradient_bytes == 2:
+        yield ("--grad-reduce-in-bf16",)
+    if recipe.model.experts and stack.dispatch == "tokens":
+        yield from (("--moe-token-dispatcher-type", "flex"), ("--moe-enable-deepep",))
+    elif recipe.model.experts:
+        yield "--moe-token-dispatcher-type", "alltoall"
+
+
+def software_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
+    """Sentences on what flags say otherwise than a software stack that prices their recipe."""
+    found = parse_flags(text)
+    given = {(flag, *found[flag]) for flag in SOFTWARE if flag in found}
+    priced = set(software_flags(recipe, stack))
+    return (
+        *(f"with {' '.join(flag)}, which is not among the flags" for flag in sorted(priced - given)),
+        *(f"without {' '.join(flag)}" for flag in sorted(given - priced)),
+    )
 
 
 def _batch_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
@@ -118,6 +148,7 @@ def _batch_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     yield "--micro-batch-size", str(recipe.layout.microbatch)
     yield "--global-batch-size", str(recipe.global_batch)
     yield ("--bf16",)
+    yield from PRECISIONS.get(recipe.layout.compute, ())
     yield "--transformer-impl", "transformer_engine"
     yield "--attention-backend", "flash"
 
@@ -127,13 +158,13 @@ def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     for field, flag in WIDTHS.items():
         yield flag, str(getattr(layout, field))
     if recipe.model.experts:
-        yield from ((flag, str(getattr(layout, field))) for field, flag in EXPERTS.items())
+        yield from ((flag, str(getattr(layout, field))) for field, flag in EXPERT_WIDTHS.items())
     if layout.cp > 1:
         inner = layout.heads_ranks
         yield CP_KIND, layout.cp_kind.partition(":")[0]
         if layout.cp_kind not in CP_KINDS:
             yield SIZES_OF_LEVELS, str(inner), str(layout.cp // inner)
-    if layout.pp > 1:
+    if layout.pp > 1 and not is_hybrid(recipe.model):
         yield LAYOUT, layout_string(recipe.blocks, recipe.model.mtp)
     if layout.sequence_parallel:
         yield ("--sequence-parallel",)
@@ -189,9 +220,9 @@ def read_megatron(
         raise PhazeError(
             f"{refused}: is not modelled, got {short(' '.join(flags[refused])) if flags[refused] else 'it'}"
         )
-    model = _model(flags, name)
+    model, stages = read_model(flags, name)
     widths = {field: whole_number(flags, flag, 1) for field, flag in WIDTHS.items()}
-    blocks = _blocks(flags, model.layers, widths["pp"])
+    blocks = _stages(stages, widths["pp"]) if stages else _blocks(flags, model, widths["pp"])
     recompute, recomputed = _recomputed(flags, blocks)
     count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
     slices = widths["tp"] * widths["cp"] * widths["pp"]
@@ -202,14 +233,16 @@ def read_megatron(
         cp=widths["cp"],
         pp=widths["pp"],
         vp=len(blocks) // widths["pp"],
-        ep=whole_number(flags, EXPERTS["ep"], 1),
-        etp=whole_number(flags, EXPERTS["etp"], widths["tp"] if model.experts else 1),
+        ep=whole_number(flags, EXPERT_WIDTHS["ep"], 1),
+        etp=whole_number(flags, EXPERT_WIDTHS["etp"], widths["tp"] if model.experts else 1),
         cp_kind=_cp_kind(flags),
         dp=count // slices,
         microbatch=whole_number(flags, "--micro-batch-size"),
         sequence_parallel="--sequence-parallel" in flags and widths["tp"] > 1,
         zero=_zero(flags),
         recompute=recompute,
+        compute=_compute(flags),
+        load=_load(flags),
         offload=_offload(flags),
     )
     batch = whole_number(flags, "--global-batch-size", layout.microbatch * layout.dp)
@@ -219,82 +252,67 @@ def read_megatron(
     return recipe, tuple(flag for flag in flags if flag not in READ)
 
 
-def _model(flags: Flags, name: str) -> Model:
-    """Model of flags, with Megatron-LM's defaults for those that are not given."""
-    gated, heads = "--swiglu" in flags, whole_number(flags, "--num-attention-heads")
-    hidden = whole_number(flags, "--hidden-size")
-    groups = whole_number(flags, "--num-query-groups", heads) if "--group-query-attention" in flags else heads
-    positions = _word(flags, "--position-embedding-type", POSITIONS, "learned")
-    rotary = positions == "rotary" or "--use-rotary-position-embeddings" in flags
-    dropout = _share(flags, "--hidden-dropout")
-    biases = "--disable-bias-linear" not in flags
-    usual = 64 * (8 * hidden // 3 // 64) if gated else 4 * hidden
-    count = whole_number(flags, "--max-position-embeddings")
-    fields = {
-        "name": name,
-        "layers": whole_number(flags, "--num-layers"),
-        "hidden": hidden,
-        "heads": heads,
-        "key_value_heads": groups if groups != heads else None,
-        "head_size": whole_number(flags, "--kv-channels") if "--kv-channels" in flags else None,
-        "feed_forward": whole_number(flags, "--ffn-hidden-size", usual),
-        "vocabulary": whole_number(flags, "--vocab-size"),
-        "positions": "rotary" if rotary else positions,
-        "position_count": count if rotary or positions != "none" else 0,
-        "activation": "silu" if gated else "gelu",
-        "gated": gated,
-        "norm": _word(flags, "--normalization", NORMS, "layer_norm"),
-        "attention_bias": biases,
-        "feed_forward_bias": biases,
-        "fused_qkv": groups == heads and not gated,
-        "tied_embeddings": "--untie-embeddings-and-output-weights" not in flags,
-        "residual_dropout": dropout,
-        "embedding_dropout": dropout,
-        "attention_dropout": _share(flags, "--attention-dropout"),
-    }
-    return Model.parse(fields, "flags")
+def _stages(stages: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Blocks of a hybrid's virtual stages; without bars as many on each."""
+    if len(stages) == 1 and pp > 1 and stages[0] % pp == 0:
+        return (stages[0] // pp,) * pp
+    if len(stages) % pp:
+        raise PhazeError(f"hybrid layer pattern: must have a multiple of pp {pp} stages, got {len(stages)}")
+    return stages
 
 
-def _word(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | None = None) -> str:
-    """Our word for the value of a flag; PhazeError for another value, and for none without a default."""
-    if name not in flags and otherwise is not None:
-        return otherwise
-    value = one_value(flags, name)
-    ours = {theirs: word for word, theirs in words.items()}
-    if value not in ours:
-        raise PhazeError(f"{name}: must be one of {', '.join(ours)}, got {short(value)}")
-    return ours[value]
-
-
-def _share(flags: Flags, name: str) -> float:
-    """Dropout of a flag, Megatron-LM's 0.1 unless given."""
-    text = one_value(flags, name) if name in flags else "0.1"
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise PhazeError(f"{name}: must be a number >= 0 and < 1, got {short(text)}")
-    return value
-
-
-def _blocks(flags: Flags, layers: int, pp: int) -> tuple[int, ...]:
-    """Blocks of every virtual stage: of the layout string, else as many on each."""
+def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
+    """Blocks of every virtual stage: of the layout string, else as many on each but for those that flags
+    say; layers of multi-token prediction are on the last one.
+    """
     if LAYOUT in flags:
         blocks = blocks_of(one_value(flags, LAYOUT))
         if len(blocks) % pp:
             raise PhazeError(f"{LAYOUT}: must have a multiple of pp {pp} stages, got {len(blocks)}")
         return blocks
+    ends = {rank: whole_number(flags, flag) for rank, flag in ((0, FIRST), (pp - 1, LAST)) if flag in flags}
+    counted = [flag in flags for flag in COUNTED]
+    layers, ranks = model.layers + sum(counted) - sum(ends.values()), pp - len(ends)
     vp = whole_number(flags, VIRTUAL, 1)
     if EACH in flags:
         each = whole_number(flags, EACH)
-        vp = layers // (pp * each) if layers % (pp * each) == 0 else 0
-    if not vp or layers % (pp * vp):
-        flag = EACH if EACH in flags else VIRTUAL if VIRTUAL in flags else WIDTHS["pp"]
+        vp = layers // (ranks * each) if ranks and layers % (ranks * each) == 0 else 0
+    if not vp or not ranks or layers % (ranks * vp) or any(count % vp for count in ends.values()):
+        flag = next((flag for flag in (EACH, VIRTUAL, FIRST, LAST) if flag in flags), WIDTHS["pp"])
         raise PhazeError(
-            f"{flag}: must cut the {layers} layers into equal stages, got {one_value(flags, flag)}"
+            f"{flag}: must cut the {model.layers} layers into equal stages, got {one_value(flags, flag)}"
         )
-    return (layers // (pp * vp),) * (pp * vp)
+    held = [ends.get(rank, layers // ranks) // vp for rank in range(pp)] * vp
+    held[0] -= counted[0]
+    held[-1] += model.mtp - counted[1]
+    return tuple(held)
+
+
+def _compute(flags: Flags) -> Compute:
+    """Numbers that products of blocks' weights multiply."""
+    for bits in ("--fp4", "--fp8"):
+        if f"{bits}-format" in flags:
+            recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
+            usual = {"--fp4": "nvfp4", "--fp8": "delayed"}[bits]
+            words = {said[1][1]: ours for ours, said in PRECISIONS.items() if said[1][0] == f"{bits}-recipe"}
+            if (recipe or usual) not in words:
+                raise PhazeError(f"{bits}-recipe: must be one of {', '.join(words)}, got {short(recipe)}")
+            return words[recipe or usual]
+    return "bf16"
+
+
+def _load(flags: Flags) -> float:
+    """Rows of the fullest rank over those of balanced experts: their capacity where rows are padded to it."""
+    if CAPACITY not in flags or PADDED not in flags:
+        return 1.0
+    text = one_value(flags, CAPACITY)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < inf:
+        raise PhazeError(f"{CAPACITY}: must be a number > 0, got {short(text)}")
+    return value
 
 
 def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:
@@ -303,13 +321,13 @@ def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple
     selective = "--recompute-activations" in flags
     if "--recompute-granularity" not in flags:
         return ("selective" if selective else "none"), none
-    if _word(flags, "--recompute-granularity", {"full": "full", "selective": "selective"}) == "selective":
+    if word_of(flags, "--recompute-granularity", {"full": "full", "selective": "selective"}) == "selective":
         modules = flags.get(MODULES_AGAIN, ("core_attn",))
         try:
             return "selective" if modules == ("core_attn",) else recompute_of("+".join(modules)), none
         except PhazeError as error:
             raise PhazeError(f"{MODULES_AGAIN}: {error}") from error
-    method = _word(flags, "--recompute-method", {"uniform": "uniform", "block": "block"})
+    method = word_of(flags, "--recompute-method", {"uniform": "uniform", "block": "block"})
     count = whole_number(flags, "--recompute-num-layers")
     if method == "uniform" and count > 1:
         raise PhazeError(f"--recompute-num-layers: must be 1 with uniform, got {count}")
@@ -331,7 +349,7 @@ def _cp_kind(flags: Flags) -> CpKind:
     """Exchange of context-parallel ranks; Megatron-LM's own is p2p."""
     if whole_number(flags, WIDTHS["cp"], 1) == 1:
         return MEGATRON.cp_kinds[0]
-    found = _word(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
+    found = word_of(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
     if found != LEVELS:
         return found
     sizes = flags.get(SIZES_OF_LEVELS, ())
@@ -345,21 +363,26 @@ def _zero(flags: Flags) -> Zero:
     """ZeRO's stage."""
     if "--use-megatron-fsdp" not in flags:
         return 1 if "--use-distributed-optimizer" in flags else 0
-    stage = _word(flags, STRATEGY, {str(number): word for number, word in SHARDED.items()}, "0")
+    stage = word_of(flags, STRATEGY, {str(number): word for number, word in SHARDED.items()}, "0")
     return cast(Zero, int(stage))
 
 
+SOFTWARE = (
+    "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--no-overlap-p2p-communication",
+    "--overlap-moe-expert-parallel-comm", "--grad-reduce-in-bf16", "--moe-token-dispatcher-type",
+    "--moe-enable-deepep",
+)  # fmt: skip
+"""Flags that a software stack stands for."""
 READ = frozenset(
     (
-        *SIZES.values(), *WIDTHS.values(), *EXPERTS.values(), CP_KIND, SIZES_OF_LEVELS, *WRITTEN,
-        *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH, STRATEGY,
-        "--nnodes", "--nproc-per-node", "--kv-channels", "--group-query-attention",
-        "--num-query-groups", "--position-embedding-type", "--use-rotary-position-embeddings",
-        "--normalization", "--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights",
-        "--hidden-dropout", "--attention-dropout", "--seq-length", "--micro-batch-size",
+        *MODEL_FLAGS, *WIDTHS.values(), *EXPERT_WIDTHS.values(), *WRITTEN, *SOFTWARE, *COUNTED,
+        *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH, STRATEGY, FIRST, LAST, CAPACITY, PADDED,
+        CP_KIND, SIZES_OF_LEVELS,
+        *(flag for said in PRECISIONS.values() for flag, _ in said),
+        "--nnodes", "--nproc-per-node", "--seq-length", "--micro-batch-size",
         "--global-batch-size", "--sequence-parallel", "--recompute-granularity", "--recompute-method",
-        "--recompute-num-layers", "--recompute-modules", "--recompute-activations", *OFFLOADED.values(),
-        "--cpu-offloading",
+        "--recompute-num-layers", MODULES_AGAIN, "--recompute-activations", *OFFLOADED.values(),
+        "--cpu-offloading", "--moe-grouped-gemm",
     )
 )  # fmt: skip
-"""Flags that a recipe says."""
+"""Flags that a recipe or a software stack says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Self
@@ -10,6 +11,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.spec.model import Model
+from phaze.spec.pattern import pattern_of, words_of
 from phaze.spec.training_plan import TrainingPlan
 
 Value = int | str | bool | float | tuple[int, ...] | None
@@ -76,9 +78,9 @@ class Recipe:
         """Sentences on what of this recipe another one, as a runtime would read it, says otherwise."""
         own, said = self._values(), other._values()
         return tuple(
-            f"{name}: {_shown(said[name])} instead of {_shown(value)}"
-            for name, value in own.items()
-            if value != said[name]
+            f"{name}: {_shown(said.get(name))} instead of {_shown(own.get(name))}"
+            for name in {**own, **said}
+            if own.get(name) != said.get(name)
         )
 
     def check_same_task(self, other: Recipe) -> None:
@@ -93,10 +95,19 @@ class Recipe:
         return {**self._model_values(), **sizes, "devices": self.layout.devices}
 
     def _model_values(self) -> dict[str, Value]:
-        model = {f"model.{k}": v for k, v in self.model.model_dump().items() if k not in NAMELESS}
-        return model | {
-            f"model.{k}": getattr(self.model, k) for k in ("kv_heads", "head_width", "word_width")
-        }
+        """Fields of the model that matter, those of what blocks have with theirs behind a dot."""
+        model = self.model
+        usual = f"attention-{'experts' if model.experts else 'dense'}"
+        kinds = [kind if model.pattern else usual for kind, count in model.runs for _ in range(count)]
+        said = {key: value for key, value in model.model_dump().items() if key not in NAMELESS}
+        said |= {key: getattr(model, key) for key in ("kv_heads", "head_width", "word_width")}
+        said["pattern"] = pattern_of(kinds)
+        said["position_count"] = model.position_count if model.counts_positions else 0
+        said["output_bias"] = model.attention_bias if model.output_bias is None else model.output_bias
+        said["feed_forward_bias"] = model.feed_forward_bias and any(
+            "dense" in words_of(kind) for kind in kinds
+        )
+        return {f"model.{key}": value for key, value in _flat(said)}
 
     def _values(self) -> dict[str, Value]:
         model = self._model_values()
@@ -104,6 +115,15 @@ class Recipe:
         own = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         del own["model"], own["layout"]
         return model | layout | own
+
+
+def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str, Value]]:
+    """Fields, those of mappings in mappings by both keys with a dot between."""
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            yield from _flat({f"{key}.{inner}": one for inner, one in value.items()})
+        else:
+            yield key, value
 
 
 def _shown(value: Value) -> str:

@@ -1,6 +1,7 @@
 """The order of a model's blocks, as it is written: `attention-dense*3 (mamba experts)*23`."""
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
 
@@ -54,10 +55,17 @@ def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
     return tuple((kind, len(list(same))) for kind, same in groupby(kinds))
 
 
+def period_of(values: Sequence[object]) -> int:
+    """Length of the shortest group of values that repeats to make up all of them."""
+    count, values = len(values), list(values)
+    return next(n for n in range(1, count + 1) if count % n == 0 and values[:n] * (count // n) == values)
+
+
 def pattern_of(kinds: list[str]) -> str:
     """Kinds of blocks in order as they are written: the shortest group that repeats, or runs of one kind."""
-    count = len(kinds)
-    size = next(n for n in range(1, count + 1) if count % n == 0 and kinds[:n] * (count // n) == kinds)
+    size, count = period_of(kinds), len(kinds)
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds[:size])]
     text = " ".join(kind if times == 1 else f"{kind}*{times}" for kind, times in runs)
+    if size == 1:
+        return f"{kinds[0]}*{count}"
     return text if size == count else f"({text})*{count // size}"

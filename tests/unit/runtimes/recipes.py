@@ -1,9 +1,10 @@
 """Recipes drawn from all that a runtime can run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from random import Random
 
-from phaze.layout import Layout
+from phaze.layout import Compute, Layout
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import legal_space
@@ -11,21 +12,31 @@ from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
 from tests.unit.runtimes.examples import SMALL
 
+DENSE = (("llama-3.1-8b", 64, 512), ("llama-3.1-405b", 1024, 2048), ("t-18b", 256, 1024))
+"""Models with devices and samples of a batch."""
+OF_TODAY = (
+    ("deepseek-v3", 256, 2048), ("qwen3-30b-a3b", 64, 512), ("gpt-oss-120b", 64, 512),
+    ("nemotron-3-nano-30b-a3b", 64, 512), ("qwen3.5-35b-a3b", 64, 512), ("glm-5", 256, 2048),
+)  # fmt: skip
+"""Models with experts, latent and sparse attention, windows, scans and multi-token prediction."""
 
-def drawn(runtime: Runtime, number: int) -> Iterator[Recipe]:
-    """So many legal recipes of each of some models, with stages drawn at random."""
+
+def drawn(
+    runtime: Runtime,
+    number: int,
+    models: Sequence[tuple[str, int, int]] = DENSE,
+    computes: Sequence[Compute] = ("bf16",),
+) -> Iterator[Recipe]:
+    """So many legal recipes of each of some models in each precision, with stages drawn at random."""
     random = Random(7)
-    for name, devices, batch in (
-        ("llama-3.1-8b", 64, 512),
-        ("llama-3.1-405b", 1024, 2048),
-        ("t-18b", 256, 1024),
-    ):
+    for (name, devices, batch), compute in product(models, computes):
         model = load_transformer(name, "test")
         sequence = 2048
-        grid = legal_space(runtime, TrainingTask(model, sequence, batch, devices)).grid
+        task = TrainingTask(model, sequence, batch, devices, compute=compute)
+        grid = legal_space(runtime, task).grid
         for place in random.sample(range(len(grid)), number):
             layout = grid.layout(place)
-            blocks = divided(random, model.layers, layout.stages)
+            blocks = divided(random, model.layers + model.mtp, layout.stages)
             again = recomputed(random, layout, blocks)
             yield Recipe(model, sequence, batch, layout, grid.schedule_of(place), blocks, again)
 

@@ -63,6 +63,8 @@ def test_counted_stages_differ_by_one_entry_and_keep_multi_token_prediction_toge
 def test_layers_of_multi_token_prediction_have_a_stage() -> None:
     assert stages_of("Et*2|tt,m|L") == ("Ett", "ttm", "L")
     assert entries_of((2, 2), 1) == ("Ett", "ttmL")
+    assert blocks_of("Et*3|(tt|)*29,m|L") == (3, *(2,) * 29, 1, 0)
+    assert blocks_of(layout_string((3, 2, 3), mtp=2)) == (3, 2, 3)
 
 
 def test_equal_stages_are_written_once() -> None:
@@ -79,7 +81,6 @@ def test_equal_stages_are_written_once() -> None:
         "E||L",
         "Et|L|tL",
         "EtL*3",
-        "Et*3|(tt|)*29,m|L",
         "Etm|mL",
         "EtmtL",
         "((t|)*2)*2",

@@ -1,15 +1,22 @@
 """Flags for Megatron-LM say a recipe, and what is read from them is the same recipe."""
 
+from dataclasses import replace
+
 import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.replay import priced_recipe
+from phaze.plan.machines import load_machine
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.megatron_flags import emit_megatron, read_megatron
+from phaze.runtimes.megatron_flags import emit_megatron, read_megatron, software_unlike
+from phaze.spec.blocks import Experts
 from phaze.spec.models import load_transformer
+from phaze.spec.system import Stack
 from tests.unit.runtimes.examples import SMALL
-from tests.unit.runtimes.recipes import drawn, of_model, small
+from tests.unit.runtimes.recipes import OF_TODAY, drawn, of_model, small
 
 FULL, LAYOUT = "--recompute-granularity full", "--pipeline-model-parallel-layout"
 FLAGS = """
@@ -30,6 +37,102 @@ def test_what_is_read_is_what_was_written() -> None:
             recipe,
             (),
         )
+
+
+def test_models_of_today_are_written_read_and_priced_as_they_are() -> None:
+    questions: dict[tuple[str, str], PlanQuestion] = {}
+    for number, recipe in enumerate(drawn(MEGATRON, 25, OF_TODAY, ("bf16", "mxfp8"))):
+        emitted = emit_megatron(recipe)
+        named = {sentence.partition(":")[0] for sentence in emitted.beyond}
+        assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
+        again, unread = read_megatron(emitted.files["megatron.txt"], recipe.layout.devices)
+        assert unread == ()
+        if number % 5 or named:
+            continue
+        key = recipe.model.name, recipe.layout.compute
+        machine = load_machine("b200", devices=recipe.layout.devices, stack="megatron-core")
+        question = questions.setdefault(key, PlanQuestion(recipe.task, machine, MEGATRON))
+        asked = replace(question, task=again.task)
+        priced, before = priced_recipe(again, asked), priced_recipe(recipe, question)
+        assert priced.price.time_s == before.price.time_s
+        assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
+
+
+def test_what_a_software_stack_stands_for_is_said() -> None:
+    layout = Layout(tp=2, dp=2, ep=2, sequence_parallel=True, zero=1)
+    model = SMALL.model_copy(update={"experts": Experts(count=4, per_token=2, width=96)})
+    recipe = replace(small(layout, "1f1b", (6,)), model=model)
+    stack = Stack(overlap=("dp", "tp", "ep"), gradient_bytes=2, dispatch="tokens")
+    text = emit_megatron(recipe, stack).files["megatron.txt"]
+    assert {
+        "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--grad-reduce-in-bf16",
+        "--overlap-moe-expert-parallel-comm", "--moe-enable-deepep",
+    } <= set(parse_flags(text))  # fmt: skip
+    assert software_unlike(text, recipe, stack) == ()
+    plain = stack.model_copy(update={"overlap": ("tp", "pp"), "dispatch": "rows"})
+    assert software_unlike(text, recipe, plain) == (
+        "with --moe-token-dispatcher-type alltoall, which is not among the flags",
+        "without --moe-enable-deepep",
+        "without --moe-token-dispatcher-type flex",
+        "without --overlap-grad-reduce",
+        "without --overlap-moe-expert-parallel-comm",
+        "without --overlap-param-gather",
+    )
+
+
+NEMOTRON = """
+--hybrid-layer-pattern MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME
+--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec --hidden-size 2688 --squared-relu
+--num-attention-heads 32 --group-query-attention --num-query-groups 2 --kv-channels 128 --mamba-num-heads 64
+--ffn-hidden-size 1856 --num-experts 128 --moe-router-topk 6 --moe-ffn-hidden-size 1856
+--moe-shared-expert-intermediate-size 3712 --disable-bias-linear --untie-embeddings-and-output-weights
+--normalization RMSNorm --position-embedding-type none --attention-dropout 0.0 --hidden-dropout 0.0
+"""
+"""Of Nemotron 3 Nano as it is trained with Megatron-LM."""
+DEEPSEEK = """
+--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128
+--multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64
+--v-head-dim 128 --qk-layernorm --num-experts 256 --moe-layer-freq ([0]*3+[1]*58) --moe-router-topk 8
+--moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 --moe-router-num-groups 8
+--moe-router-group-topk 4 --mtp-num-layers 1 --swiglu --disable-bias-linear --normalization RMSNorm
+--untie-embeddings-and-output-weights --position-embedding-type rope --attention-dropout 0
+--hidden-dropout 0
+"""
+"""Of DeepSeek-V3 as Megatron-LM's guide to experts has them."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "vocabulary", "name"),
+    [(NEMOTRON, 131072, "nemotron-3-nano-30b-a3b"), (DEEPSEEK, 129280, "deepseek-v3")],
+)
+def test_flags_that_models_of_today_are_trained_with_say_these(
+    flags: str, vocabulary: int, name: str
+) -> None:
+    batch = "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64"
+    recipe, unread = read_megatron(f"{flags} {batch} --vocab-size {vocabulary}", 64, name)
+    model = load_transformer(name, "test")
+    assert unread == ()
+    assert recipe.model.parameter_groups() == model.parameter_groups()
+    assert recipe.model.flops_per_token(4096) == model.flops_per_token(4096)
+    assert recipe.model.runs == model.runs
+
+
+@pytest.mark.parametrize(
+    ("more", "compute"),
+    [
+        ("--fp8-format hybrid", "fp8"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-cs"),
+        ("--fp4-format e2m1", "nvfp4"),
+    ],
+)
+def test_precision_is_read(more: str, compute: str) -> None:
+    assert read_megatron(f"{FLAGS} {more} --seq-length 1024")[0].layout.compute == compute
+
+
+def test_capacity_of_padded_experts_is_the_load() -> None:
+    padded = "--num-experts 8 --moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1.25"
+    layout = read_megatron(f"{FLAGS} {padded} --sequence-parallel")[0].layout
+    assert (layout.load, layout.etp) == (1.25, 2)
 
 
 def test_flags_are_those_of_megatron() -> None:
@@ -89,6 +192,20 @@ def test_flags_of_a_run_are_read_with_what_megatron_does_without() -> None:
         ("--num-layers-per-virtual-pipeline-stage 4", (4,) * 6, "none", (0,) * 6),
         ("--num-virtual-stages-per-pipeline-rank 2", (6,) * 4, "none", (0,) * 4),
         ("--recompute-activations", (12, 12), "selective", (0, 0)),
+        ("--decoder-first-pipeline-num-layers 10", (10, 14), "none", (0, 0)),
+        (
+            "--decoder-last-pipeline-num-layers 8 --num-virtual-stages-per-pipeline-rank 2",
+            (8, 4, 8, 4),
+            "none",
+            (0,) * 4,
+        ),
+        (
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            (12, 12),
+            "none",
+            (0, 0),
+        ),
+        ("--mtp-num-layers 1", (12, 13), "none", (0, 0)),
         ("--recompute-granularity selective", (12, 12), "selective", (0, 0)),
         (f"{FULL} --recompute-method uniform --recompute-num-layers 1", (12, 12), "full", (12, 12)),
         (
@@ -131,8 +248,14 @@ def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) 
         ),
         ("--fine-grained-activation-offloading --offload-modules mlp", "--offload-modules: .*got mlp"),
         ("--optimizer-cpu-offload", "--optimizer-cpu-offload: is not modelled"),
-        ("--num-experts 8", "--num-experts: is not modelled, got '8'"),
-        ("--fp8-format hybrid", "--fp8-format: is not modelled, got 'hybrid'"),
+        ("--fp8-format hybrid --fp8-recipe custom", "--fp8-recipe: must be one of delayed, tensorwise, "),
+        ("--num-experts 8 --moe-layer-freq [1]*8+[2]*16", "--moe-layer-freq: must be a number or a list"),
+        ("--num-experts 8 --moe-layer-freq [1]*8", "--moe-layer-freq: must have 24 entries, .* got 8"),
+        ("--num-experts 8 --moe-layer-freq [1]*9**9", "--moe-layer-freq: must be a number or a list"),
+        ("--window-size 128,128", "--window-size: must be tokens before one and 0 after it"),
+        ("--hybrid-layer-pattern M*X", "--hybrid-layer-pattern: must be letters M, .* got 'M.X'"),
+        ("--decoder-first-pipeline-num-layers 24 --decoder-last-pipeline-num-layers 1",
+         "decoder-first-pipeline-num-layers: must cut the 24 layers into equal stages, got 24"),
         ("--micro-batch-size two", "--micro-batch-size: must be a whole number >= 1, got 'two'"),
         ("--micro-batch-size 2 4", "--micro-batch-size: must have one value, got 2"),
         ("--tensor-model-parallel-size 3", r"devices: must be a multiple of tp \* cp \* pp 6, got 16"),

@@ -1,0 +1,358 @@
+"""Flags of Megatron-LM for a model, and the model of such flags.
+
+Without a pattern of their own all blocks are attention and a feed-forward network, or experts in its place;
+lists by layer say which blocks have experts, a window or a delta rule. A model whose blocks are each one
+thing, as of Mamba-2, is a hybrid: a letter a block, with the stages between bars.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
+
+from phaze.base.errors import PhazeError
+from phaze.runtimes.flags import Flags, one_value, share, whole_number, word_of
+from phaze.spec.model import Model
+from phaze.spec.pattern import MIXERS, MOST_BLOCKS, pattern_of, period_of, words_of
+from phaze.spec.plain import short
+
+SIZES = {
+    "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
+}  # fmt: skip
+"""Sizes of a model that are always said."""
+LAYERS, FEED_FORWARD, LONGEST = "--num-layers", "--ffn-hidden-size", "--max-position-embeddings"
+POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
+NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
+EXPERTS = {
+    "count": "--num-experts", "per_token": "--moe-router-topk", "width": "--moe-ffn-hidden-size",
+    "shared_width": "--moe-shared-expert-intermediate-size", "latent_width": "--moe-latent-size",
+    "groups": "--moe-router-num-groups", "top_groups": "--moe-router-group-topk",
+}  # fmt: skip
+LATENT = {
+    "query_rank": "--q-lora-rank", "kv_rank": "--kv-lora-rank", "nope_size": "--qk-head-dim",
+    "rope_size": "--qk-pos-emb-head-dim", "value_size": "--v-head-dim",
+}  # fmt: skip
+INDEX = {"heads": "--dsa-indexer-n-heads", "head_size": "--dsa-indexer-head-dim", "top": "--dsa-indexer-topk"}
+DELTA = {
+    "key_heads": "--linear-num-key-heads", "value_heads": "--linear-num-value-heads",
+    "key_size": "--linear-key-head-dim", "value_size": "--linear-value-head-dim",
+    "conv": "--linear-conv-kernel-dim",
+}  # fmt: skip
+MAMBA = {
+    "heads": "--mamba-num-heads", "head_size": "--mamba-head-dim", "state": "--mamba-state-dim",
+    "groups": "--mamba-num-groups",
+}  # fmt: skip
+USUAL = {
+    "--moe-router-topk": 2, "--moe-shared-expert-intermediate-size": 0, "--moe-router-num-groups": 1,
+    "--moe-router-group-topk": 1, "--kv-lora-rank": 32, "--qk-head-dim": 128, "--qk-pos-emb-head-dim": 64,
+    "--v-head-dim": 128, "--linear-num-key-heads": 16, "--linear-num-value-heads": 32,
+    "--linear-key-head-dim": 128, "--linear-value-head-dim": 128, "--linear-conv-kernel-dim": 4,
+    "--mamba-head-dim": 64, "--mamba-state-dim": 128, "--mamba-num-groups": 8,
+}  # fmt: skip
+"""What Megatron-LM does without a flag; a size that is not here is then not there."""
+VARIANT, SPARSE, LINEAR = "--experimental-attention-variant", "dsa", "gated_delta_net"
+BLOCKS_WITH = {
+    "experts": "--moe-layer-freq", "window": "--window-attn-skip-freq", "delta": "--linear-attention-freq",
+}  # fmt: skip
+"""Which blocks have it, as a list of ones and zeros, or by turns."""
+TURNS: dict[str, Callable[[int, int], bool]] = {
+    "experts": lambda place, every: place % every == 0,
+    "window": lambda place, every: (place + 1) % every != 0,
+    "delta": lambda place, every: (place + 1) % every != 0,
+}
+"""Whether the block at a place has it, where the flag is one number."""
+WINDOW = "--window-size"
+HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
+"""Letters of blocks, by today's name and by that of before."""
+LETTERS = {"mamba": "M", "attention": "*", "dense": "-", "experts": "E", "delta": "G"}
+FURTHER = "--mtp-num-layers"
+SWITCHES = {
+    "gated": "--swiglu", "qk_norm": "--qk-layernorm", "attention_gate": "--attention-output-gate",
+    "latent": "--multi-latent-attention", "shared_gate": "--moe-shared-expert-gate",
+    "untied": "--untie-embeddings-and-output-weights", "unbiased": "--disable-bias-linear",
+    "qkv_bias": "--add-qkv-bias", "squared": "--squared-relu", "grouped": "--group-query-attention",
+    "rotary": "--use-rotary-position-embeddings",
+}  # fmt: skip
+SINKS = ("--softmax-type", "learnable")
+MODEL_FLAGS = frozenset(
+    (
+        *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
+        *MAMBA.values(), *BLOCKS_WITH.values(), *SWITCHES.values(), *HYBRID, LAYERS, FEED_FORWARD, LONGEST,
+        VARIANT, WINDOW, FURTHER, SINKS[0], "--kv-channels", "--num-query-groups", "--normalization",
+        "--position-embedding-type", "--hidden-dropout", "--attention-dropout", "--spec",
+    )
+)  # fmt: skip
+"""Flags that a model says."""
+
+
+def is_hybrid(model: Model) -> bool:
+    """Whether blocks are each one thing: Megatron-LM's hybrids have a letter for each."""
+    return model.mamba is not None or any(
+        len(words_of(kind)) == 1 for kind, _ in model.runs if model.pattern is not None
+    )
+
+
+def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Flags of a model that is trained on samples of so many tokens, with blocks of its virtual stages.
+
+    Raises PhazeError for a hybrid with blocks that no letter stands for.
+    """
+    if is_hybrid(model):
+        yield HYBRID[0], hybrid_pattern(model, blocks)
+        yield "--spec", "megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"
+    else:
+        yield LAYERS, str(model.layers)
+    for field, flag in SIZES.items():
+        yield flag, str(getattr(model, field))
+    yield FEED_FORWARD, str(model.feed_forward or (model.experts.width if model.experts else 1))
+    yield LONGEST, str(max(model.position_count, sequence))
+    yield "--position-embedding-type", POSITIONS.get(model.positions, "learned_absolute")
+    yield "--normalization", NORMS[model.norm]
+    yield "--hidden-dropout", str(model.residual_dropout)
+    yield "--attention-dropout", str(model.attention_dropout)
+    gated = model.gated if model.feed_forward or not model.experts else model.experts.gated
+    switches = {
+        "gated": gated,
+        "squared": model.activation == "relu2",
+        "unbiased": not (model.feed_forward_bias and model.feed_forward) and not _output_bias(model),
+        "untied": not model.tied_embeddings,
+    }
+    yield from ((SWITCHES[name],) for name, on in switches.items() if on)
+    if switches["unbiased"] and model.attention_bias:
+        yield (SWITCHES["qkv_bias"],)
+    yield from _attention_flags(model)
+    yield from _kind_flags(model)
+    if model.mtp and not is_hybrid(model):
+        yield FURTHER, str(model.mtp)
+
+
+def _attention_flags(model: Model) -> Iterator[tuple[str, ...]]:
+    if model.head_size is not None:
+        yield "--kv-channels", str(model.head_size)
+    if model.kv_heads != model.heads:
+        yield from (((SWITCHES["grouped"]),), ("--num-query-groups", str(model.kv_heads)))
+    if model.qk_norm != "none" or model.latent:  # the norms of latent attention's ranks
+        yield (SWITCHES["qk_norm"],)
+    if model.attention_gate:
+        yield (SWITCHES["attention_gate"],)
+    if model.sinks:
+        yield SINKS
+    if model.latent:
+        yield (SWITCHES["latent"],)
+        yield from _said(model.latent, LATENT)
+        if model.latent.index:
+            yield VARIANT, SPARSE
+            yield from _said(model.latent.index, INDEX)
+
+
+def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
+    if model.experts:
+        yield from _said(model.experts, EXPERTS)
+        if model.experts.shared_gate:
+            yield (SWITCHES["shared_gate"],)
+        yield from (("--moe-grouped-gemm",),)
+    if model.window:
+        yield WINDOW, f"{model.window.size - 1},0"  # tokens before one, without it
+    if model.delta:
+        yield from ((VARIANT, LINEAR), *_said(model.delta, DELTA))
+    if model.mamba:
+        yield from _said(model.mamba, MAMBA)
+    if model.pattern is not None and not is_hybrid(model):
+        kinds = _kinds(model)
+        for word, flag in BLOCKS_WITH.items():
+            if any(word in kind for kind in kinds):
+                yield flag, _list_of([word in kind for kind in kinds])
+
+
+def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Flags of a noun's sizes that differ from those without a flag."""
+    for field, flag in flags.items():
+        value = getattr(noun, field)
+        if value is not None and value != USUAL.get(flag):
+            yield flag, str(value)
+
+
+def _kinds(model: Model) -> list[tuple[str, ...]]:
+    """Words of every block."""
+    return [words_of(kind) for kind, count in model.runs for _ in range(count)]
+
+
+def _output_bias(model: Model) -> bool:
+    return model.attention_bias if model.output_bias is None else model.output_bias
+
+
+def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
+    """Letters of all blocks, bars between virtual stages, layers of multi-token prediction after slashes."""
+    kinds = _kinds(model)
+    wrong = next((kind for kind in kinds if len(kind) != 1 or kind[0] not in LETTERS), None)
+    if wrong is not None:
+        raise PhazeError(
+            f"{HYBRID[0]}: blocks must each be one of {', '.join(LETTERS)}, got {'-'.join(wrong)}"
+        )
+    letters = "".join(LETTERS[kind[0]] for kind in kinds)
+    held = [*blocks[:-1], blocks[-1] - model.mtp]
+    ends = [0, *accumulate(held)]
+    stages = "|".join(letters[start:end] for start, end in pairwise(ends))
+    return stages + f"/{letters[-1]}" * model.mtp
+
+
+def _list_of(values: Sequence[bool]) -> str:
+    """Ones and zeros as an expression: the shortest group that repeats, of runs."""
+    size = period_of(values)
+    runs = [(value, len(list(run))) for value, run in groupby(values[:size])]
+    text = "+".join(f"[{int(value)}]*{count}" for value, count in runs)
+    return text if size == len(values) else f"({text})*{len(values) // size}"
+
+
+def read_model(flags: Flags, name: str) -> tuple[Model, tuple[int, ...] | None]:
+    """Model of flags, with Megatron-LM's defaults for those that are not given; and of a hybrid the blocks
+    of its virtual stages.
+    """
+    kinds, mtp, stages = _read_kinds(flags)
+    words = {word for kind in kinds for word in kind.split("-")}
+    hidden, heads = (whole_number(flags, SIZES[field]) for field in ("hidden", "heads"))
+    gated, dropout = SWITCHES["gated"] in flags, share(flags, "--hidden-dropout", "0.1")
+    groups = whole_number(flags, "--num-query-groups", heads) if SWITCHES["grouped"] in flags else heads
+    positions = word_of(flags, "--position-embedding-type", POSITIONS, "learned")
+    rotary = positions == "rotary" or SWITCHES["rotary"] in flags
+    biases = SWITCHES["unbiased"] not in flags
+    wide = whole_number(flags, FEED_FORWARD, 64 * (8 * hidden // 3 // 64) if gated else 4 * hidden)
+    longest = whole_number(flags, LONGEST)
+    fields = {
+        "name": name,
+        "layers": len(kinds),
+        "hidden": hidden,
+        "heads": heads,
+        "key_value_heads": groups if groups != heads else None,
+        "head_size": whole_number(flags, "--kv-channels") if "--kv-channels" in flags else None,
+        "feed_forward": wide if "dense" in words else 0,
+        "vocabulary": whole_number(flags, SIZES["vocabulary"]),
+        "pattern": None if set(kinds) in ({"attention-dense"}, {"attention-experts"}) else pattern_of(kinds),
+        "mtp": mtp,
+        "positions": "rotary" if rotary else positions,
+        "position_count": longest if rotary or positions != "none" else 0,
+        "activation": "silu" if gated else "relu2" if SWITCHES["squared"] in flags else "gelu",
+        "gated": gated,
+        "norm": word_of(flags, "--normalization", NORMS, "layer_norm"),
+        "attention_bias": biases or SWITCHES["qkv_bias"] in flags,
+        "output_bias": biases if SWITCHES["qkv_bias"] in flags else None,
+        "qk_norm": "heads" if SWITCHES["qk_norm"] in flags and SWITCHES["latent"] not in flags else "none",
+        "attention_gate": SWITCHES["attention_gate"] in flags,
+        "sinks": flags.get(SINKS[0]) == SINKS[1:],
+        "feed_forward_bias": biases,
+        "fused_qkv": groups == heads and not gated,
+        "tied_embeddings": SWITCHES["untied"] not in flags,
+        "residual_dropout": dropout,
+        "embedding_dropout": dropout,
+        "attention_dropout": share(flags, "--attention-dropout", "0.1"),
+        **_read_nouns(flags, words, wide),
+    }
+    return Model.parse({key: value for key, value in fields.items() if value is not None}, "flags"), stages
+
+
+def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
+    """What blocks have by the words of their kinds, and latent attention; experts are as wide as dense
+    feed-forward networks unless a flag says it.
+    """
+    found: dict[str, object] = {}
+    if SWITCHES["latent"] in flags:
+        index = {"index": _sizes(flags, INDEX)} if flags.get(VARIANT) == (SPARSE,) else {}
+        found["latent"] = _sizes(flags, LATENT) | index
+    if "experts" in words:
+        found["experts"] = _sizes(flags, EXPERTS, {"width": wide}) | {
+            "gated": SWITCHES["gated"] in flags,
+            "bias": SWITCHES["unbiased"] not in flags,
+            "shared_gate": SWITCHES["shared_gate"] in flags,
+        }
+    if "window" in words:
+        found["window"] = {"size": _window(flags)}
+    if "delta" in words:
+        found["delta"] = _sizes(flags, DELTA)
+    if "mamba" in words:
+        size = whole_number(flags, MAMBA["head_size"], USUAL[MAMBA["head_size"]])
+        found["mamba"] = _sizes(flags, MAMBA, {"heads": 2 * whole_number(flags, SIZES["hidden"]) // size})
+    return found
+
+
+def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = None) -> dict[str, object]:
+    """Sizes of a noun; left out where there is no flag and Megatron-LM has nothing usual."""
+    usual = {field: USUAL[flag] for field, flag in names.items() if flag in USUAL} | (usual or {})
+    there = {field: flag for field, flag in names.items() if flag in flags or usual.get(field)}
+    return {field: whole_number(flags, flag, usual.get(field)) for field, flag in there.items()}
+
+
+def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
+    """Kinds of all blocks, layers of multi-token prediction, and of a hybrid the blocks of its stages."""
+    hybrid = next((flag for flag in HYBRID if flag in flags), None)
+    if hybrid is not None:
+        return _read_hybrid(hybrid, one_value(flags, hybrid))
+    layers = whole_number(flags, LAYERS)
+    mtp = whole_number(flags, FURTHER) if FURTHER in flags else 0
+    there = {
+        "experts": EXPERTS["count"] in flags,
+        "window": WINDOW in flags,
+        "delta": flags.get(VARIANT) == (LINEAR,),
+    }
+    has = {word: _blocks_with(flags, word, layers) if on else [False] * layers for word, on in there.items()}
+    mixers = [
+        next((word for word in MIXERS if word in has and has[word][at]), "attention") for at in range(layers)
+    ]
+    networks = ["experts" if one else "dense" for one in has["experts"]]
+    return ["-".join(pair) for pair in zip(mixers, networks, strict=True)], mtp, None
+
+
+def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]:
+    """Kinds of the blocks that letters stand for, and how many every virtual stage has."""
+    main, *further = text.split("/")
+    words = {letter: word for word, letter in LETTERS.items()}
+    letters = main.replace("|", "")
+    if not letters or set(letters) - set(words) or set(further) - {letters[-1]}:
+        raise PhazeError(
+            f"{flag}: must be letters {', '.join(words)} with | between stages, after a / the last one again "
+            f"for every layer of multi-token prediction, got {short(text)}"
+        )
+    held = [len(stage) for stage in main.split("|")]
+    held[-1] += len(further)
+    return [words[letter] for letter in letters], len(further), tuple(held)
+
+
+def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
+    """Blocks that have something: all, by turns, or by a list."""
+    flag = BLOCKS_WITH[word]
+    text = one_value(flags, flag) if flag in flags else ""
+    if not text or text.isdecimal():
+        every = whole_number(flags, flag) if text else 1 if word == "experts" else layers + 1
+        return [TURNS[word](place, every) for place in range(layers)]
+    try:
+        values = _list(ast.parse(text.replace(" ", ""), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise PhazeError(f"{flag}: must be a number or a list of 0 and 1, got {short(text)}") from error
+    if len(values) != layers:
+        raise PhazeError(f"{flag}: must have {layers} entries, one a layer, got {len(values)}")
+    return values
+
+
+def _list(node: ast.AST) -> list[bool]:
+    """Value of an expression of lists of ones and zeros, sums and multiples; ValueError for another."""
+    match node:
+        case ast.List(entries):
+            said = [entry.value for entry in entries if isinstance(entry, ast.Constant)]
+            if len(said) == len(entries) and all(value in (0, 1) for value in said):
+                return [bool(value) for value in said]
+        case ast.BinOp(left, ast.Add(), right):
+            return _list(left) + _list(right)
+        case ast.BinOp(left, ast.Mult(), ast.Constant(int(times))) if 0 <= times <= MOST_BLOCKS:
+            values = _list(left)
+            if len(values) * times <= MOST_BLOCKS:
+                return values * times
+    raise ValueError
+
+
+def _window(flags: Flags) -> int:
+    """Tokens that a token attends to, itself among them."""
+    text = " ".join(flags[WINDOW]).strip("()")
+    left, _, right = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
+    if not left.isdecimal() or right not in ("0", "-1"):
+        raise PhazeError(f"{WINDOW}: must be tokens before one and 0 after it, as 127,0, got {short(text)}")
+    return int(left[:9]) + 1
