@@ -49,7 +49,7 @@ MOST_JOBS = 25000
 """Events of a step that are in one linear program at most; with more of them paths are added one by one."""
 JOBS = 25
 """Events that take a program as long as one without any: order of magnitude."""
-SAMPLES = 2
+SAMPLES = 4
 """Stages that are priced while a program is solved: order of magnitude."""
 NEARLY = 0.997
 """Share of the bound that is wanted from which on a layout's own flow may do better than that of another."""
@@ -238,7 +238,7 @@ class DivisionSearch:
 
     def _end(self, enough_s: float) -> None:
         if self.found and self.found.time_s < LATER * enough_s:
-            self._climb()
+            self.climb()
         self.done = True
 
     def _with_whole_ranks(self, enough_s: float) -> float:
@@ -261,7 +261,7 @@ class DivisionSearch:
             found, spare = min(found, self._follow(enough_s, rank, most[rank])), spare - 1
         return found if spare < 0 else self.bound_s
 
-    def _climb(self) -> None:
+    def climb(self) -> None:
         """Move to the best neighbour of the best division as long as it is faster."""
         most, known = len(self._tried) + MOVES, None
         while self.found is not None and self.found is not known:

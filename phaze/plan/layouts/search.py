@@ -34,6 +34,8 @@ GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
 FIRST = 30
 """Layouts that are looked at before all others, each the one with the least bound of its kind."""
+BEST = 3
+"""Layouts whose best divisions have their neighbours simulated then."""
 MOST_SHARPENED = 30_000
 """Layouts whose bounds are sharpened before a better plan is looked for."""
 MOST_WORK = 10_000
@@ -138,6 +140,7 @@ class LayoutSearch:
         self._sharpen("microbatch")
         self._sharpen("nothing")
         self._fill(10 * wanted)
+        self._look_at_kinds()
         while self._queue and self._queue[0][0] < self.enough_s:
             if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= self.most_work:
                 break
@@ -184,6 +187,21 @@ class LayoutSearch:
                 if self.bounds.time_s[place] >= self.enough_s:
                     break
                 self._begun(self._contender(place))
+
+    def _look_at_kinds(self) -> None:
+        """Take a step with the bounds of layouts, each with the least one of its kind, and look around the
+        best divisions: a plan that is hard to beat leaves fewer layouts to look at.
+        """
+        kinds = np.stack([self.grid.pp, self.grid.vp > 1, self.grid.microbatch, self.grid.tp], axis=1)
+        order = self._order
+        first = np.sort(distinct_rows(kinds[order].astype(np.int64))[1])[:FIRST]
+        for place in order[first].tolist():
+            if self.bounds.time_s[place] < self.enough_s:
+                self._look_at(self._contender(place))
+        found = [one.search for one in self._looked_at if one.search is not None and one.search.found]
+        for search in sorted(found, key=lambda one: one.found.time_s if one.found else inf)[:BEST]:
+            search.climb()
+            self._note(search)
 
     def _fill(self, more: int) -> None:
         """Put layouts into the queue: those that may be faster than the best plan, and some more."""
