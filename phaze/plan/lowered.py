@@ -1,4 +1,4 @@
-"""What the layers of a model cost on one slice: kernels, and tensor-parallel collectives between them.
+"""What the layers of a model cost on one slice: kernels, and collectives between them.
 
 Those of slices are hidden where the software stack does so (`Stack.overlap`), and one always: with sequence
 parallelism the backward pass gathers a kept input again, beside the product that makes the gradient of that

@@ -43,7 +43,7 @@ KERNELS = {
     "vector": "vector cores",
     "global_buffer": "global buffer",
     "hbm": "HBM",
-    "network": "tensor-parallel collectives",
+    "network": "collectives in layers",
     "kernel_start": "kernel starts",
     "host": "host",
 }

@@ -24,7 +24,9 @@ from phaze.layout import (
     Recompute,
     Zero,
     cp_kind_of,
+    modules_of,
     offload_of,
+    recompute_of,
 )
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import LayoutGrid
@@ -101,6 +103,8 @@ class Runtime:
     """Numbers that products of blocks' weights may multiply."""
     modules: tuple[Module, ...] = ()
     """Parts of layers that can run forward again alone, those first that free most bytes for a second."""
+    asked_recomputes: tuple[Recompute, ...] = ()
+    """Of such parts those together that are asked for, beside the first ones."""
 
     def recomputes(self, model: Model) -> tuple[Recompute, ...]:
         """What may run forward again in a model: nothing, the core of attention, whole layers, or the first
@@ -108,7 +112,19 @@ class Runtime:
         """
         own = [module for module in self.modules if module in modules_in(model)]
         firsts = ({*own[: end + 1]} for end in range(len(own)))
-        return (*RECOMPUTES, *("+".join(one for one in MODULES if one in first) for first in firsts))
+        words = (*RECOMPUTES, *("+".join(one for one in MODULES if one in first) for first in firsts))
+        return (*words, *(one for one in self.asked_recomputes if one not in words))
+
+    def recompute_of(self, model: Model, text: str) -> Recompute:
+        """What runs forward again that a text means; PhazeError where runtime or model have no such part."""
+        found = recompute_of(text)
+        if not modules_of(found) <= self._alone(model):
+            alone = ", ".join(module for module in MODULES if module in self._alone(model))
+            raise PhazeError(
+                f"recompute: must be one of {', '.join(RECOMPUTES)}{', or of ' * bool(alone)}{alone} joined "
+                f"by + for {model.name} with {self.name}, got {found}"
+            )
+        return found
 
     def offload_of(self, text: str) -> Offload:
         """What waits in the host's memory; PhazeError where the runtime has no such word."""
@@ -153,8 +169,12 @@ class Runtime:
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
         """What runs forward again; nothing where it is modules that the runtime and the model have."""
-        own = {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
-        return "none" if layout.modules and layout.modules <= own else layout.recompute
+        known = layout.modules and layout.modules <= self._alone(model)
+        return "none" if known else layout.recompute
+
+    def _alone(self, model: Model) -> set[Module]:
+        """Parts of the layers of a model that can run forward again alone."""
+        return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
     def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """What a layout says that the runtime has no word for, or that is no layout of so many devices."""

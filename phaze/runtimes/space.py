@@ -67,7 +67,9 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 
     A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
     """
-    runtime = replace(runtime, cp_kinds=runtime.exchanges(str(fixed.get("cp_kind", ""))))
+    asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
+    kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
+    runtime = replace(runtime, cp_kinds=kinds, asked_recomputes=(asked,))
     given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name != "offload"}
     offload = runtime.offload_of(str(fixed.get("offload", "none")))
     widths = _widths(task.devices, given)

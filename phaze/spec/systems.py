@@ -1,6 +1,6 @@
 """Systems and their devices, read from config/systems and config/devices."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -133,10 +133,11 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
 def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
     """Cluster with so many devices: the levels that they need, or the outermost one grown.
 
-    A level that grows keeps bandwidth, latency and share for every device, as larger clusters are built. A
-    part of a torus has levels alone, since nothing says which box it is. Raises PhazeError, naming `where`,
-    for a number that does not fill the groups inside, and where nothing can grow: a torus, and a system of
-    one level, which says nothing of links to other groups.
+    A level that grows keeps bandwidth, latency and share for every device, as larger clusters are built. Of
+    a number that does not fill the groups inside, each group has an equal part where this is most of it, as
+    64 of the 72 devices of a rack. A part of a torus has levels alone, since nothing says which box it is.
+    Raises PhazeError, naming `where`, for another number, and where nothing can grow: a torus, and a system
+    of one level, which says nothing of links to other groups.
     """
     if devices == cluster.devices:
         return cluster
@@ -147,11 +148,23 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
         raise PhazeError(
             f"{where}: devices must be at most {cluster.devices}, as it is {kind}, got {devices}"
         )
-    if devices < 1 or (inner and devices % inner[-1].devices):
+    part = _part(inner, devices) if inner and devices > 0 else 1
+    if devices < 1 or not part:
         least = f"a multiple of {inner[-1].devices}, whole groups of a level" if inner else ">= 1"
         raise PhazeError(f"{where}: devices must be {least}, got {devices}")
+    inner[-1:] = [level.model_copy(update={"devices": part}) for level in inner[-1:]]
     levels = (*inner, outer.model_copy(update={"devices": devices}))
     return cluster.model_copy(update={"levels": levels, "torus": None})
+
+
+def _part(inner: Sequence[Level], devices: int) -> int:
+    """Devices of the widest groups that all have alike, whole groups of those inside; 0 where such a part
+    would leave out more than an eighth.
+    """
+    whole = inner[-1].devices
+    least = inner[-2].devices if len(inner) > 1 else 1
+    parts = (part for part in range(whole, 7 * whole // 8, -1) if devices % part == 0 == part % least)
+    return next(parts, 0)
 
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phaze.base.provenance import library_version, phaze_version
+from phaze.cost.network.network import Levels, Network
 from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.layouts.question import PlanQuestion
@@ -20,6 +21,12 @@ HIDDEN = {
 }
 """What hides behind computing, in words; in plans that are searched exchanges of experts do not."""
 
+DISPATCH = {
+    "rows": "a row for every expert of a token sent to it, not hidden",
+    "tokens": "tokens sent once to each rank with experts of theirs, not hidden",
+}
+"""How tokens come to their experts, in words."""
+
 
 def assumptions(question: PlanQuestion) -> Iterator[str]:
     """Assumptions of all plans of a question."""
@@ -34,10 +41,17 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     if rank := question.task.model.lora:
         kernels = "kernels of their own that no measured run has"
         yield f"all frozen but adapters of rank {rank} beside every matrix of a block, {kernels}"
-    yield _stack(machine.stack)
+    yield _stack(machine.stack, question.task.experts > 0)
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
-    yield "ranks numbered tp-cp-dp-pp, tp fastest, over the levels of the network; no contention of others"
+    yield f"ranks numbered tp-cp-dp-pp, tp fastest, over {_groups(machine.network)}; no contention of others"
     yield "every step alike: no input stalls, evaluation, checkpoints, failures"
+
+
+def _groups(network: Network) -> str:
+    """Groups of devices that a network links, in words."""
+    if not isinstance(network, Levels):
+        return "the links of the network"
+    return f"groups of {' and '.join(f'{tier.devices:,}' for tier in network.tiers)} devices"
 
 
 def _products(compute: Compute) -> str:
@@ -47,11 +61,12 @@ def _products(compute: Compute) -> str:
     return f"products of blocks' weights in {compute}, inputs kept for them alike, all else in bf16,"
 
 
-def _stack(stack: Stack) -> str:
+def _stack(stack: Stack, experts: bool) -> str:
+    sent = f"{DISPATCH[stack.dispatch]}; " * experts
     hidden = ", ".join(HIDDEN[name] for name in stack.overlap if name in HIDDEN) or "no communication"
     return (
         f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} hidden behind computing "
-        f"as far as it lasts; {stack.reserved_gib:g} GiB held by no tensor"
+        f"as far as it lasts; {sent}{stack.reserved_gib:g} GiB held by no tensor"
     )
 
 

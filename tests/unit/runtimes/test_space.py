@@ -144,6 +144,10 @@ def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
         ({"tp": 0}, "tp: must be a whole number >= 1, got 0"),
         ({"vp": "two"}, "vp: must be a whole number >= 1, got two"),
         ({"zero": 4}, "zero: must be one of 0, 1, 2, 3 with megatron, got 4"),
+        (
+            {"recompute": "mlp+moe_act"},
+            "recompute: must be one of none, full, selective, or of core_attn, layernorm, mlp",
+        ),
         ({"tp": 3}, "megatron: no layout of 16 devices has tp=3"),
         ({"pp": 1, "vp": 2}, "megatron: no layout of 16 devices has pp=1, vp=2"),
     ],
@@ -151,6 +155,14 @@ def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
 def test_what_cannot_be_fixed_is_named(fixed: dict[str, int | str], message: str) -> None:
     with pytest.raises(PhazeError, match=message.replace("(", "[(]")):
         space(MEGATRON, TrainingTask(SMALL, 240, 24, 16), fixed)
+
+
+def test_modules_that_are_asked_for_run_forward_again_together() -> None:
+    task = TrainingTask(SMALL, 240, 24, 16)
+    assert "mlp" not in MEGATRON.recomputes(SMALL)
+    found = legal_space(MEGATRON, task, {"recompute": "mlp"}).grid
+    assert len(found) == len(legal_space(MEGATRON, task, {"recompute": "layernorm"}).grid)
+    assert {layout.recompute for layout, _ in listed(found)} == {"mlp"}
 
 
 def test_a_grid_gives_back_its_layouts() -> None:

@@ -87,6 +87,14 @@ def test_a_system_grows_on_its_outermost_level_and_shrinks_to_the_levels_that_ar
     assert sized(sized(cluster, 16384, "h100"), 6144, "h100") == cluster
 
 
+def test_racks_have_equal_parts_in_use_where_a_number_does_not_fill_them() -> None:
+    rack, _ = load_cluster("gb300")
+    for devices, widths in {256: [64, 256], 144: [72, 144], 136: [68, 136], 64: [64]}.items():
+        assert [level.devices for level in sized(rack, devices, "gb300").levels] == widths
+    with pytest.raises(PhazeError, match=r"gb300: devices must be a multiple of 72, .* got 100"):
+        sized(rack, 100, "gb300")
+
+
 def test_a_part_of_a_torus_has_levels_alone() -> None:
     pod, _ = load_cluster("tpu-v4")
     part = sized(pod, 512, "tpu-v4")
