@@ -66,6 +66,26 @@ def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
 
 
+def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig`: a gated delta net scans whole sequences, an indexer chooses among whole ones."""
+    model = task.model
+    whole = model.delta is not None or (model.latent is not None and model.latent.index is not None)
+    return whole & (grid.cp > 1)
+
+
+def _expert_bias(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig`: biases of experts are not cut."""
+    experts = task.model.experts
+    return (experts is not None and experts.bias) & (grid.etp > 1)
+
+
+def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`TransformerConfig`: scales by earlier steps have no place in what runs forward again in part."""
+    parts = {"moe_act", "layernorm"}
+    again = [i for i, word in enumerate(grid.recomputes) if parts & set(word.split("+"))]
+    return (grid.compute == "fp8") & np.isin(grid.recompute, again)
+
+
 def _expert_overlap(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """`TransformerConfig`: `overlap_moe_expert_parallel_comm` pairs the chunks of two microbatches."""
     if "ep" not in task.overlap:
@@ -146,6 +166,19 @@ MEGATRON = Runtime(
             "experts with tp {tp} need sequence_parallel, got {sequence_parallel}",
             ("tp", "sequence_parallel"),
             _expert_sequence,
+        ),
+        Rule(
+            "whole sequences",
+            "a delta rule and sparse attention need cp 1, got {cp}",
+            ("cp",),
+            _whole_sequences,
+        ),
+        Rule("expert bias", "experts with biases need etp 1, got {etp}", ("etp",), _expert_bias),
+        Rule(
+            "delayed scaling",
+            "fp8 needs neither moe_act nor layernorm to run forward again, got {recompute}",
+            ("recompute",),
+            _delayed_scaling,
         ),
         Rule(
             "expert overlap",

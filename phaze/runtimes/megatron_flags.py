@@ -30,7 +30,7 @@ from phaze.layout import (
 from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number, word_of
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid, model_flags, read_model
+from phaze.runtimes.megatron_model import HYBRID, MODEL_FLAGS, is_hybrid, model_flags, read_model
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.model import Model
 from phaze.spec.plain import short
@@ -105,6 +105,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     header = [
         f"# {program}, Megatron-Core {MEGATRON.version}",
         f"# {recipe.model.name} on {recipe.layout.devices} devices",
+        *(f"# {HYBRID[0]} with bars is of later versions" for _ in [0] if is_hybrid(recipe.model)),
         *(f"# Unlike the plan, {sentence}" for sentence in beyond),
     ]
     files = {"megatron.txt": "\n".join([*header, text])}

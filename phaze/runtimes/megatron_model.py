@@ -81,6 +81,7 @@ MODEL_FLAGS = frozenset(
         *MAMBA.values(), *BLOCKS_WITH.values(), *SWITCHES.values(), *HYBRID, LAYERS, FEED_FORWARD, LONGEST,
         VARIANT, WINDOW, FURTHER, SINKS[0], "--kv-channels", "--num-query-groups", "--normalization",
         "--position-embedding-type", "--hidden-dropout", "--attention-dropout", "--spec",
+        "--no-rope-fusion",
     )
 )  # fmt: skip
 """Flags that a model says."""
@@ -142,7 +143,7 @@ def _attention_flags(model: Model) -> Iterator[tuple[str, ...]]:
         yield (SWITCHES["latent"],)
         yield from _said(model.latent, LATENT)
         if model.latent.index:
-            yield VARIANT, SPARSE
+            yield from ((VARIANT, SPARSE), ("--no-rope-fusion",))
             yield from _said(model.latent.index, INDEX)
 
 

@@ -1,46 +1,77 @@
 """What is written for a runtime is accepted by its own classes, where its packages are installed."""
 
 import copy
+from itertools import chain
 
 import pytest
 
 from phaze.runtimes.flags import Flags, parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
+from phaze.runtimes.megatron_model import is_hybrid
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import emit_torchtitan, modules
-from tests.unit.runtimes.recipes import drawn
+from phaze.spec.models import load_transformer
+from tests.unit.runtimes.recipes import OF_TODAY, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of their libraries
 NUMBER = 100
 SIZES = (
     "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size", "num_layers",
-    "hidden_size", "ffn_hidden_size", "num_query_groups", "num_attention_heads", "recompute_num_layers",
+    "expert_model_parallel_size", "expert_tensor_parallel_size", "hidden_size", "ffn_hidden_size",
+    "num_query_groups", "num_attention_heads", "kv_channels", "recompute_num_layers", "mtp_num_layers",
+    "num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
+    "moe_router_num_groups", "moe_router_group_topk", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
+    "qk_pos_emb_head_dim", "v_head_dim", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
+    "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+    "linear_conv_kernel_dim",
 )  # fmt: skip
-WORDS = ("pipeline_model_parallel_layout", "normalization", "recompute_granularity", "recompute_method")
+WORDS = (
+    "pipeline_model_parallel_layout", "normalization", "recompute_granularity", "recompute_method",
+    "experimental_attention_variant", "softmax_type", "fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe",
+    "cp_comm_type", "moe_token_dispatcher_type",
+)  # fmt: skip
+LISTS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
+SWITCHES = (
+    "sequence_parallel", "qk_layernorm", "attention_output_gate", "moe_shared_expert_gate", "add_qkv_bias",
+    "moe_grouped_gemm", "moe_enable_deepep",
+)  # fmt: skip
+RENAMED = {"num_experts": "num_moe_experts", "fp8_format": "fp8", "fp4_format": "fp4"}
 
 
 def config_fields(flags: Flags) -> dict[str, object]:
     """Fields of Megatron-Core's configuration, as Megatron-LM makes them of flags."""
     said = {flag[2:].replace("-", "_"): values for flag, values in flags.items()}
-    found: dict[str, object] = {field: int(said[field][0]) for field in SIZES if field in said}
-    found |= {field: said[field][0] for field in WORDS if field in said}
+    found: dict[str, object] = {
+        RENAMED.get(field, field): int(said[field][0]) for field in SIZES if field in said
+    }
+    found |= {RENAMED.get(field, field): said[field][0] for field in WORDS if field in said}
+    found |= {field: eval(said[field][0], {}) for field in LISTS if field in said}
+    found |= {"window_size": eval(said["window_size"][0], {})} if "window_size" in said else {}
     found |= {"recompute_modules": list(said["recompute_modules"])} if "recompute_modules" in said else {}
-    return found | {"sequence_parallel": "sequence_parallel" in said, "bf16": True}
+    found |= {field: field in said for field in SWITCHES}
+    found |= {"gated_linear_unit": "swiglu" in said, "add_bias_linear": "disable_bias_linear" not in said}
+    return found | {"bf16": True}
 
 
 def test_megatron_core_takes_the_flags() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     transformer = pytest.importorskip("megatron.core.transformer", reason="megatron-core is not installed")
     enums = pytest.importorskip("megatron.core.transformer.enums", reason="megatron-core is not installed")
-    for recipe in drawn(MEGATRON, NUMBER):
-        fields = config_fields(parse_flags(emit_megatron(recipe).files["megatron.txt"]))
-        precision = {"params_dtype": torch.bfloat16, "pipeline_dtype": torch.bfloat16}
-        config = transformer.TransformerConfig(**fields, **precision)
+    of_today = [one for one in OF_TODAY if not is_hybrid(load_transformer(one[0], "test"))]
+    for recipe in chain(drawn(MEGATRON, NUMBER), drawn(MEGATRON, 20, of_today)):
+        flags = parse_flags(emit_megatron(recipe).files["megatron.txt"])
+        dtypes = {"params_dtype": torch.bfloat16, "pipeline_dtype": torch.bfloat16}
+        latent = "--multi-latent-attention" in flags
+        kind = transformer.MLATransformerConfig if latent else transformer.TransformerConfig
+        config = kind(**config_fields(flags), **dtypes)
         if recipe.layout.pp > 1:
             held, pp = config.pipeline_model_parallel_layout.layout, recipe.layout.pp
             stages = [held[q % pp][q // pp] for q in range(recipe.layout.stages)]
-            assert tuple(stage.count(enums.LayerType.decoder) for stage in stages) == recipe.blocks
+            counts = [
+                stage.count(enums.LayerType.decoder) + stage.count(enums.LayerType.mtp) for stage in stages
+            ]
+            assert tuple(counts) == recipe.blocks
             assert (config.virtual_pipeline_model_parallel_size or 1) == recipe.layout.vp
 
 

@@ -11,7 +11,7 @@ from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.blocks import Experts
 from phaze.spec.model import Model
-from phaze.spec.scans import Mamba
+from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.system import Overlap
 from tests.unit.runtimes.examples import SMALL
 
@@ -37,6 +37,7 @@ EXPERTS = Experts(count=6, per_token=2, width=30, shared_width=40)
 SPARSE = SMALL.model_copy(update={"experts": EXPERTS})
 SCANNING = SMALL.model_copy(update={"mamba": Mamba(heads=8, head_size=8, state=16, groups=2)})
 SHARING = SMALL.model_copy(update={"mamba": Mamba(heads=12, head_size=8, state=16, groups=2)})
+DELTA = DeltaNet(key_heads=4, value_heads=4, key_size=8, value_size=8)
 LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
     Refused(
@@ -98,6 +99,20 @@ CASES = [
         "exchanges of experts behind computing need vp >= 2 with pp 2, neither full recompute nor that of "
         "moe, at most 1 layer of multi-token prediction, got vp 1, recompute none and 0 layers",
         model=SPARSE, overlap=("ep",),
+    ),
+    Refused(
+        (MEGATRON,), "expert bias", (Layout(tp=2, etp=2, sequence_parallel=True), "1f1b"),
+        (Layout(tp=2, sequence_parallel=True), "1f1b"), "experts with biases need etp 1, got 2",
+        model=SMALL.model_copy(update={"experts": EXPERTS.model_copy(update={"bias": True})}),
+    ),
+    Refused(
+        (MEGATRON,), "whole sequences", (Layout(cp=2), "1f1b"), (Layout(tp=2), "1f1b"),
+        "a delta rule and sparse attention need cp 1, got 2", model=SMALL.model_copy(update={"delta": DELTA}),
+    ),
+    Refused(
+        (MEGATRON,), "delayed scaling", (Layout(compute="fp8", recompute="layernorm"), "1f1b"),
+        (Layout(compute="fp8", recompute="mlp"), "1f1b"),
+        "fp8 needs neither moe_act nor layernorm to run forward again, got layernorm",
     ),
     Refused(
         (TORCHTITAN,), "expert mesh", (Layout(dp=2, ep=2), "1f1b"), (Layout(dp=2, ep=2, zero=2), "1f1b"),
