@@ -217,7 +217,7 @@ class PlanLot:
         """A layout with other ranks that experts are dealt to, and other slices of them."""
         if not self.pricer.task.experts:
             return layout
-        etp = self._one_of([1, layout.tp] if self.pricer.runtime.slices_experts else [1], "etp")
+        etp = self._one_of([1, layout.tp], "etp")
         ranks = layout.tp * layout.cp * layout.dp // etp
         ep = self._one_of(divisors(max(gcd(ranks, self.pricer.task.experts), 1)), "ep")
         return replace(layout, ep=ep, etp=etp)

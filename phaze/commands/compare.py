@@ -55,8 +55,9 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 
     asked, text = plan.question, read_text(told)
     if asked.runtime == "torchtitan":
-        return Comparison(read_torchtitan(text, asked.model, asked.devices), plan)
-    recipe, unread = read_megatron(text, asked.devices, file_name(told))
+        recipe, unread = read_torchtitan(text, asked.model, asked.devices)
+    else:
+        recipe, unread = read_megatron(text, asked.devices, file_name(told))
     if unread:
         typer.echo(f"compare: not priced: {', '.join(unread)}", err=True)
     return Comparison(recipe, plan)

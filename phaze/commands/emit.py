@@ -53,7 +53,9 @@ def _emitted(recipe: Recipe, runtime: RuntimeOption, stack: Stack) -> Emitted:
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
 
-    return emit_megatron(recipe, stack) if runtime is RuntimeOption.MEGATRON else emit_torchtitan(recipe)
+    return (
+        emit_megatron(recipe, stack) if runtime is RuntimeOption.MEGATRON else emit_torchtitan(recipe, stack)
+    )
 
 
 def read(
@@ -94,11 +96,8 @@ def read(
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[runtime.value]))
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
-    if runtime is RuntimeOption.MEGATRON:
-        from phaze.runtimes.megatron_flags import software_unlike
-
-        for sentence in software_unlike(read_text(told), recipe, machine.stack):
-            typer.echo(f"read: stack {chosen} is priced {sentence}", err=True)
+    for sentence in _unlike(read_text(told), runtime, recipe, machine.stack):
+        typer.echo(f"read: stack {chosen} is priced {sentence}", err=True)
     if out is not None:
         from phaze.validate.written_rows import write_run
 
@@ -114,6 +113,15 @@ def read(
         f"MFU {row.mfu:.1%}, most time {row.bound_by}\n"
         f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}"
     )
+
+
+def _unlike(text: str, runtime: RuntimeOption, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
+    """Sentences on what a runtime is told otherwise than a software stack is priced."""
+    from phaze.runtimes.megatron_flags import software_unlike
+    from phaze.runtimes.torchtitan_read import torchtitan_unlike
+
+    unlike = software_unlike if runtime is RuntimeOption.MEGATRON else torchtitan_unlike
+    return unlike(text, recipe, stack)
 
 
 def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> None:
@@ -139,9 +147,10 @@ def _recipe(told: Path, runtime: RuntimeOption, devices: int | None, model: str 
         if model is not None:
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
         recipe, unread = read_megatron(text, devices, file_name(told))
-        if unread:
-            typer.echo(f"read: not priced: {', '.join(unread)}", err=True)
-        return recipe
-    if model is None or devices is None:
+    elif model is None or devices is None:
         raise PhazeError("read: torchtitan is not told model and devices: give --model and --devices")
-    return read_torchtitan(text, load_transformer(model, "read"), devices)
+    else:
+        recipe, unread = read_torchtitan(text, load_transformer(model, "read"), devices)
+    if unread:
+        typer.echo(f"read: not priced: {', '.join(unread)}", err=True)
+    return recipe

@@ -208,7 +208,6 @@ MEGATRON = Runtime(
     ),
     two_levels=True,
     offloads=True,
-    slices_experts=True,
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp"),
 )
 """Megatron-Core: zero 1 is its distributed optimizer, 2 and 3 are Megatron-FSDP (`optim_grads`,

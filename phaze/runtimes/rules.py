@@ -96,9 +96,6 @@ class Runtime:
     """Whether context-parallel ranks can exchange heads inside groups and pass the rest around among them."""
     offloads: bool = False
     """Whether activations and states can wait in the host's memory."""
-    slices_experts: bool = False
-    """Whether an expert can be cut into tensor-parallel slices (etp)."""
-
     computes: tuple[Compute, ...] = COMPUTES
     """Numbers that products of blocks' weights may multiply."""
     modules: tuple[Module, ...] = ()
@@ -183,7 +180,6 @@ class Runtime:
             "zero": (layout.zero, self.zeros),
             "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
-            "etp": (layout.etp, (1, *([layout.etp] if self.slices_experts else []))),
             "compute": (layout.compute, self.computes),
             "offload": (layout.offload, ("none", *([layout.offload] if self.offloads else []))),
         }

@@ -137,7 +137,7 @@ def _choices(
     batches = batches if "microbatch" in given else batches[batches <= LARGEST_MICROBATCH]
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
-        _experts(widths, runtime, task, given),
+        _experts(widths, task, given),
         _free("microbatch", batches, every, given),
         _schedules(widths["pp"], runtime, task.model.layers + task.model.mtp + ENDS, given),
         _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
@@ -154,7 +154,7 @@ def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Ch
     return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
 
 
-def _experts(widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
+def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
     """Ranks that experts are dealt to, and slices of an expert: what folds into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
@@ -163,7 +163,7 @@ def _experts(widths: Columns, runtime: Runtime, task: TrainingTask, given: Mappi
         [
             (key, ep, etp)
             for key, (ranks, tp) in enumerate(distinct.tolist())
-            for etp in sorted({1, *([given.get("etp", tp)] if most and runtime.slices_experts else [])})
+            for etp in sorted({1, *([given.get("etp", tp)] if most else [])})
             if ranks % etp == 0
             for ep in (_divisors(ranks // etp).tolist() if most else [1])
             if ep <= max(most, 1)

@@ -70,9 +70,16 @@ def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.zero < 1) & leaves_rest(grid.cp * grid.tp, grid.ep)
 
 
+def _expert_widths(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`moe_sharding.py`: experts are dealt out whole, or all ranks hold slices of all of them."""
+    uneven: Bools = grid.etp != np.where(grid.ep > 1, 1, grid.tp)
+    return uneven & (task.experts > 0)
+
+
 def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Models of torchtitan predict the next token alone."""
-    return np.full(len(grid), task.model.mtp > 0)
+    """`MTPDecoder.Config`, of DeepSeek's models alone."""
+    refused = (grid.pp > 1) | (grid.cp > 1) | (task.model.latent is None)
+    return refused & (task.model.mtp > 0)
 
 
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -148,9 +155,17 @@ TORCHTITAN = Runtime(
             _expert_mesh,
         ),
         Rule(
+            "expert widths",
+            "experts are dealt out whole with ep >= 2, else cut by tp, etp must be 1 or tp, got ep {ep}, etp "
+            "{etp} and tp {tp}",
+            ("tp", "ep", "etp"),
+            _expert_widths,
+        ),
+        Rule(
             "further tokens",
-            "layers of multi-token prediction are not trained, mtp must be 0, got {mtp}",
-            ("tp",),
+            "layers of multi-token prediction need latent attention, pp 1 and cp 1, got {mtp} with pp {pp} "
+            "and cp {cp}",
+            ("pp", "cp"),
             _further_tokens,
         ),
         Rule(
@@ -163,4 +178,4 @@ TORCHTITAN = Runtime(
 )
 """torchtitan: zero 0 is `replicate`, 2 FSDP2 that keeps the gathered weights until the backward pass
 (`fsdp_reshard_after_forward: never`, its default in a pipeline), 3 one that does not (`always`); zb-h1 is a
-schedule by CSV, fp8-cs its float8 with scales of whole tensors."""
+schedule by CSV, fp8-cs its float8, whose scales are those of rows."""

@@ -1,98 +1,123 @@
-"""A recipe as changes of a torchtitan configuration, and the recipe of such changes.
+"""A recipe as changes of a torchtitan configuration.
 
-torchtitan takes the model from its own registry; the changes say the batch, the layout and who holds which
-blocks. A schedule that torchtitan has no name for is a file in CSV: a row for every rank, a cell such as 2F0
-for a stage, a pass and a microbatch.
+torchtitan takes the model from its own registry; the changes say the batch, the layout, the numbers that
+products multiply, and who holds which blocks. A schedule that torchtitan has no name for is a file in CSV: a
+row for every rank, a cell such as 2F0 for a stage, a pass and a microbatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
-from phaze.layout import Recompute
+from phaze.layout import Compute
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.runtimes.torchtitan_read import read_torchtitan
+from phaze.runtimes.torchtitan_words import (
+    BATCH,
+    BY_FILE,
+    CHECKPOINT,
+    CHECKPOINTING,
+    DEGREES,
+    GRAPHS,
+    LOCAL,
+    MODULES,
+    PIECE,
+    REPLICAS,
+    RESHARD,
+    SCHEDULE,
+    SCHEDULE_FILE,
+    SCHEDULES,
+    SEQUENCE,
+    SEQUENCE_PARALLEL,
+    SHARDS,
+    converters,
+    software,
+)
 from phaze.spec.plain import Plain
+from phaze.spec.system import Stack
 
-NAMES = {
-    "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
-    "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
-}  # fmt: skip
-"""Schedules that torchtitan has a name for (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
-BY_FILE = "PipelineScheduleMulti"
-"""The name that stands for a schedule by CSV."""
 CSV = "schedule.csv"
 LETTERS = {
     JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
 }  # fmt: skip
 """Passes in cells: forward, backward; or gradients of the input, of the weights."""
-CHECKPOINTING: dict[Recompute, str] = {
-    "none": "None",
-    "selective": "SelectiveAC.Config()",
-    "full": "FullAC.Config()",
-}
-CHECKPOINT = "activation_checkpoint"
+
+SCALES: dict[Compute, tuple[str, ...]] = {"fp8-cs": ("scales of float8: of rows instead of whole tensors",)}
+"""What `Float8LinearConverter` does otherwise."""
 
 
-def emit_torchtitan(recipe: Recipe) -> Emitted:
-    """Changes of a torchtitan configuration; raises PhazeError for a recipe that torchtitan cannot run.
+def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
+    """Changes of a torchtitan configuration, and those that a software stack stands for; raises PhazeError
+    for a recipe that torchtitan cannot run.
 
     Full recomputation is of all blocks or none. What differs is named.
     """
     recipe.check(TORCHTITAN)
-    files = {"plan.py": _python(recipe)}
-    if recipe.schedule not in NAMES:
+    lines = list(_lines(recipe, stack or Stack()))
+    text = "\n".join(lines)
+    model = recipe.model.model_copy(update={"lora": None})
+    again = read_torchtitan(text, model, recipe.layout.devices)[0]
+    beyond = (*recipe.beyond(again), *SCALES.get(recipe.layout.compute, ()))
+    further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""
+    header = [
+        f"# torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices",
+        *(f"# Unlike the plan, {sentence}" for sentence in beyond),
+    ]
+    files = {"plan.py": "\n".join([*header, text])}
+    if recipe.schedule not in SCHEDULES:
         files[CSV] = schedule_csv(recipe)
-    said = replace(recipe, recomputed=recipe.blocks) if any(recipe.recomputed) else recipe
-    return Emitted(f"torchtitan {TORCHTITAN.version}", files, recipe.beyond(said))
+    return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond)
 
 
-def _python(recipe: Recipe) -> str:
-    settings = [f"    config.{name} = {value!r}" for name, value in _settings(recipe)]
-    return "\n".join(
-        [
-            f"# torchtitan {TORCHTITAN.version}, {recipe.model.name} on {recipe.layout.devices} devices",
-            "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC",
-            "",
-            "",
-            "def planned(config):",
-            '    """A configuration of config_registry, trained as planned."""',
-            *settings,
-            f"    config.{CHECKPOINT} = {CHECKPOINTING[recipe.layout.recompute]}",
-            "    return config",
-            "",
-        ]
-    )
+def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
+    """A file in Python with the function `planned`."""
+    settings = dict([*_settings(recipe), *software(recipe, stack)])
+    kinds = converters(recipe)
+    again = recipe.layout.recompute if recipe.layout.recompute != "full" or any(recipe.recomputed) else "none"
+    yield "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC"
+    for module in ("quantization", "lora"):
+        names = [name for name in kinds if name.startswith("LoRA") == (module == "lora")]
+        if names:
+            yield f"from torchtitan.components.{module} import {', '.join(names)}"
+    yield from ("", "", "def planned(config):")
+    yield '    """A configuration of config_registry, its model without converters, trained as planned."""'
+    yield from (f"    config.{name} = {value!r}" for name, value in settings.items())
+    yield f"    config.{CHECKPOINT} = {CHECKPOINTING[again]}"
+    for name, told in kinds.items():
+        compiled = {} if name.startswith("LoRA") else {"model_compile_enabled": bool(stack.compiled)}
+        said = ", ".join(f"{key}={value!r}" for key, value in {**told, **compiled}.items())
+        yield f"    converter = {name}.Config({said}).build()"
+        yield "    config.model_spec.model = converter.convert(config.model_spec.model)"
+    yield from ("    return config", "")
 
 
 def _settings(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
     layout, pipelined = recipe.layout, recipe.layout.pp > 1
     count = layout.microbatches(recipe.global_batch) if pipelined else 1
-    yield "training.seq_len", recipe.sequence
-    yield "training.global_batch_size", recipe.global_batch
-    yield "training.local_batch_size", layout.microbatch * count
-    yield "parallelism.data_parallel_replicate_degree", 1 if layout.zero else layout.dp
-    yield "parallelism.data_parallel_shard_degree", layout.dp if layout.zero else 1
-    yield "parallelism.fsdp_reshard_after_forward", "always" if layout.zero == 3 else "never"
-    yield "parallelism.tensor_parallel_degree", layout.tp
-    yield "parallelism.enable_sequence_parallel", layout.sequence_parallel
-    yield "parallelism.context_parallel_degree", layout.cp
-    yield "parallelism.pipeline_parallel_degree", layout.pp
+    yield SEQUENCE, recipe.sequence
+    yield BATCH, recipe.global_batch
+    yield LOCAL, layout.microbatch * count
+    yield REPLICAS, 1 if layout.zero else layout.dp
+    yield SHARDS, layout.dp if layout.zero else 1
+    yield RESHARD, "always" if layout.zero == 3 else "never"
+    yield from ((name, getattr(layout, axis)) for axis, name in DEGREES.items())
+    yield SEQUENCE_PARALLEL, layout.sequence_parallel
+    if pipelined or layout.ep > 1:
+        yield GRAPHS, True  # `Trainer` has none in a pipeline, nor where the host counts rows of experts
     if pipelined:
-        yield "training.disable_cuda_graphs", True  # `Trainer` has none in a pipeline
-        yield "parallelism.pipeline_parallel_microbatch_size", layout.microbatch
-        yield "parallelism.pipeline_parallel_schedule", NAMES.get(recipe.schedule, BY_FILE)
-        yield "parallelism.module_fqns_per_model_part", cast(Plain, modules(recipe.blocks))
-        if recipe.schedule not in NAMES:
-            yield "parallelism.pipeline_parallel_schedule_csv", CSV
+        yield PIECE, layout.microbatch
+        yield SCHEDULE, SCHEDULES.get(recipe.schedule, BY_FILE)
+        yield MODULES, cast(Plain, modules(recipe.blocks))
+        if recipe.schedule not in SCHEDULES:
+            yield SCHEDULE_FILE, CSV
 
 
 def modules(blocks: Sequence[int]) -> list[list[str]]:
@@ -107,7 +132,7 @@ def modules(blocks: Sequence[int]) -> list[list[str]]:
 def schedule_csv(recipe: Recipe) -> str:
     """Passes of every rank in their order, a line a rank."""
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
-    stages, schedule = (StageCost(0.0),) * layout.stages, SCHEDULES[recipe.schedule]
+    stages, schedule = (StageCost(0.0),) * layout.stages, ORDERS[recipe.schedule]
     pipeline = Pipeline(stages, count, schedule.name, chunks=layout.vp, data=(1,) * layout.pp)
     rows = []
     for rank in range(layout.pp):

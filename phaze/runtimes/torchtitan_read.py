@@ -11,90 +11,150 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout, Recompute, Zero
+from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.recipe import Recipe
-from phaze.runtimes.rules import ENDS
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.runtimes.torchtitan_config import BY_FILE, CHECKPOINT, CHECKPOINTING, NAMES
+from phaze.runtimes.torchtitan_words import (
+    ASYNC_TP,
+    BATCH,
+    BY_FILE,
+    CHECKPOINT,
+    CHECKPOINTING,
+    COMPILE,
+    DEGREES,
+    GRAPHS,
+    GROUPED,
+    LINEAR,
+    LOCAL,
+    LORA,
+    MODULES,
+    PIECE,
+    REPLICAS,
+    RESHARD,
+    SCHEDULE,
+    SCHEDULE_FILE,
+    SCHEDULES,
+    SEQUENCE,
+    SEQUENCE_PARALLEL,
+    SHARDS,
+    Said,
+    converters,
+    flat,
+    software,
+)
 from phaze.spec.model import Model
 from phaze.spec.plain import short
+from phaze.spec.system import Stack
 
-Said = Mapping[str, object]
 Word = TypeVar("Word", bound=str)
-REPLICAS, SHARDS = (f"parallelism.data_parallel_{kind}_degree" for kind in ("replicate", "shard"))
-MODULES, SCHEDULE = "parallelism.module_fqns_per_model_part", "parallelism.pipeline_parallel_schedule"
-SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
-BATCH = "training.global_batch_size"
+EACH, LESS_FIRST, LESS_LAST = (
+    f"parallelism.pipeline_parallel_{name}"
+    for name in ("layers_per_stage", "first_stage_less_layers", "last_stage_less_layers")
+)
 DEFAULTS: Said = {
-    "parallelism.tensor_parallel_degree": 1,
-    "parallelism.context_parallel_degree": 1,
-    "parallelism.pipeline_parallel_degree": 1,
-    "parallelism.pipeline_parallel_microbatch_size": 1,
+    **dict.fromkeys(DEGREES.values(), 1),
+    PIECE: 1,
     REPLICAS: 1,
     SHARDS: -1,
     RESHARD: "default",
     SEQUENCE_PARALLEL: True,
     SCHEDULE: "1F1B",
     MODULES: None,
-    "training.local_batch_size": 8,
+    EACH: None,
+    LESS_FIRST: 1,
+    LESS_LAST: 1,
+    LOCAL: 8,
     BATCH: -1,
-    "training.seq_len": 2048,
+    SEQUENCE: 2048,
     CHECKPOINT: "selective",
+    COMPILE: False,
+    ASYNC_TP: False,
 }
 """Settings without which torchtitan does something."""
-UNPRICED = (
-    "parallelism.expert_parallel_degree", "parallelism.pipeline_parallel_layers_per_stage",
-    "parallelism.pipeline_parallel_first_stage_less_layers",
-    "parallelism.pipeline_parallel_last_stage_less_layers", "training.enable_cpu_offload",
-)  # fmt: skip
-"""Settings that change the price, and that no recipe has a word for."""
-SCHEDULES = {name: ours for ours, name in NAMES.items()} | {BY_FILE: "zb-h1"}
+UNPRICED: Said = {
+    "training.enable_cpu_offload": False,
+    "training.dtype": "float32",
+    "training.mixed_precision_param": "bfloat16",
+}
+"""Settings that change the price, and that no recipe has a word for, with the one value that is priced."""
+OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
 CHECKPOINTS: Mapping[str, Recompute] = {
     **{theirs: ours for ours, theirs in CHECKPOINTING.items()},
     **{ours: ours for ours in CHECKPOINTING},
 }
+KNOWN = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
+READ = {*DEFAULTS, *UNPRICED, *KNOWN, GRAPHS, SCHEDULE_FILE, "model_spec.model"}
 
 
-def read_torchtitan(text: str, model: Model, devices: int) -> Recipe:
-    """Recipe of a file of changes, or of flags, for a model on so many devices.
+def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
+    """Recipe of a file of changes, or of flags, for a model on so many devices, and the settings of which
+    nothing is priced.
 
     Raises PhazeError for a value that is not possible or not priced, and for what torchtitan cannot run.
     """
-    found = _assigned(text) if "config." in text else _flagged(text)
-    refused = next((name for name in UNPRICED if name in found), None)
-    if refused is not None:
-        raise PhazeError(f"{refused}: is not modelled, got {short(found[refused])}")
+    found = _found(text)
+    for name, priced in UNPRICED.items():
+        if str(found.get(name, priced)) != str(priced):
+            raise PhazeError(f"{name}: is not modelled unless {priced}, got {short(found[name])}")
     said = {**DEFAULTS, **found}
-    tp, cp, pp = (
-        _whole(said, f"parallelism.{kind}_parallel_degree") for kind in ("tensor", "context", "pipeline")
-    )
+    tp, cp, pp, ep = (_whole(said, name) for name in DEGREES.values())
     copies, shards = _copies(said, devices, tp * pp, cp)
-    blocks = _blocks(said, model.layers, pp)
+    blocks = _blocks(said, model.layers, pp) if pp > 1 else (model.layers + model.mtp,)
     recompute = _word(said, CHECKPOINT, CHECKPOINTS)
-    local = _whole(said, "training.local_batch_size")
+    local = _whole(said, LOCAL)
     layout = Layout(
         tp=tp,
         cp=cp,
+        ep=ep if model.experts else 1,
+        etp=tp if model.experts and ep == 1 else 1,
         pp=pp,
         vp=len(blocks) // pp,
         dp=copies * shards,
-        microbatch=_whole(said, "parallelism.pipeline_parallel_microbatch_size") if pp > 1 else local,
+        microbatch=_whole(said, PIECE) if pp > 1 else local,
         sequence_parallel=said[SEQUENCE_PARALLEL] in (True, "True", "true") and tp > 1,
         zero=_zero(said, shards * cp, pp),
         recompute=recompute,
+        compute=_compute(said),
     )
     batch = local * layout.dp if str(said[BATCH]) == "-1" else _whole(said, BATCH)
-    schedule = _word(said, SCHEDULE, SCHEDULES) if pp > 1 else "1f1b"
+    schedule = _word(said, SCHEDULE, OURS) if pp > 1 else "1f1b"
     recomputed = blocks if recompute == "full" else (0,) * len(blocks)
-    recipe = Recipe(model, _whole(said, "training.seq_len"), batch, layout, schedule, blocks, recomputed)
+    trained = model.model_copy(update={"lora": _whole(said, f"{LORA}.rank") if LORA in said else None})
+    recipe = Recipe(trained, _whole(said, SEQUENCE), batch, layout, schedule, blocks, recomputed)
     recipe.check(TORCHTITAN)
-    return recipe
+    return recipe, tuple(name for name in found if name.partition(".")[0] not in KNOWN and name not in READ)
+
+
+def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
+    """Sentences on what changes or flags say otherwise than a software stack, and the numbers that a recipe
+    multiplies, are priced.
+    """
+    said = {**DEFAULTS, **_found(text)}
+    priced = dict([*software(recipe, stack), *flat(converters(recipe))])
+    unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
+    return (
+        *(f"with {name} {value}, not {short(said.get(name))}" for name, value in unlike.items()),
+        *["with float8 scaled by whole tensors, not by rows"] * (recipe.layout.compute == "fp8-cs"),
+    )
+
+
+def _compute(said: Said) -> Compute:
+    """Numbers that products of blocks' weights multiply; PhazeError for a converter that is not known."""
+    unknown = next((name for name in said if name.endswith("Converter") and name not in KNOWN), None)
+    if unknown is not None:
+        raise PhazeError(f"{unknown}: is not modelled, there are {', '.join(sorted(KNOWN))}")
+    return next((ours for ours, words in LINEAR.items() if words.keys() & said.keys()), "bf16")
+
+
+def _found(text: str) -> dict[str, object]:
+    """Settings by name, of changes in Python or of flags."""
+    return _assigned(text) if "config." in text else _flagged(text)
 
 
 def _assigned(text: str) -> dict[str, object]:
-    """Values of the lines `config.section.name = value`; of another expression its text."""
+    """Values of the lines `config.section.name = value`, and what converters of a model are told."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -102,12 +162,20 @@ def _assigned(text: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("config."):
-            name = ast.unparse(node.targets[0]).removeprefix("config.")
-            try:
-                found[name] = ast.literal_eval(node.value)
-            except ValueError:
-                found[name] = ast.unparse(node.value)
+            found[ast.unparse(node.targets[0]).removeprefix("config.")] = _value(node.value)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Converter.Config"):
+            name = ast.unparse(node.func).removesuffix(".Config").rpartition(".")[2]
+            found[name] = True
+            found |= {f"{name}.{told.arg}": _value(told.value) for told in node.keywords}
     return found
+
+
+def _value(node: ast.expr) -> object:
+    """Value of a literal, of another expression its text."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
 
 
 def _flagged(text: str) -> dict[str, object]:
@@ -162,13 +230,16 @@ def _zero(said: Said, shards: int, pp: int) -> Zero:
 
 
 def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
-    """Blocks of every virtual stage, by the modules where they are given."""
+    """Blocks of every virtual stage of a pipeline, by the modules where they are given."""
     parts = said[MODULES]
-    if pp == 1:
-        return (layers,)
     if parts is None:
-        stages = pp * ORDERS[_word(said, SCHEDULE, SCHEDULES)].chunks[0]
-        return made_stages(layers, stages)
+        ends = _whole(said, LESS_FIRST), _whole(said, LESS_LAST)
+        stages = pp * ORDERS[_word(said, SCHEDULE, OURS)].chunks[0]
+        if str(said[EACH]) != "None":
+            stages = -(-(layers + sum(ends)) // _whole(said, EACH))
+        if stages % pp:
+            raise PhazeError(f"{EACH}: must make a multiple of pp {pp} stages, got {stages}")
+        return made_stages(layers, stages, ends)
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
         raise PhazeError(f"{MODULES}: must be lists of modules, a multiple of pp {pp}, got {short(parts)}")
     held = [[name for name in part if str(name).startswith("layers.")] for part in parts]
@@ -177,15 +248,15 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
     return tuple(map(len, held))
 
 
-def made_stages(layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks of the stages that torchtitan makes: even, the embedding and the head each counted as a block.
+def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
+    """Blocks of the stages that torchtitan makes: even, the embedding and the head counted as so many blocks.
 
-    PhazeError where there are more stages than that (`_generate_llm_fqn_per_model_part`).
+    PhazeError where a stage holds fewer (`_generate_llm_fqn_per_model_part`).
     """
-    if stages > layers + ENDS:
-        raise PhazeError(f"stages: must be at most {layers + ENDS}, got {stages}")
-    each, more = divmod(layers + ENDS, stages)
+    each, more = divmod(layers + sum(ends), stages)
+    if each < max(ends):
+        raise PhazeError(f"stages: must be at most {(layers + sum(ends)) // max(ends)}, got {stages}")
     blocks = [each + (q < more) for q in range(stages)]
-    blocks[0] -= 1
-    blocks[-1] -= 1
+    blocks[0] -= ends[0]
+    blocks[-1] -= ends[1]
     return tuple(blocks)

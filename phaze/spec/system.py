@@ -159,6 +159,8 @@ class Stack(Noun):
     each_expert: bool = False
     """Whether products of experts, and casts of their operands, are started one expert after the other, with
     the numbers of their rows read back by the host (Transformer Engine, `GroupedLinear`)."""
+    compiled: bool | None = None
+    """Whether torch.compile makes the kernels of a stack that can be told so."""
     held_processors: float = Field(default=0.0, ge=0, le=1)
     """Share of a device's processors that products lose to collectives of slices, and of experts, that hide
     behind them."""

@@ -1,6 +1,6 @@
 """What is written for a runtime is accepted by its own classes, where its packages are installed."""
 
-import copy
+import re
 from itertools import chain
 
 import pytest
@@ -75,25 +75,35 @@ def test_megatron_core_takes_the_flags() -> None:
             assert (config.virtual_pipeline_model_parallel_size or 1) == recipe.layout.vp
 
 
-def test_torchtitan_takes_the_configuration() -> None:
-    llama = pytest.importorskip("torchtitan.models.llama3", reason="torchtitan is not installed")
-    registry = pytest.importorskip(
-        "torchtitan.models.llama3.config_registry", reason="torchtitan is not installed"
+REGISTERED = (
+    ("llama-3.1-8b", 64, 512, "llama3_8b", "8B"), ("llama-3.1-405b", 1024, 2048, "llama3_8b", "405B"),
+    ("qwen3-30b-a3b", 64, 512, "qwen3_30b_a3b", "30B-A3B"),
+    ("deepseek-v3", 256, 2048, "deepseek_v3_671b", "671B"),
+)  # fmt: skip
+"""Models with devices and samples of a batch; a configuration of torchtitan, and its names of models."""
+
+
+@pytest.mark.parametrize(("name", "devices", "batch", "trainer", "size"), REGISTERED)
+def test_torchtitan_takes_the_configuration(
+    name: str, devices: int, batch: int, trainer: str, size: str
+) -> None:
+    module = f"torchtitan.models.{re.sub('_[0-9].*', '', trainer)}"
+    models, registry, dims = (
+        pytest.importorskip(name, reason="torchtitan is not installed")
+        for name in (module, f"{module}.config_registry", "torchtitan.distributed.parallel_dims")
     )
-    dims = pytest.importorskip("torchtitan.distributed.parallel_dims", reason="torchtitan is not installed")
-    for recipe in drawn(TORCHTITAN, NUMBER):
-        size = recipe.model.name.removeprefix("llama-3.1-").upper()
-        if size not in llama.llama3_configs:
-            continue
+    for recipe in drawn(TORCHTITAN, NUMBER // 2, ((name, devices, batch),)):
         scope: dict[str, object] = {}
         exec(emit_torchtitan(recipe).files["plan.py"], scope)
-        config = registry.llama3_8b()
-        config.model_spec = llama.model_registry(size)
-        config = scope["planned"](copy.deepcopy(config))  # type: ignore[operator]
+        config = getattr(registry, trainer)()
+        extra = {"num_mtp_layers": recipe.model.mtp} if recipe.model.mtp else {}
+        config.model_spec = models.model_registry(size, **extra)
+        config = scope["planned"](config)  # type: ignore[operator]
         config.__post_init__()
         config.parallelism.__post_init__()
         config.model_spec.model.update_from_config(config=config)
         found = dims.ParallelDims.from_config(config.parallelism, recipe.layout.devices)
         assert found.dp_replicate * found.dp_shard == recipe.layout.dp
+        assert len(config.model_spec.model.layers) == recipe.model.layers
         if recipe.layout.pp > 1:
             assert config.parallelism.module_fqns_per_model_part == modules(recipe.blocks)

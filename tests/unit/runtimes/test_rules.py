@@ -9,7 +9,7 @@ from phaze.layout import Layout
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.spec.blocks import Experts
+from phaze.spec.blocks import Experts, Latent
 from phaze.spec.model import Model
 from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.system import Overlap
@@ -38,6 +38,9 @@ SPARSE = SMALL.model_copy(update={"experts": EXPERTS})
 SCANNING = SMALL.model_copy(update={"mamba": Mamba(heads=8, head_size=8, state=16, groups=2)})
 SHARING = SMALL.model_copy(update={"mamba": Mamba(heads=12, head_size=8, state=16, groups=2)})
 DELTA = DeltaNet(key_heads=4, value_heads=4, key_size=8, value_size=8)
+LATENT = SMALL.model_copy(
+    update={"mtp": 1, "latent": Latent(query_rank=32, kv_rank=16, nope_size=8, rope_size=4, value_size=8)}
+)
 LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
     Refused(
@@ -64,8 +67,8 @@ CASES = [
         "ep * etp must divide tp * cp * dp 4, got 3", model=SPARSE,
     ),
     Refused(
-        BOTH, "expert slices", (Layout(tp=3, sequence_parallel=True), "1f1b"),
-        (Layout(tp=4, sequence_parallel=True), "1f1b"),
+        BOTH, "expert slices", (Layout(tp=3, ep=3, sequence_parallel=True), "1f1b"),
+        (Layout(tp=4, ep=2, sequence_parallel=True), "1f1b"),
         "the width 30 of an expert must be a multiple of etp, got 1, that of shared experts 40 one of tp, "
         "got 3",
         model=SPARSE.model_copy(update={"key_value_heads": 12}),
@@ -117,6 +120,17 @@ CASES = [
     Refused(
         (TORCHTITAN,), "expert mesh", (Layout(dp=2, ep=2), "1f1b"), (Layout(dp=2, ep=2, zero=2), "1f1b"),
         "ep must divide cp * tp where replicas share nothing (zero 0), got ep 2, cp 1 and tp 1", model=SPARSE,
+    ),
+    Refused(
+        (TORCHTITAN,), "expert widths", (Layout(tp=2, ep=2, etp=2, dp=2, zero=2), "1f1b"),
+        (Layout(tp=2, etp=2, dp=2, zero=2), "1f1b"),
+        "experts are dealt out whole with ep >= 2, else cut by tp, etp must be 1 or tp, got ep 2, etp 2 and "
+        "tp 2", model=SPARSE,
+    ),
+    Refused(
+        (TORCHTITAN,), "further tokens", (Layout(pp=2), "1f1b"), (Layout(), "1f1b"),
+        "layers of multi-token prediction need latent attention, pp 1 and cp 1, got 1 with pp 2 and cp 1",
+        model=LATENT,
     ),
     Refused(
         BOTH, "virtual stages", (Layout(pp=2), "interleaved"), (Layout(pp=2, vp=2), "interleaved"),
@@ -238,14 +252,7 @@ def test_every_rule_has_a_case() -> None:
     for runtime in BOTH:
         assert {rule.name for rule in runtime.rules} == {
             case.rule for case in CASES if runtime in case.runtimes
-        } | ({"pipeline"} if runtime is MEGATRON else {"further tokens"})
-
-
-def test_torchtitan_trains_no_layers_of_multi_token_prediction() -> None:
-    task = TrainingTask(SMALL.model_copy(update={"mtp": 1}), 240, 24, 1)
-    said = "layers of multi-token prediction are not trained, mtp must be 0, got 1"
-    assert TORCHTITAN.why_not(task, Layout(), "1f1b") == f"torchtitan: {said}"
-    assert MEGATRON.why_not(task, Layout(), "1f1b") is None
+        } | ({"pipeline"} if runtime is MEGATRON else set())
 
 
 @pytest.mark.parametrize(

@@ -43,17 +43,16 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
         nameless |= cp == 1 and kind != runtime.cp_kinds[0]
         if nameless or not least <= vp <= most or (vp > 1 and pp * vp > task.model.layers + 2):
             continue
-        for ep, etp in _folded(runtime, task, tp, tp * cp * dp):
+        for ep, etp in _folded(task, tp, tp * cp * dp):
             own = Layout(tp, cp, ep, etp, pp, vp, dp, microbatch, cut, zero, recompute, cp_kind=kind)
             found.add((own, schedule))
     return found
 
 
-def _folded(runtime: Runtime, task: TrainingTask, tp: int, ranks: int) -> list[tuple[int, int]]:
+def _folded(task: TrainingTask, tp: int, ranks: int) -> list[tuple[int, int]]:
     if not task.experts:
         return [(1, 1)]
-    slices = {1, tp} if runtime is MEGATRON else {1}
-    return [(ep, etp) for ep in range(1, task.experts + 1) for etp in slices if ranks % (ep * etp) == 0]
+    return [(ep, etp) for ep in range(1, task.experts + 1) for etp in {1, tp} if ranks % (ep * etp) == 0]
 
 
 @pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)

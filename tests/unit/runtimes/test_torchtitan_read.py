@@ -6,28 +6,51 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.replay import priced_recipe
+from phaze.plan.machines import load_machine
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import emit_torchtitan
-from phaze.runtimes.torchtitan_read import made_stages, read_torchtitan
+from phaze.runtimes.torchtitan_read import made_stages, read_torchtitan, torchtitan_unlike
+from phaze.spec.models import load_transformer
+from phaze.spec.systems import load_stack
 from tests.unit.runtimes.examples import SMALL
 from tests.unit.runtimes.recipes import drawn, small
 
+DEALT = "--parallelism.expert_parallel_degree 4"
 BATCH = "--training.seq_len 240 --training.local-batch-size=2 --training.global_batch_size 24"
 
 
-def test_what_is_read_is_what_was_written() -> None:
-    for recipe in drawn(TORCHTITAN, 40):
-        every = any(recipe.recomputed)
-        whole = replace(recipe, recomputed=recipe.blocks) if every else recipe
-        text = emit_torchtitan(whole).files["plan.py"]
-        found = read_torchtitan(text, recipe.model, recipe.layout.devices)
-        assert found == whole or (recipe.layout.recompute == "full" and not every)
+TRAINED = (("llama-3.1-8b", 64, 512), ("qwen3-30b-a3b", 64, 512), ("deepseek-v3", 256, 2048))
+"""Models with devices and samples of a batch: dense, with experts, with latent attention beside them."""
+
+
+def test_layouts_are_written_read_and_priced_as_they_are() -> None:
+    questions: dict[tuple[str, str], PlanQuestion] = {}
+    same = 0
+    of_row = "scales of float8: of rows instead of whole tensors"
+    for recipe in drawn(TORCHTITAN, 16, TRAINED, TORCHTITAN.computes):
+        emitted = emit_torchtitan(recipe, load_stack("torchtitan"))
+        again, unread = read_torchtitan(emitted.files["plan.py"], recipe.model, recipe.layout.devices)
+        assert unread == ()
+        assert set(emitted.beyond) == {*recipe.beyond(again), *[of_row] * (recipe.layout.compute == "fp8-cs")}
+        named = {sentence.partition(":")[0] for sentence in recipe.beyond(again)}
+        assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
+        if named:
+            continue
+        same += 1
+        key = recipe.model.name, recipe.layout.compute
+        machine = load_machine("b200", devices=recipe.layout.devices, stack="torchtitan")
+        question = questions.setdefault(key, PlanQuestion(recipe.task, machine, TORCHTITAN))
+        priced, before = priced_recipe(again, question), priced_recipe(recipe, question)
+        assert priced.price.time_s == before.price.time_s
+        assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
 
 
 def test_zero_bubbles_are_read_by_their_file() -> None:
     recipe = small(Layout(pp=3, dp=4, zero=2), "zb-h1", (2, 2, 2))
-    assert read_torchtitan(emit_torchtitan(recipe).files["plan.py"], SMALL, 12) == recipe
+    assert read_torchtitan(emit_torchtitan(recipe).files["plan.py"], SMALL, 12) == (recipe, ())
 
 
 @pytest.mark.parametrize(
@@ -53,15 +76,50 @@ def test_zero_bubbles_are_read_by_their_file() -> None:
             "--parallelism.pipeline_parallel_schedule Interleaved1F1B"),
             8, Layout(pp=2, vp=2, dp=4, zero=2, recompute="selective"), (1, 2, 2, 1),
         ),
+        (
+            ("--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 6 "
+            "--parallelism.pipeline_parallel_first_stage_less_layers 3"),
+            8, Layout(pp=2, dp=4, zero=2, recompute="selective"), (2, 4),
+        ),
     ],
 )  # fmt: skip
 def test_flags_are_read_with_what_torchtitan_does_without(
     flags: str, devices: int, layout: Layout, blocks: tuple[int, ...]
 ) -> None:
-    found = read_torchtitan(f"{BATCH} {flags}", SMALL, devices)
+    found, _ = read_torchtitan(f"{BATCH} {flags}", SMALL, devices)
     again = blocks if layout.recompute == "full" else (0,) * len(blocks)
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
     assert found == Recipe(SMALL, 240, 24, layout, schedule, blocks, again)
+
+
+def test_models_with_experts_deal_them_out_or_cut_them_by_tp() -> None:
+    model = load_transformer("deepseek-v2", "test")
+    tp = f"{BATCH} --parallelism.tensor_parallel_degree 2"
+    (cut, _), (dealt, _) = (read_torchtitan(f"{tp} {more}", model, 8) for more in ("", DEALT))
+    assert (cut.layout.ep, cut.layout.etp) == (1, 2)
+    assert (dealt.layout.ep, dealt.layout.etp) == (4, 1)
+
+
+def test_what_a_stack_and_numbers_stand_for_is_said() -> None:
+    stack = load_stack("torchtitan").model_copy(update={"overlap": ("dp", "tp")})
+    layout = Layout(tp=2, dp=4, sequence_parallel=True, zero=3, compute="fp8-cs")
+    recipe = replace(small(layout, "1f1b", (6,)), model=SMALL.model_copy(update={"lora": 8}))
+    text = emit_torchtitan(recipe, stack).files["plan.py"]
+    rows = "with float8 scaled by whole tensors, not by rows"
+    assert read_torchtitan(text, SMALL, 8) == (recipe, ())
+    assert torchtitan_unlike(text, recipe, stack) == (rows,)
+    plain = f"{BATCH} --parallelism.tensor_parallel_degree 2 --optimizer.lr 1"
+    found, unread = read_torchtitan(plain, SMALL, 8)
+    assert (found.model.lora, found.layout.compute, unread) == (None, "bf16", ("optimizer.lr",))
+    assert torchtitan_unlike(plain, recipe, stack)[:2] == (
+        "with compile.enable True, not False",
+        "with compile.enable_async_tensor_parallel True, not False",
+    )
+    head = text.replace("'lm_head', ", "")
+    assert torchtitan_unlike(head, recipe, stack) == (
+        "with Float8LinearConverter.filter_fqns ['lm_head', 'router.gate'], not ['router.gate']",
+        rows,
+    )
 
 
 def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
@@ -73,7 +131,12 @@ def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--parallelism.expert_parallel_degree 2", "expert_parallel_degree: is not modelled, got '2'"),
+        ("--training.enable_cpu_offload", "enable_cpu_offload: is not modelled unless False, got True"),
+        ("--training.dtype bfloat16", "training.dtype: is not modelled unless float32, got 'bfloat16'"),
+        (
+            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_layers_per_stage 3",
+            "layers_per_stage: must make a multiple of pp 2 stages, got 3",
+        ),
         ("--training.local_batch_size many", "local_batch_size: must be a whole number >= 1, got 'many'"),
         (
             "--parallelism.tensor_parallel_degree 3",
@@ -107,6 +170,10 @@ def test_a_setting_that_cannot_be_is_named(flags: str, message: str) -> None:
                 "config.parallelism.module_fqns_per_model_part = [['layers.1'], ['layers.0']]"
             ),
             "must hold layers.0 to layers.5 in order",
+        ),
+        (
+            "config.model_spec = registry('8B', converters=[RotatedLinearConverter.Config()])",
+            "RotatedLinearConverter: is not modelled, there are Float8Grouped",
         ),
         (
             "config.training.seq_len = 2 ** 10",

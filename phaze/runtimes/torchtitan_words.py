@@ -1,0 +1,76 @@
+"""Words of torchtitan for what a recipe and a software stack say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from phaze.layout import Compute, Recompute
+from phaze.runtimes.recipe import Recipe
+from phaze.spec.plain import Plain
+from phaze.spec.system import Stack
+
+Said = Mapping[str, object]
+DEGREES = {
+    axis: f"parallelism.{name}_parallel_degree"
+    for axis, name in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline"), ("ep", "expert"))
+}
+REPLICAS, SHARDS = (f"parallelism.data_parallel_{kind}_degree" for kind in ("replicate", "shard"))
+PIECE = "parallelism.pipeline_parallel_microbatch_size"
+MODULES, SCHEDULE = "parallelism.module_fqns_per_model_part", "parallelism.pipeline_parallel_schedule"
+SCHEDULE_FILE = f"{SCHEDULE}_csv"
+SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
+SEQUENCE, BATCH, LOCAL = (f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size"))
+GRAPHS = "training.disable_cuda_graphs"
+CHECKPOINT = "activation_checkpoint"
+CHECKPOINTING: dict[Recompute, str] = {
+    "none": "None",
+    "selective": "SelectiveAC.Config()",
+    "full": "FullAC.Config()",
+}
+SCHEDULES = {
+    "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
+    "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
+"""Schedules that torchtitan has a name for (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
+BY_FILE = "PipelineScheduleMulti"
+"""The name that stands for a schedule by CSV."""
+COMPILE, ASYNC_TP = "compile.enable", "compile.enable_async_tensor_parallel"
+Converters = dict[str, dict[str, Plain]]
+"""Converters of a model by name, each with what it is told."""
+LINEAR: dict[Compute, Converters] = {
+    "fp8-cs": {"Float8LinearConverter": {"filter_fqns": ["lm_head", "router.gate"]}},
+    "mxfp8": {"MXFP8LinearConverter": {"fqns": ["attention", "feed_forward", "shared_experts"]}},
+}
+"""What makes products of blocks in fewer bits, all but head and router."""
+GROUPED: dict[Compute, Converters] = {
+    "fp8-cs": {"Float8GroupedExpertsConverter": {}},
+    "mxfp8": {"MXFP8GroupedExpertsConverter": {"pad_multiple": 128}},
+}
+"""The same of products of experts; multiples of rows that Blackwell's kernels take (`config_registry.py`)."""
+LORA = "LoRAConverter"
+TRAINED: list[Plain] = [
+    "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
+]  # fmt: skip
+"""Matrices of blocks, by the last part of their names; those of the head are no part of it."""
+
+
+def converters(recipe: Recipe) -> Converters:
+    """Converters that make a registered model compute, and be trained, as a recipe says."""
+    compute, model = recipe.layout.compute, recipe.model
+    experts = GROUPED.get(compute, {}) if model.experts else {}
+    trained: Converters = {LORA: {"rank": model.lora, "target_modules": TRAINED}} if model.lora else {}
+    return {**LINEAR.get(compute, {}), **experts, **trained}
+
+
+def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
+    """Settings for what a software stack is priced with."""
+    if stack.compiled is not None:
+        yield COMPILE, stack.compiled
+        yield ASYNC_TP, stack.compiled and "tp" in stack.overlap and recipe.layout.cuts_sequence
+
+
+def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
+    """What converters are told, by setting; of each also that it is there."""
+    for name, told in said.items():
+        yield name, True
+        yield from ((f"{name}.{key}", value) for key, value in told.items())
