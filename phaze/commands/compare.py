@@ -54,6 +54,8 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
     from phaze.spec.models import file_name
 
     asked, text = plan.question, read_text(told)
+    if asked.runtime not in ("megatron", "torchtitan"):
+        raise PhazeError(f"compare: flags of {asked.runtime} are not read, give the run as a row of a CSV")
     if asked.runtime == "torchtitan":
         recipe, unread = read_torchtitan(text, asked.model, asked.devices)
     else:

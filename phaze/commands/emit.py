@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,26 +12,38 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import refuse_outputs, telling, write_or_print
-from phaze.commands.plan import RuntimeOption
 
 if TYPE_CHECKING:
     from phaze.runtimes.flags import Emitted
     from phaze.runtimes.recipe import Recipe
     from phaze.spec.system import Stack
 
-ForOption = Annotated[RuntimeOption, typer.Option("--for", help="Runtime that is told.")]
+
+class ReadOption(StrEnum):
+    """Software whose settings are read."""
+
+    MEGATRON = "megatron"
+    TORCHTITAN = "torchtitan"
+
+
+class ToldOption(StrEnum):
+    """Software that a plan is written for."""
+
+    MEGATRON = "megatron"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
 
 
 def emit(
     planned: Annotated[Path, typer.Argument(metavar="PLAN", help="File of a plan, as plan -o writes it.")],
-    runtime: ForOption,
+    runtime: Annotated[ToldOption, typer.Option("--for", help="Runtime that is told.")],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File; else printed. Others lie beside it.")
     ] = None,
 ) -> None:
-    """Write a plan as flags of Megatron-LM, or as a configuration of torchtitan.
+    """Write a plan as flags of Megatron-LM, or as a configuration of torchtitan or DeepSpeed.
 
-    What the runtime will do otherwise is said on standard error.
+    What the runtime will do otherwise, and what it has to be told elsewhere, is said on standard error.
     """
     refuse_outputs(out, reads=(planned,))
     from phaze.runtimes.recipe import Recipe
@@ -47,22 +60,28 @@ def emit(
         write_or_print(text, path)
     for sentence in found.beyond:
         typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
+    if found.elsewhere:
+        typer.echo(f"{found.runtime} is told elsewhere: {', '.join(found.elsewhere)}", err=True)
 
 
-def _emitted(recipe: Recipe, runtime: RuntimeOption, stack: Stack) -> Emitted:
+def _emitted(recipe: Recipe, runtime: ToldOption, stack: Stack) -> Emitted:
+    from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
 
-    return (
-        emit_megatron(recipe, stack) if runtime is RuntimeOption.MEGATRON else emit_torchtitan(recipe, stack)
-    )
+    emitters = {
+        ToldOption.MEGATRON: emit_megatron,
+        ToldOption.TORCHTITAN: emit_torchtitan,
+        ToldOption.DEEPSPEED: emit_deepspeed,
+    }
+    return emitters[runtime](recipe, stack)
 
 
 def read(
     told: Annotated[
         Path, typer.Argument(metavar="FLAGS", help="Flags of Megatron-LM, or a configuration of torchtitan.")
     ],
-    runtime: ForOption,
+    runtime: Annotated[ReadOption, typer.Option("--for", help="Runtime that is told.")],
     system: Annotated[
         str, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
     ],
@@ -115,12 +134,12 @@ def read(
     )
 
 
-def _unlike(text: str, runtime: RuntimeOption, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
+def _unlike(text: str, runtime: ReadOption, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
     """Sentences on what a runtime is told otherwise than a software stack is priced."""
     from phaze.runtimes.megatron_flags import software_unlike
     from phaze.runtimes.torchtitan_read import torchtitan_unlike
 
-    unlike = software_unlike if runtime is RuntimeOption.MEGATRON else torchtitan_unlike
+    unlike = software_unlike if runtime is ReadOption.MEGATRON else torchtitan_unlike
     return unlike(text, recipe, stack)
 
 
@@ -135,7 +154,7 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     refuse_outputs(out, model_file(out), reads=reads)
 
 
-def _recipe(told: Path, runtime: RuntimeOption, devices: int | None, model: str | None) -> Recipe:
+def _recipe(told: Path, runtime: ReadOption, devices: int | None, model: str | None) -> Recipe:
     """Run of a file of flags; flags of which nothing is priced are named on standard error."""
     from phaze.base.files import read_text
     from phaze.runtimes.megatron_flags import read_megatron
@@ -143,7 +162,7 @@ def _recipe(told: Path, runtime: RuntimeOption, devices: int | None, model: str 
     from phaze.spec.models import file_name, load_transformer
 
     text = read_text(told)
-    if runtime is RuntimeOption.MEGATRON:
+    if runtime is ReadOption.MEGATRON:
         if model is not None:
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
         recipe, unread = read_megatron(text, devices, file_name(told))

@@ -34,6 +34,7 @@ class RuntimeOption(StrEnum):
 
     MEGATRON = "megatron"
     TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
 
 
 class PrecisionOption(StrEnum):

@@ -22,6 +22,8 @@ class Emitted:
     files: Mapping[str, str]
     beyond: tuple[str, ...] = ()
     """What the runtime will do instead, as `recomputed: 2 2 instead of 2 1`."""
+    elsewhere: tuple[str, ...] = ()
+    """What the files have no words for and the run has to be told, as `pp 4`."""
 
 
 def parse_flags(text: str) -> Flags:

@@ -65,20 +65,20 @@ class Recipe:
             raise PhazeError(refused)
         stages, layers = self.layout.stages, self.model.layers + self.model.mtp
         if len(self.blocks) != stages or sum(self.blocks) != layers or min(self.blocks) < 0:
-            raise PhazeError(f"blocks: must be {stages} numbers with sum {layers}, got {_shown(self.blocks)}")
+            raise PhazeError(f"blocks: must be {stages} numbers with sum {layers}, got {shown(self.blocks)}")
         if stages > 1 and 0 in self.blocks[1:-1]:
-            raise PhazeError(f"blocks: only the ends may be without, got {_shown(self.blocks)}")
+            raise PhazeError(f"blocks: only the ends may be without, got {shown(self.blocks)}")
         most = self.blocks if self.layout.recompute == "full" else (0,) * stages
         if len(self.recomputed) != stages or any(
             not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=True)
         ):
-            raise PhazeError(f"recomputed: must be at most {_shown(most)}, got {_shown(self.recomputed)}")
+            raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
 
     def beyond(self, other: Recipe) -> tuple[str, ...]:
         """Sentences on what of this recipe another one, as a runtime would read it, says otherwise."""
         own, said = self._values(), other._values()
         return tuple(
-            f"{name}: {_shown(said.get(name))} instead of {_shown(own.get(name))}"
+            f"{name}: {shown(said.get(name))} instead of {shown(own.get(name))}"
             for name in {**own, **said}
             if own.get(name) != said.get(name)
         )
@@ -126,7 +126,7 @@ def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str,
             yield key, value
 
 
-def _shown(value: Value) -> str:
+def shown(value: Value) -> str:
     """Value for a sentence; of equal numbers in a row one, with how many."""
     if not isinstance(value, tuple):
         return str(value)

@@ -74,7 +74,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     files = {"plan.py": "\n".join([*header, text])}
     if recipe.schedule not in SCHEDULES:
         files[CSV] = schedule_csv(recipe)
-    return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond)
+    return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond, (f"model {model.name}{further}",))
 
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:

@@ -21,7 +21,7 @@ from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
-STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan"}
+STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed"}
 """Software stacks of runtimes, where a system's own is of another one."""
 
 

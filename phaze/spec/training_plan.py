@@ -58,7 +58,7 @@ class AskedPlan(Noun):
     """Samples of a batch."""
     sequence: PositiveInt
     """Tokens of a sample."""
-    runtime: Literal["megatron", "torchtitan"] = "megatron"
+    runtime: Literal["megatron", "torchtitan", "deepspeed"] = "megatron"
     """Software whose rules a layout keeps."""
     precision: Compute = "bf16"
     """Of products of blocks' weights; all else is in bf16, states in mixed precision."""

@@ -1,10 +1,13 @@
 """What is written for a runtime is accepted by its own classes, where its packages are installed."""
 
+import json
 import re
 from itertools import chain
 
 import pytest
 
+from phaze.layout import Layout
+from phaze.runtimes.deepspeed import DEEPSPEED, emit_deepspeed
 from phaze.runtimes.flags import Flags, parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
@@ -12,6 +15,7 @@ from phaze.runtimes.megatron_model import is_hybrid
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import emit_torchtitan, modules
 from phaze.spec.models import load_transformer
+from phaze.spec.system import Stack
 from tests.unit.runtimes.recipes import OF_TODAY, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of their libraries
@@ -107,3 +111,24 @@ def test_torchtitan_takes_the_configuration(
         assert len(config.model_spec.model.layers) == recipe.model.layers
         if recipe.layout.pp > 1:
             assert config.parallelism.module_fqns_per_model_part == modules(recipe.blocks)
+
+
+class Ranks:
+    """What a script tells DeepSpeed of its groups of ranks."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.layout.dp
+
+
+def test_deepspeed_takes_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed")
+    monkeypatch.setattr(config.dist, "get_rank", lambda: 0)
+    for recipe in drawn(DEEPSPEED, NUMBER):
+        said = json.loads(emit_deepspeed(recipe, Stack()).files["deepspeed.json"])
+        found = config.DeepSpeedConfig(said, Ranks(recipe.layout))
+        assert found.zero_config.stage == recipe.layout.zero
+        assert found.train_batch_size == recipe.global_batch
+        assert found.gradient_accumulation_steps == recipe.layout.microbatches(recipe.global_batch)
