@@ -30,6 +30,7 @@ class ToldOption(StrEnum):
     """Software that a plan is written for."""
 
     MEGATRON = "megatron"
+    BRIDGE = "bridge"
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
 
@@ -41,7 +42,7 @@ def emit(
         Path | None, typer.Option("-o", "--out", help="File; else printed. Others lie beside it.")
     ] = None,
 ) -> None:
-    """Write a plan as flags of Megatron-LM, or as a configuration of torchtitan or DeepSpeed.
+    """Write a plan as flags of Megatron-LM, or as a configuration of another runtime.
 
     What the runtime will do otherwise, and what it has to be told elsewhere, is said on standard error.
     """
@@ -65,12 +66,14 @@ def emit(
 
 
 def _emitted(recipe: Recipe, runtime: ToldOption, stack: Stack) -> Emitted:
+    from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
 
     emitters = {
         ToldOption.MEGATRON: emit_megatron,
+        ToldOption.BRIDGE: emit_bridge,
         ToldOption.TORCHTITAN: emit_torchtitan,
         ToldOption.DEEPSPEED: emit_deepspeed,
     }

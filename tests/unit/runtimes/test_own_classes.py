@@ -3,10 +3,12 @@
 import json
 import re
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
 from phaze.layout import Layout
+from phaze.runtimes.bridge import emit_bridge, settings
 from phaze.runtimes.deepspeed import DEEPSPEED, emit_deepspeed
 from phaze.runtimes.flags import Flags, parse_flags
 from phaze.runtimes.megatron import MEGATRON
@@ -16,7 +18,7 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import emit_torchtitan, modules
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
-from tests.unit.runtimes.recipes import OF_TODAY, drawn
+from tests.unit.runtimes.recipes import DENSE, OF_TODAY, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of their libraries
 NUMBER = 100
@@ -40,6 +42,7 @@ SWITCHES = (
     "sequence_parallel", "qk_layernorm", "attention_output_gate", "moe_shared_expert_gate", "add_qkv_bias",
     "moe_grouped_gemm", "moe_enable_deepep",
 )  # fmt: skip
+NUMBERS = {"bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"}
 RENAMED = {"num_experts": "num_moe_experts", "fp8_format": "fp8", "fp4_format": "fp4"}
 
 
@@ -132,3 +135,45 @@ def test_deepspeed_takes_the_configuration(monkeypatch: pytest.MonkeyPatch) -> N
         assert found.zero_config.stage == recipe.layout.zero
         assert found.train_batch_size == recipe.global_batch
         assert found.gradient_accumulation_steps == recipe.layout.microbatches(recipe.global_batch)
+
+
+def test_megatron_bridge_takes_the_changes() -> None:
+    reason = "Megatron-Bridge is not installed"
+    bridge, providers, config_of, core, optimizers = (
+        pytest.importorskip(name, reason=reason)
+        for name in (
+            "megatron.bridge.training.config", "megatron.bridge.models.gpt_provider",
+            "megatron.bridge.training.mixed_precision", "megatron.core.distributed",
+            "megatron.core.optimizer",
+        )
+    )  # fmt: skip
+    models = (*DENSE, ("qwen3-30b-a3b", 64, 512))
+    for recipe in drawn(MEGATRON, NUMBER // 2, models, ("bf16", "mxfp8")):
+        flags = parse_flags(emit_megatron(recipe).files["megatron.txt"])
+        own = config_fields(flags)
+        said = {name.removeprefix("model.") for name in settings(recipe, flags)}
+        config = SimpleNamespace(
+            model=providers.GPTModelProvider(**{key: own[key] for key in own.keys() - said - NUMBERS}),
+            ddp=core.DistributedDataParallelConfig(),
+            optimizer=optimizers.OptimizerConfig(),
+            dist=bridge.DistributedInitConfig(),
+            train=bridge.TrainingConfig(train_iters=1),
+            dataset=SimpleNamespace(seq_length=0),
+            checkpoint=bridge.CheckpointConfig(),
+        )
+        for name in settings(recipe, flags):
+            part, field = name.split(".")
+            assert hasattr(getattr(config, part), field), name
+        scope: dict[str, object] = {}
+        exec(emit_bridge(recipe, Stack(overlap=("dp", "tp"))).files["plan.py"], scope)
+        scope["planned"](config)  # type: ignore[operator]
+        config.mixed_precision.finalize()
+        config_of.update_config_with_precision_overrides(config.mixed_precision, config.model)
+        config.model.finalize()
+        config.comm_overlap.finalize()
+        config.comm_overlap.data_parallel_size = recipe.layout.dp
+        config.comm_overlap.setup(config.model, config.optimizer, config.ddp)
+        replicas = recipe.layout.dp * recipe.layout.cp > 1
+        assert config.ddp.overlap_grad_reduce == replicas
+        assert config.model.pipeline_model_parallel_size == recipe.layout.pp
+        assert (config.model.virtual_pipeline_model_parallel_size or 1) == recipe.layout.vp

@@ -1,0 +1,142 @@
+"""A recipe as changes of a Megatron-Bridge configuration.
+
+Megatron-Bridge takes the model from recipes of its own (`megatron.bridge.recipes`). The changes are what
+Megatron-LM's flags say of a batch, a layout and a software stack, as fields of its `ConfigContainer`; fields
+whose flag is not there are set to what Megatron-LM does without, as recipes of Megatron-Bridge have others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from phaze.runtimes.flags import Emitted, Flags, parse_flags
+from phaze.runtimes.megatron_flags import LAYOUT, STRATEGY, emit_megatron
+from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid
+from phaze.runtimes.recipe import Recipe, shown
+from phaze.spec.plain import Plain
+from phaze.spec.system import Stack
+
+VERSION = "0.3.1"
+WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
+    "--seq-length": (None, ("model.seq_length", "dataset.seq_length")),
+    "--micro-batch-size": (None, ("train.micro_batch_size",)),
+    "--global-batch-size": (None, ("train.global_batch_size",)),
+    "--tensor-model-parallel-size": (1, ("model.tensor_model_parallel_size",)),
+    "--context-parallel-size": (1, ("model.context_parallel_size",)),
+    "--cp-comm-type": (None, ("model.cp_comm_type",)),
+    "--hierarchical-context-parallel-sizes": (None, ("model.hierarchical_context_parallel_sizes",)),
+    "--sequence-parallel": (False, ("model.sequence_parallel",)),
+    "--pipeline-model-parallel-size": (1, ("model.pipeline_model_parallel_size",)),
+    LAYOUT: (None, ("model.pipeline_model_parallel_layout",)),
+    "--expert-model-parallel-size": (1, ("model.expert_model_parallel_size",)),
+    "--expert-tensor-parallel-size": (None, ("model.expert_tensor_parallel_size",)),
+    "--use-distributed-optimizer": (
+        False, ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
+    ),
+    "--use-megatron-fsdp": (False, ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp")),
+    STRATEGY: ("no_shard", ("ddp.data_parallel_sharding_strategy",)),
+    "--no-gradient-accumulation-fusion": (True, ("model.gradient_accumulation_fusion",)),
+    "--ckpt-format": ("torch_dist", ("checkpoint.ckpt_format",)),
+    "--recompute-granularity": (None, ("model.recompute_granularity",)),
+    "--recompute-method": (None, ("model.recompute_method",)),
+    "--recompute-num-layers": (None, ("model.recompute_num_layers",)),
+    "--recompute-modules": (None, ("model.recompute_modules",)),
+    "--fine-grained-activation-offloading": (False, ("model.fine_grained_activation_offloading",)),
+    "--offload-modules": (None, ("model.offload_modules",)),
+    "--cpu-offloading": (False, ("model.cpu_offloading",)),
+    "--cpu-offloading-num-layers": (0, ("model.cpu_offloading_num_layers",)),
+    "--overlap-grad-reduce": (False, ("ddp.overlap_grad_reduce",)),
+    "--overlap-param-gather": (False, ("ddp.overlap_param_gather",)),
+}  # fmt: skip
+"""Fields of a flag, and what Megatron-LM does without it."""
+PRECISION = {
+    "--fp8-format": "fp8", "--fp8-recipe": "fp8_recipe", "--fp4-format": "fp4", "--fp4-recipe": "fp4_recipe",
+    "--grad-reduce-in-bf16": "grad_reduce_in_fp32",
+}  # fmt: skip
+"""Fields of `MixedPrecisionConfig` over those of `bf16_mixed`."""
+OVERLAP = {
+    "--tp-comm-overlap": "tp_comm_overlap", "--overlap-grad-reduce": "overlap_grad_reduce",
+    "--overlap-param-gather": "overlap_param_gather",
+    "--overlap-moe-expert-parallel-comm": "overlap_moe_expert_parallel_comm",
+}  # fmt: skip
+"""Fields of `CommOverlapConfig`, false without their flag; it sets up those of data parallelism for a
+distributed optimizer alone."""
+SERIAL = "--no-overlap-p2p-communication"
+EXPERTS = {
+    "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
+    "--moe-grouped-gemm": "model.moe_grouped_gemm",
+}
+DEEPEP = "--moe-enable-deepep"
+LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
+KEPT = ("--bf16", "--transformer-impl", "--attention-backend")
+"""Flags of what Megatron-Bridge does anyway."""
+READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS}
+LORA = "LoRA"
+
+
+def emit_bridge(recipe: Recipe, stack: Stack | None = None) -> Emitted:
+    """Changes of a Megatron-Bridge configuration; raises PhazeError for what Megatron-Core cannot run.
+
+    What differs, as it does with Megatron-LM's flags, and what has no field, is named.
+    """
+    whole = replace(recipe, model=recipe.model.model_copy(update={"lora": None}))
+    told = emit_megatron(whole, stack)
+    flags = parse_flags(told.files["megatron.txt"])
+    beyond = (
+        *(sentence for sentence in told.beyond if not sentence.startswith("model.")),
+        *(f"{flag[2:]}: has no field" for flag in flags if flag not in READ),
+    )
+    header = [
+        f"# Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices",
+        *(f"# Unlike the plan, {sentence}" for sentence in beyond),
+    ]
+    files = {"plan.py": "\n".join([*header, *_lines(recipe, flags)])}
+    elsewhere = [f"model {recipe.model.name}"]
+    if is_hybrid(recipe.model) and recipe.layout.pp > 1:
+        elsewhere.append(f"blocks {shown(recipe.blocks)}")
+    return Emitted(f"Megatron-Bridge {VERSION}", files, beyond, tuple(elsewhere))
+
+
+def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
+    """A file in Python with the function `planned`."""
+    lora = recipe.model.lora
+    yield from [f"from megatron.bridge.peft.lora import {LORA}"] * bool(lora)
+    yield "from megatron.bridge.training.comm_overlap import CommOverlapConfig"
+    yield "from megatron.bridge.training.mixed_precision import get_mixed_precision_config"
+    yield from ("", "", "def planned(config):")
+    yield '    """A ConfigContainer of megatron.bridge.recipes, trained as planned."""'
+    yield from (f"    config.{name} = {value!r}" for name, value in settings(recipe, flags).items())
+    yield "    config.mixed_precision = get_mixed_precision_config('bf16_mixed')"
+    for flag, name in PRECISION.items():
+        if flag in flags:
+            yield f"    config.mixed_precision.{name} = {_value(flag, flags, False)!r}"
+    overlap = {name: flag in flags for flag, name in OVERLAP.items()}
+    overlap |= {"overlap_p2p_comm": False, "batch_p2p_comm": True} if SERIAL in flags else {}
+    said = ", ".join(f"{name}={value}" for name, value in overlap.items())
+    yield f"    config.comm_overlap = CommOverlapConfig({said})"
+    yield f"    config.peft = {f'{LORA}(dim={lora})' if lora else None}"
+    yield from ("    return config", "")
+
+
+def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
+    """Values of fields of model, training and data parallelism."""
+    found: dict[str, Plain] = {}
+    for flag, (usual, names) in WITHOUT.items():
+        found |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
+    vp = recipe.layout.vp
+    found["model.virtual_pipeline_model_parallel_size"] = vp if vp > 1 else None
+    found |= {name: _value(flag, flags, True) for flag, name in EXPERTS.items() if flag in flags}
+    if DEEPEP in flags:
+        found["model.moe_flex_dispatcher_backend"] = "deepep"
+    if "--overlap-moe-expert-parallel-comm" in flags:
+        found["model.moe_shared_expert_overlap"] = False  # which `CommOverlapConfig` asks for
+    return found
+
+
+def _value(flag: str, flags: Flags, bare: bool) -> Plain:
+    """Value of a flag, of one without values that of its field."""
+    values: list[Plain] = [int(one) if one.isdecimal() else one for one in flags[flag]]
+    if flag in LISTS:
+        return values
+    return values[0] if values else bare
