@@ -84,8 +84,11 @@ CHECKPOINTS: Mapping[str, Recompute] = {
     **{theirs: ours for ours, theirs in CHECKPOINTING.items()},
     **{ours: ours for ours in CHECKPOINTING},
 }
+SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
+"""Classes of the sections that are read."""
+COMPONENTS = "compile.components"
 KNOWN = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
-READ = {*DEFAULTS, *UNPRICED, *KNOWN, GRAPHS, SCHEDULE_FILE, "model_spec.model"}
+READ = {*DEFAULTS, *UNPRICED, *KNOWN, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
 
 
 def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
@@ -149,25 +152,48 @@ def _compute(said: Said) -> Compute:
 
 
 def _found(text: str) -> dict[str, object]:
-    """Settings by name, of changes in Python or of flags."""
-    return _assigned(text) if "config." in text else _flagged(text)
+    """Settings by name, of a configuration in Python or of flags."""
+    found = _written(text) if "config." in text or "Config(" in text else _flagged(text)
+    if "model" not in str(found.get(COMPONENTS, "model")):
+        found[COMPILE] = False
+    return found
 
 
-def _assigned(text: str) -> dict[str, object]:
-    """Values of the lines `config.section.name = value`, and what converters of a model are told."""
+def _written(text: str) -> dict[str, object]:
+    """Settings of one function in Python: what its configurations and the converters of its model are made
+    with, and the lines `config.section.name = value` that change these.
+    """
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PhazeError(f"changes: cannot be read as Python: {error}") from error
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    if len(functions) > 1:
+        raise PhazeError(f"changes: must be of one function, got {', '.join(functions)[:60]}")
     found: dict[str, object] = {}
     for node in nodes:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("config."):
-            found[ast.unparse(node.targets[0]).removeprefix("config.")] = _value(node.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Converter.Config"):
-            name = ast.unparse(node.func).removesuffix(".Config").rpartition(".")[2]
-            found[name] = True
-            found |= {f"{name}.{told.arg}": _value(told.value) for told in node.keywords}
+        if isinstance(node, ast.Call):
+            found |= _made(node)
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            name, value = ast.unparse(node.targets[0]), _value(node.value)
+            if name == "config" and not str(value).startswith("Trainer.Config("):
+                raise PhazeError(f"changes: config must be made by Trainer.Config here, got {short(value)}")
+            if name.startswith("config.") and name[7:] not in SECTIONS.values():
+                found[name[7:]] = value
     return found
+
+
+def _made(node: ast.Call) -> dict[str, object]:
+    """Settings that a configuration or a converter is made with."""
+    name, told = ast.unparse(node.func), {str(word.arg): _value(word.value) for word in node.keywords}
+    if name.endswith("Converter.Config"):
+        name = name.removesuffix(".Config").rpartition(".")[2]
+        return {name: True} | {f"{name}.{word}": value for word, value in told.items()}
+    if name.endswith("Trainer.Config"):
+        return {CHECKPOINT: told[CHECKPOINT]} if CHECKPOINT in told else {}
+    section = SECTIONS.get(name.rpartition(".")[2])
+    return {f"{section}.{word}": value for word, value in told.items()} if section else {}
 
 
 def _value(node: ast.expr) -> object:

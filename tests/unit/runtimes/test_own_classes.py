@@ -18,7 +18,7 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import emit_torchtitan, modules
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
-from tests.unit.runtimes.recipes import DENSE, OF_TODAY, drawn
+from tests.unit.runtimes.recipes import DENSE, OF_TODAY, drawn, small
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of their libraries
 NUMBER = 100
@@ -114,6 +114,24 @@ def test_torchtitan_takes_the_configuration(
         assert len(config.model_spec.model.layers) == recipe.model.layers
         if recipe.layout.pp > 1:
             assert config.parallelism.module_fqns_per_model_part == modules(recipe.blocks)
+
+
+def test_pytorch_takes_the_passes_of_a_schedule_by_file() -> None:
+    schedules = pytest.importorskip(
+        "torch.distributed.pipelining.schedules", reason="PyTorch is not installed"
+    )
+    for layout, blocks in ((Layout(pp=3, dp=4), (2, 2, 2)), (Layout(pp=6, dp=2), (1,) * 6)):
+        recipe = small(layout, "zb-h1", blocks)
+        rows = emit_torchtitan(recipe).files["schedule.csv"].splitlines()
+        passes = {
+            rank: [schedules._Action.from_str(cell) for cell in row.split(",")]
+            for rank, row in enumerate(rows)
+        }
+        count = layout.microbatches(recipe.global_batch)
+        schedules._validate_schedule(passes, layout.pp, layout.stages, count)
+        owner = {stage: stage for stage in range(layout.pp)}
+        lowered = schedules._add_send_recv(passes, owner.__getitem__, layout.pp)
+        schedules._simulate_comms_compute(lowered, owner.__getitem__, layout.pp)
 
 
 class Ranks:

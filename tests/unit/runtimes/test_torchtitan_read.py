@@ -100,6 +100,33 @@ def test_models_with_experts_deal_them_out_or_cut_them_by_tp() -> None:
     assert (dealt.layout.ep, dealt.layout.etp) == (4, 1)
 
 
+REGISTERED = """
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+
+def mine() -> Trainer.Config:
+    config = Trainer.Config(
+        model_spec=model_registry("8B", converters=[MXFP8LinearConverter.Config(fqns=["layers"])]),
+        training=TrainingConfig(local_batch_size=4, seq_len=240, steps=10, global_batch_size=32),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2, fsdp_reshard_after_forward="never"),
+        activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True, components=["loss"]),
+    )
+    config.parallelism.enable_sequence_parallel = False
+    return config
+"""
+
+
+def test_a_configuration_is_read_as_it_is_registered() -> None:
+    model = SMALL.model_copy(update={"hidden": 256, "heads": 8, "feed_forward": 512})
+    found, unread = read_torchtitan(REGISTERED, model, 16)
+    layout = Layout(tp=2, dp=8, microbatch=4, zero=2, recompute="full", compute="mxfp8")
+    assert (found.layout, found.global_batch, found.sequence) == (layout, 32, 240)
+    assert unread == ("training.steps",)
+    assert "with compile.enable True, not False" in torchtitan_unlike(
+        REGISTERED, found, load_stack("torchtitan")
+    )
+
+
 def test_what_a_stack_and_numbers_stand_for_is_said() -> None:
     stack = load_stack("torchtitan").model_copy(update={"overlap": ("dp", "tp")})
     layout = Layout(tp=2, dp=4, sequence_parallel=True, zero=3, compute="fp8-cs")
@@ -170,6 +197,14 @@ def test_a_setting_that_cannot_be_is_named(flags: str, message: str) -> None:
                 "config.parallelism.module_fqns_per_model_part = [['layers.1'], ['layers.0']]"
             ),
             "must hold layers.0 to layers.5 in order",
+        ),
+        (
+            "config = llama3_8b()\nconfig.training.seq_len = 240",
+            "config must be made by Trainer.Config here, got 'llama3_8b.*'",
+        ),
+        (
+            "def one():\n config.training.x = 1\ndef two():\n config.training.x = 2",
+            "changes: must be of one function, got one, two",
         ),
         (
             "config.model_spec = registry('8B', converters=[RotatedLinearConverter.Config()])",
