@@ -247,6 +247,18 @@ class Layout:
             raise PhazeError(f"load must be a number > 0, got {self.load:g}")
 
 
+def pairs_passes(layout: Layout, mtp: int) -> bool:
+    """Whether the exchanges of experts' rows of a forward pass can hide behind the backward pass of another
+    microbatch, and the other way round, with so many layers of multi-token prediction.
+
+    Megatron-Core does so in a pipeline with virtual stages or in none, where neither blocks nor experts run
+    forward again (`TransformerConfig`, `overlap_moe_expert_parallel_comm`).
+    """
+    staged = layout.pp == 1 or layout.vp > 1
+    whole = layout.recompute == "full" or "moe" in layout.modules
+    return layout.ep > 1 and staged and not whole and mtp <= 1
+
+
 def cp_kind_of(text: str) -> CpKind:
     """Exchange of context-parallel ranks that a text means; PhazeError for one that is none."""
     levels, _, ranks = text.partition(":")

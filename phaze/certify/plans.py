@@ -131,7 +131,7 @@ class PlanPricer:
     @property
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
-        return TrainingTask.of(self.asked, self.machine.stack.overlap)
+        return TrainingTask.of(self.asked)
 
     @cached_property
     def _lowerings(self) -> Lowerings:

@@ -26,7 +26,7 @@ from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.dispatch import Routing
-from phaze.layout import ON_DEVICE, Layout, Recompute
+from phaze.layout import ON_DEVICE, Layout, Recompute, pairs_passes
 from phaze.pipeline.pipeline import Transfers
 from phaze.plan.kept import HALF, KEPT
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, kernels_in, layer_costs
@@ -36,7 +36,6 @@ from phaze.plan.working import unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
-from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
@@ -79,26 +78,17 @@ class ModelTraining:
     schedule: str = "1f1b"
 
     @property
+    def mtp(self) -> int:
+        """Layers of multi-token prediction."""
+        return self.model.mtp if isinstance(self.model, Model) else 0
+
+    @property
     def routing(self) -> Routing | None:
         """Which experts a token has, None for a model without."""
         experts = self.model.experts if isinstance(self.model, Model) else None
         if experts is None:
             return None
         return Routing(experts.count, experts.per_token, experts.groups, experts.top_groups)
-
-
-def pairs_passes(layout: Layout, schedule: str, stack: Stack) -> bool:
-    """Whether a stack hides the exchange of experts' rows of a forward pass behind a backward pass, and the
-    other way round: Megatron-Core does in a pipeline with virtual stages or in none, where neither blocks nor
-    experts run forward again (`--overlap-moe-expert-parallel-comm`).
-    """
-    return (
-        "ep" in stack.overlap
-        and layout.ep > 1
-        and (layout.pp == 1 or schedule == "interleaved")
-        and layout.recompute != "full"
-        and "moe" not in layout.modules
-    )
 
 
 def lowered_plan(
@@ -179,11 +169,16 @@ class Lowering:
         """
         count = layout.microbatches(self.training.global_batch)
         share = max(1.0 - layout.pp / count, 0.0)
-        lost = self.machine.stack.held_processors
-        if lost and device_of(self.machine).fixed_shares:
-            lost = max(lost, SECOND_ROUND)
-        hidden: Floats = np.sum([number * cost.hidden_s(lost) for number, cost in held], axis=0)
+        hidden: Floats = np.sum(
+            [number * cost.hidden_s(self.lost_processors) for number, cost in held], axis=0
+        )
         return share * hidden
+
+    @property
+    def lost_processors(self) -> float:
+        """Share of processors that computing loses to exchanges of experts beside it."""
+        lost = self.machine.stack.held_processors
+        return max(lost, SECOND_ROUND) if lost and device_of(self.machine).fixed_shares else lost
 
     def state_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
         """Bytes of weights, gradients and optimizer state that a device holds all the time; `axis` says
@@ -270,7 +265,7 @@ class Lowering:
             waited = [(count, cost.waited_s(way, offloaded, blocks, rate)) for count, cost, way in ways]
             forward[HOST] += sum(count * each[0] for count, each in waited)
             backward[HOST] += sum(count * each[1] for count, each in waited)
-        paired = pairs_passes(layout, training.schedule, machine.stack)
+        paired = "ep" in machine.stack.overlap and pairs_passes(layout, training.mtp)
         if paired:
             hidden = self.hidden_s(held, layout)
             forward[NETWORK] -= hidden[0]
@@ -322,10 +317,7 @@ class Lowering:
 
 @dataclass(frozen=True, eq=False)
 class Lowerings:
-    """Stages of a model in any layout on a machine, its vocabulary padded for the slices of each.
-
-    Exchanges of experts are waited for, whatever the stack hides: bounds of layouts know no pairs of passes.
-    """
+    """Stages of a model in any layout on a machine, its vocabulary padded for the slices of each."""
 
     task: TrainingTask
     machine: Machine
@@ -340,9 +332,7 @@ class Lowerings:
             training = ModelTraining(
                 model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
             )
-            stack = self.machine.stack
-            waits = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != "ep")})
-            self._known[layout.tp] = Lowering(training, replace(self.machine, stack=waits))
+            self._known[layout.tp] = Lowering(training, self.machine)
         return self._known[layout.tp]
 
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer
-from phaze.layout import Layout
+from phaze.layout import Layout, pairs_passes
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary, pairs_passes
+from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
 from phaze.plan.plan import Machine, Plan
 from phaze.runtimes.layout_string import counted, cuts_of, entries_of
 from phaze.runtimes.rules import ENDS
@@ -108,13 +108,13 @@ class Run:
                 f"stage {place + 1} of {count}"
             )
 
-    def check_overlap(self, stack: Stack) -> None:
+    def check_overlap(self) -> None:
         """Raise PhazeError where the row hides exchanges of experts and its layout does not let it."""
         layout = self.layout
-        if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.schedule, stack):
+        if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.mtp):
             raise PhazeError(
-                "overlap: ep needs ep > 1, pp 1 or interleaved, and recompute neither full nor moe, "
-                f"got ep {layout.ep}, pp {layout.pp}, {self.schedule}, recompute {layout.recompute}"
+                "overlap: ep needs ep > 1, pp 1 or vp > 1, recompute neither full nor moe, mtp <= 1, got ep "
+                f"{layout.ep}, pp {layout.pp}, vp {layout.vp}, recompute {layout.recompute}, mtp {self.mtp}"
             )
 
     @cached_property
@@ -200,6 +200,6 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
     if run.gpus > machine.devices:
         raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
     machine = replace(machine, stack=run.stack_of(machine))
-    run.check_overlap(machine.stack)
+    run.check_overlap()
     layouts = [run.layout] * run.layout.stages
     return lowered_plan(run.training, run.cuts, layouts, machine, run.recomputed)

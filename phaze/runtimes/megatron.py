@@ -86,15 +86,6 @@ def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.compute == "fp8") & np.isin(grid.recompute, again)
 
 
-def _expert_overlap(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: `overlap_moe_expert_parallel_comm` pairs the chunks of two microbatches."""
-    if "ep" not in task.overlap:
-        return np.zeros(len(grid), np.bool_)
-    whole = [i for i, word in enumerate(grid.recomputes) if word == "full" or "moe" in word.split("+")]
-    unpaired = (grid.pp > 1) & (grid.vp < 2)
-    return (grid.ep > 1) & (unpaired | np.isin(grid.recompute, whole) | (task.model.mtp > 1))
-
-
 def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """`TransformerConfig` of activations, `OptimizerStateOffloader` of a distributed optimizer's states."""
     offloaded, words = Offloaded.of(grid.offload), grid.recomputes
@@ -179,14 +170,6 @@ MEGATRON = Runtime(
             "fp8 needs neither moe_act nor layernorm to run forward again, got {recompute}",
             ("recompute",),
             _delayed_scaling,
-        ),
-        Rule(
-            "expert overlap",
-            "exchanges of experts behind computing need vp >= 2 with pp {pp}, neither full recompute nor "
-            "that of moe, at most 1 layer of multi-token prediction, got vp {vp}, recompute {recompute} and "
-            "{mtp} layers",
-            ("ep", "pp", "vp", "recompute"),
-            _expert_overlap,
         ),
         # With groups of pp microbatches, the default of --microbatch-group-size-per-virtual-pipeline-stage: a
         # last group of fewer than pp is refused (forward_backward_pipelining_with_interleaving).

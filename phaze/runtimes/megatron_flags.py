@@ -25,6 +25,7 @@ from phaze.layout import (
     Recompute,
     Zero,
     offload_of,
+    pairs_passes,
     recompute_of,
 )
 from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number, word_of
@@ -123,7 +124,7 @@ def software_flags(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, ...]]:
         yield ("--tp-comm-overlap",)
     if "pp" not in hides and layout.vp > 1:
         yield ("--no-overlap-p2p-communication",)
-    if "ep" in hides and layout.ep > 1:
+    if "ep" in hides and pairs_passes(layout, recipe.model.mtp):
         yield ("--overlap-moe-expert-parallel-comm",)
     if stack.gradient_bytes == 2:
         yield ("--grad-reduce-in-bf16",)

@@ -31,7 +31,6 @@ from phaze.layout import (
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.model import Model
-from phaze.spec.system import Overlap
 from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
@@ -50,16 +49,14 @@ class TrainingTask:
     global_batch: int
     """Samples of a batch, on all devices."""
     devices: int
-    overlap: Overlap = ()
-    """Communication that the software stack hides behind computing."""
     compute: Compute = "bf16"
     """Numbers that products of blocks' weights multiply."""
 
     @classmethod
-    def of(cls, asked: AskedPlan, overlap: Overlap = ()) -> Self:
+    def of(cls, asked: AskedPlan) -> Self:
         """Training that a question is about."""
         sizes = asked.sequence, asked.global_batch, asked.devices
-        return cls(asked.model, *sizes, overlap, asked.precision)
+        return cls(asked.model, *sizes, asked.precision)
 
     @property
     def experts(self) -> int:

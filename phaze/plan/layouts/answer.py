@@ -155,7 +155,7 @@ def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
-    return PlanQuestion(TrainingTask.of(asked, machine.stack.overlap), machine, RUNTIMES[asked.runtime])
+    return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
 
 
 def certificate_of(found: LayoutCertificate) -> PlanCertificate:

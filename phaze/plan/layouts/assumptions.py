@@ -18,12 +18,13 @@ HIDDEN = {
     "dp": "gradients and weights of replicas",
     "tp": "collectives of slices",
     "pp": "tensors between stages",
+    "ep": "exchanges of experts",
 }
-"""What hides behind computing, in words; in plans that are searched exchanges of experts do not."""
+"""What hides behind computing, in words."""
 
 DISPATCH = {
-    "rows": "a row for every expert of a token sent to it, not hidden",
-    "tokens": "tokens sent once to each rank with experts of theirs, not hidden",
+    "rows": "a row for every expert of a token sent to it",
+    "tokens": "tokens sent once to each rank with experts of theirs",
 }
 """How tokens come to their experts, in words."""
 

@@ -131,14 +131,15 @@ def _bounds_of_part(
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
-    forward_s = np.maximum(layers.forward_s, _with_others_s(gather_s, links_s[:, :, 0]))
+    paired_s = layers.forward_s - layers.hidden_forward_s, layers.backward_s - layers.hidden_backward_s
+    forward_s = np.maximum(paired_s[0], _with_others_s(gather_s, links_s[:, :, 0]))
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 
     def of_layers(each: Callable[[StateFigures], Floats]) -> Floats:
         found: Floats = sum((each(own)[:, None] * number for own, number in added_to), np.zeros(1))
         return found
 
-    backward_s = layers.backward_s + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
+    backward_s = paired_s[1] + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
     frozen_bytes = [states.frozen_bytes * each for each in (ends.first_frozen, ends.last_frozen)]
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing

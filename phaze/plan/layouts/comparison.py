@@ -93,8 +93,7 @@ class Comparison:
         asked, stack = self.question, self.stack
         if stack is None or stack == asked.machine.stack:
             return asked
-        task = replace(asked.task, overlap=stack.overlap)
-        return replace(asked, task=task, machine=replace(asked.machine, stack=stack))
+        return replace(asked, machine=replace(asked.machine, stack=stack))
 
     def check(self) -> None:
         """Raise PhazeError where run and plan are not of the same model, batch and devices, or where the

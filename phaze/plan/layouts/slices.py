@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.layout import ON_DEVICE, Offloaded, Recompute
+from phaze.layout import ON_DEVICE, Offloaded, Recompute, pairs_passes
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost
@@ -41,6 +41,10 @@ class LayerFigures(NamedTuple):
     backward_s: Floats
     again_s: Floats
     """Of a layer that runs forward again."""
+    hidden_forward_s: Floats
+    """Of the forward pass what hides behind the backward pass of another microbatch, at most."""
+    hidden_backward_s: Floats
+    """The same the other way round."""
     stash_bytes: Floats
     """Kept by a layer of a microbatch."""
     saved_bytes: Floats
@@ -51,6 +55,9 @@ class LayerFigures(NamedTuple):
     """Parameters that are not."""
     experts: Floats
     """Parameters of experts."""
+
+
+HIDDEN = [LayerFigures._fields.index(name) for name in ("hidden_forward_s", "hidden_backward_s")]
 
 
 class EndFigures(NamedTuple):
@@ -120,7 +127,9 @@ class Slices:
         every = int(np.lcm.reduce(grid.microbatch))
         microbatch = grid.microbatch if common == "nothing" else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
-        _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in FIELDS], axis=1))
+        paired = np.full(len(grid), "ep" in question.machine.stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
+        columns = [*(getattr(grid, name) for name in FIELDS), paired.astype(np.int64)]
+        _, places, where = distinct_rows(np.stack(columns, axis=1))
         layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
         for first in {layout.tp: layout for layout in layouts}.values():
             question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
@@ -131,6 +140,16 @@ class Slices:
             [[_layer_figures(costs[name], word, kept) for name in order.kinds] for word in grid.recomputes]
             for _, costs in known
         ])  # fmt: skip
+        mtp = question.task.model.mtp
+        for slice_, (place, layout, (_, costs)) in enumerate(
+            zip(places.tolist(), layouts, known, strict=True)
+        ):
+            lost = question.lowering(layout).lost_processors
+            for row, word in enumerate(grid.recomputes):
+                if paired[place] and pairs_passes(replace(layout, recompute=word), mtp):
+                    layers[slice_, row, :, HIDDEN] = np.transpose(
+                        [_hidden_s(costs[name], lost, common) for name in order.kinds]
+                    )
         work = np.array([
             [[kept.bytes(costs[name], word)[1] for name in order.kinds] for word in grid.recomputes]
             for _, costs in known
@@ -145,7 +164,7 @@ class Slices:
         """Figures of the layers of layouts at places of the grid, with these words (N,), (N, K) each."""
         found = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
         share = self.share[which][:, None]
-        scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:5]}
+        scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:7]}
         return found._replace(**scaled)
 
     def ends_of(self, which: Ints) -> EndFigures:
@@ -165,8 +184,9 @@ class Slices:
         Whole layers are left out, of which as many may run forward again as it takes.
         """
         words = [word for word in np.unique(grid.recompute).tolist() if grid.recomputes[word] != "full"]
-        names = LayerFigures._fields
-        weighed = [self.layers[..., names.index(name)] for name in ("forward_s", "backward_s", "stash_bytes")]
+        figures = LayerFigures(*np.moveaxis(self.layers, 3, 0))
+        forward_s = figures.forward_s - figures.hidden_forward_s
+        weighed = [forward_s, figures.backward_s - figures.hidden_backward_s, figures.stash_bytes]
         found = np.zeros(self.layers.shape[:2], np.bool_)
         for own in words:
             for other in words:
@@ -176,6 +196,13 @@ class Slices:
                 found[:, own] |= better & (~same | (other < own))
         dominated: Bools = found[self.where, grid.recompute]
         return dominated
+
+
+def _hidden_s(layer: LayerCost, lost: float, common: Common) -> Floats:
+    """Seconds of both passes of a layer that hide behind those of another microbatch, (2,); all exchanges
+    of experts where they are told in common, as what they hide behind need not grow with them.
+    """
+    return layer.hidden_s(lost) if common == "nothing" else layer.exchanges_s.sum(axis=1)
 
 
 def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting) -> tuple[float, ...]:
@@ -188,6 +215,8 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting) -> tup
         float(layer.forward_s.sum()) + waited_s[0],
         float(layer.backward_s.sum()) + again_s * every + waited_s[1],
         again_s * (recompute == "full"),
+        0.0,
+        0.0,
         stays,
         saved,
         float(layer.layer.trained - layer.layer.groups.get("expert", 0)),
@@ -204,6 +233,7 @@ def _leanest(layers: Floats, grid: LayoutGrid) -> Floats:
         LayerFigures._fields.index(name) for name in ("again_s", "stash_bytes", "saved_bytes")
     )
     found: Floats = layers.min(axis=1, keepdims=True)
+    found[..., HIDDEN] = layers[..., HIDDEN].max(axis=1, keepdims=True)
     if "full" in grid.recomputes:
         full = grid.recomputes.index("full")
         found[:, 0, :, again] = layers[:, full, :, again]

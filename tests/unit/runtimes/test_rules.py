@@ -12,7 +12,6 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.blocks import Experts, Latent
 from phaze.spec.model import Model
 from phaze.spec.scans import DeltaNet, Mamba
-from phaze.spec.system import Overlap
 from tests.unit.runtimes.examples import SMALL
 
 UNEVEN = SMALL.model_copy(update={"feed_forward": 282})
@@ -30,7 +29,6 @@ class Refused(NamedTuple):
     reason: str
     model: Model = SMALL
     global_batch: int = 24
-    overlap: Overlap = ()
 
 
 EXPERTS = Experts(count=6, per_token=2, width=30, shared_width=40)
@@ -95,13 +93,6 @@ CASES = [
         (MEGATRON,), "expert sequences", (Layout(tp=2, dp=2, ep=2), "1f1b"),
         (Layout(tp=2, dp=2, ep=2, sequence_parallel=True), "1f1b"),
         "experts with tp 2 need sequence_parallel, got false", model=SPARSE,
-    ),
-    Refused(
-        (MEGATRON,), "expert overlap", (Layout(pp=2, dp=2, ep=2), "1f1b"),
-        (Layout(pp=2, vp=2, dp=2, ep=2), "interleaved"),
-        "exchanges of experts behind computing need vp >= 2 with pp 2, neither full recompute nor that of "
-        "moe, at most 1 layer of multi-token prediction, got vp 1, recompute none and 0 layers",
-        model=SPARSE, overlap=("ep",),
     ),
     Refused(
         (MEGATRON,), "expert bias", (Layout(tp=2, etp=2, sequence_parallel=True), "1f1b"),
@@ -239,7 +230,7 @@ CASES = [
 def test_a_rule_names_what_it_refuses_and_lets_its_neighbour_pass(case: Refused) -> None:
     for runtime in case.runtimes:
         wrong, right = (
-            TrainingTask(case.model, 240, case.global_batch, layout.devices, case.overlap)
+            TrainingTask(case.model, 240, case.global_batch, layout.devices)
             for layout, _ in (case.wrong, case.right)
         )
         assert runtime.why_not(wrong, *case.wrong) == f"{runtime.name}: {case.reason}"

@@ -40,6 +40,8 @@ class SmallCase:
     """The only exchange of context-parallel ranks; any unless given."""
     lora: int | None = None
     compute: Compute = "bf16"
+    pairs: bool = False
+    """Whether exchanges of experts hide behind the passes of another microbatch."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -56,7 +58,9 @@ class SmallCase:
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)
         known = {one.name: one for one in (MEGATRON, TORCHTITAN)}
-        return PlanQuestion(task, replace(machine, device=device), known[runtime])
+        overlap = (*machine.stack.overlap, *["ep"] * self.pairs)
+        stack = machine.stack.model_copy(update={"overlap": overlap})
+        return PlanQuestion(task, replace(machine, device=device, stack=stack), known[runtime])
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from tests.unit.plan.layouts.exhaustive import SmallCase, fastest_s, priced_layo
 
 SPARSE = SmallCase("mixtral-8x7b", 2, 1024, devices=8, hbm_gib=12.0, global_batch=2)
 """Layers with experts."""
+PAIRED = replace(SPARSE, global_batch=8, pairs=True)
+"""Layers with experts, whose exchanges hide behind passes of other microbatches."""
 CASES = {
     "experts": SPARSE,
     "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=8, hbm_gib=5.5, global_batch=4),
@@ -42,6 +44,7 @@ every_case = pytest.mark.parametrize(
         for name, case in CASES.items()
         for runtime in RUNTIMES
     ]
+    + [pytest.param(PAIRED, "megatron", id="pairs")]
     + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
     + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES],
