@@ -181,6 +181,8 @@ class Level(Noun):
     """Share of it that an all-to-all reaches; that of other collectives unless given."""
     latency_s: Size = 0.0
     """Time of a step of a collective beside its bytes."""
+    tree_latency_s: Size = 0.0
+    """Time of a step of a tree, by which all-reduces go where that is faster; 0: they go in rings alone."""
     start_s: Size = 0.0
     """Time of a collective beside its steps."""
     port_devices: PositiveInt = 1

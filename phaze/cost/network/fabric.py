@@ -63,6 +63,7 @@ def _tier(level: Level) -> Tier:
         0.0 if messages is None else bandwidth * messages,
         level.port_devices,
         0.0 if exchange is None else bandwidth * exchange,
+        level.tree_latency_s,
     )
 
 

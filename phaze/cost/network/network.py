@@ -47,6 +47,10 @@ class Network(Protocol):
         """Seconds for which it is on the links of each level, the innermost first."""
 
 
+TREE_SHARE = 0.9
+"""Share of the bandwidth of rings that trees reach (NCCL, src/graph/tuning.cc of 2021)."""
+
+
 def rounds(kind: Collective, ranks: int) -> float:
     """Steps of the ring in which n ranks do a collective: n − 1, twice in an all-reduce."""
     return EXCHANGES[kind] * (ranks - 1)
@@ -110,6 +114,8 @@ class Tier(NamedTuple):
     """Devices that share a port to this level."""
     exchange_bytes_per_s: float = 0.0
     """What an all-to-all reaches; 0: as much as other collectives do."""
+    tree_latency_s: float = 0.0
+    """Time of a step of a tree beside its bytes; 0: there are rings alone."""
 
     @property
     def all_to_all_bytes_per_s(self) -> float:
@@ -151,7 +157,8 @@ class Levels:
         A reduce-scatter leaves each rank of a level its share, so that n ranks exchange (n − 1)/n of what the
         level inside left of the tensor: all of it inside a node of g, 1/g of it between nodes; an all-gather
         mirrors it, an all-reduce is both. In an all-to-all nothing becomes less: a rank sends every other one
-        its part over the level on which they meet.
+        its part over the level on which they meet. All-reduces between nodes go by a tree where that is
+        faster, as NCCL chooses by size and ranks.
         """
         each = self.by_level(kind, size_bytes, group)
         start_s = 0.0
@@ -174,7 +181,10 @@ class Levels:
                 bandwidth = tier.all_to_all_bytes_per_s
             elif inside > 1:
                 bandwidth /= self._ports_for_one(level, group)
-            found.append(EXCHANGES[kind] * others * (part / bandwidth + tier.latency_s))
+            ring_s = EXCHANGES[kind] * others * (part / bandwidth + tier.latency_s)
+            trees = kind == "all_reduce" and tier.tree_latency_s and ranks > 1
+            tree_s = _tree_s(size_bytes / inside, ranks, bandwidth, tier) if trees else ring_s
+            found.append(np.minimum(ring_s, tree_s))
             inside *= ranks
         return tuple(found)
 
@@ -231,6 +241,12 @@ class Wired(ABC):
         else:
             found = rounds(kind, count) * times.max(axis=-1)
         return found[()]  # type: ignore[return-value]  # a number for a number
+
+
+def _tree_s(size_bytes: Size, ranks: int, bytes_per_s: float, tier: Tier) -> Size:
+    """Time of an all-reduce up and down a tree (NCCL, `ncclTopoTuneModel`)."""
+    steps = 2 * (ranks.bit_length() - 1)
+    return 2.0 * size_bytes / (TREE_SHARE * bytes_per_s) + steps * tier.tree_latency_s
 
 
 def _ranks(group: Members) -> int:

@@ -294,3 +294,18 @@ def test_an_all_to_all_on_two_levels_by_hand() -> None:
     apart = 15 / 16 * 1e9 / 50e9 + 15 * 5e-6  # one rank on a node, as folded behind experts of 8 slices
     wide = Levels((Tier(8, 400e9, 1e-6), Tier(256, 50e9, 5e-6)))
     assert wide.seconds("all_to_all", 1e9, Group(16, 8)) == pytest.approx(apart)
+
+
+def test_all_reduces_between_nodes_go_by_a_tree_where_that_is_faster() -> None:
+    """By hand, of 64 nodes: 126 steps of a ring, or 12 of a tree that carries 0.9 as much."""
+    rings, trees = (Levels((Tier(8, 1e12), Tier(512, 50e9, 10e-6, tree_latency_s=s))) for s in (0.0, 50e-6))
+    group = Group(64, 8)
+    for size, by_tree in ((1e3, True), (1e9, False)):
+        ring_s = 2 * 63 / 64 * size / 50e9 + 126 * 10e-6
+        tree_s = 2 * size / 45e9 + 12 * 50e-6
+        assert (tree_s < ring_s) == by_tree
+        assert rings.seconds("all_reduce", size, group) == pytest.approx(ring_s)
+        assert trees.seconds("all_reduce", size, group) == pytest.approx(min(ring_s, tree_s))
+        assert trees.seconds("all_gather", size, group) == rings.seconds("all_gather", size, group)
+    both = trees.seconds("all_reduce", np.array([1e3, 1e9]), group)
+    assert both == pytest.approx([trees.seconds("all_reduce", size, group) for size in (1e3, 1e9)])
