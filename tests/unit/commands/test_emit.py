@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from phaze.__main__ import app
 
 RUN = CliRunner()
+FIXED = "tp=4,pp=2,cp=1,zero=0,recompute=none,microbatch=1"
 TOLD = {"megatron": [], "torchtitan": ["--model", "llama-3.1-8b"]}
 
 
@@ -19,7 +20,7 @@ TOLD = {"megatron": [], "torchtitan": ["--model", "llama-3.1-8b"]}
 def test_what_a_runtime_is_told_is_read_back_as_the_same_run(runtime: str, tmp_path: Path) -> None:
     plan, told, row = tmp_path / "plan.json", tmp_path / "FLAGS.txt", tmp_path / "run.csv"
     asked = ["plan", "llama-3.1-8b", "--system", "h100", "--devices", "16", "--global-batch", "16"]
-    asked += ["--sequence", "2048", "--runtime", runtime, "--fix", "pp=2,zero=0,recompute=none", "--top", "1"]
+    asked += ["--sequence", "2048", "--runtime", runtime, "--fix", FIXED, "--top", "1"]
     made = RUN.invoke(app, [*asked, "-o", str(plan)], catch_exceptions=False)
     assert made.exit_code == 0
     emitted = RUN.invoke(app, ["emit", str(plan), "--for", runtime, "-o", str(told)], catch_exceptions=False)

@@ -135,7 +135,7 @@ def test_a_reader_gets_a_table_and_the_certificate_in_words(model: str) -> None:
 
 
 def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
-    options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16")
+    options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1")
     lines = run("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["devices", "8", "16", "the", "by"]
     with pytest.raises(PhazeError, match="-o is for one number of devices"):
@@ -145,6 +145,7 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
 def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
     """Of two numbers of devices with one batch the fewer are cheaper; exit status 3 where none is in time."""
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "1024", "--tokens", "1e12")
+    options += ("--fix", "pp=1,cp=1")
     failures = ("--mtbf", "50000", "--checkpoint", "60", "--restart", "600")
     found = json.loads(
         run("plan", model, *options, *failures, "--price", "2", "--days", "1e4", "--json").stdout
