@@ -16,15 +16,15 @@ from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.price import price
 from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE
-from tests.unit.plan.layouts.exhaustive import SmallCase, fastest_s, priced_layouts
+from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, fastest_s, priced_layouts
 
 SPARSE = SmallCase("mixtral-8x7b", 2, 1024, devices=8, hbm_gib=12.0, global_batch=2)
 """Layers with experts."""
-PAIRED = replace(SPARSE, global_batch=8, pairs=True)
+PAIRED = replace(SPARSE, devices=4, hbm_gib=24.0, global_batch=4, pairs=True)
 """Layers with experts, whose exchanges hide behind passes of other microbatches."""
 CASES = {
     "experts": SPARSE,
-    "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=8, hbm_gib=5.5, global_batch=4),
+    "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=4, hbm_gib=10.0, global_batch=4),
     "gpt2": SmallCase("gpt2-xl", 4, 1024, devices=8, hbm_gib=1.5, global_batch=4),
     "llama on 16": SmallCase("llama2-70b", 2, 1024, devices=16, hbm_gib=4.0, global_batch=4),
 }
@@ -32,9 +32,9 @@ OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+att
 """Activations and states that wait in the host's memory, for which links take longer than passes."""
 LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
 """Heads exchanged inside pairs of ranks, keys and values passed around among pairs."""
-ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=2.0, global_batch=4, lora=16)
+ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=2.5, global_batch=4, lora=16)
 """Adapters that alone are trained."""
-EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=5.0, global_batch=4, compute="fp8-cs")
+EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_batch=4, compute="fp8-cs")
 """Products of eight bits, whose inputs are kept alike."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
@@ -50,12 +50,13 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES],
 )
 ROUNDING = 1e-9
+Priced = dict[tuple[Layout, str], tuple[PricedDivision, ...]]
 
 
-@every_case
-def test_the_first_plan_is_the_best_of_all_layouts_and_divisions(case: SmallCase, runtime: str) -> None:
+def the_first_plan_is_the_best_of_all_layouts_and_divisions(
+    case: SmallCase, runtime: str, every: Priced
+) -> None:
     question = case.question(runtime)
-    every = priced_layouts(case, runtime)
     best_s = min(map(fastest_s, every.values()))
     found = plan_layouts(question, case.fixed, gap=0.0)
     first, certificate = found.plans[0], found.certificate
@@ -80,12 +81,11 @@ def twins(every: dict[tuple[Layout, str], float]) -> Iterator[tuple[float, float
             yield time_s, every[replace(layout, recompute="none"), schedule]
 
 
-@every_case
-def test_no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
-    case: SmallCase, runtime: str
+def no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
+    case: SmallCase, runtime: str, every: Priced
 ) -> None:
     question = case.question(runtime)
-    best_s = {key: fastest_s(divisions) for key, divisions in priced_layouts(case, runtime).items()}
+    best_s = {key: fastest_s(divisions) for key, divisions in every.items()}
     grid = legal_space(question.runtime, question.task, case.fixed).grid
     bounds = bound_layouts(question, grid)
     times = np.array([best_s[grid.layout(place), grid.schedule_of(place)] for place in range(len(grid))])
@@ -93,6 +93,16 @@ def test_no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
     assert (bounds.time_s <= times * (1 + ROUNDING)).all()
     assert (bounds.time_s[bounds.fits] > 0).all()
     assert all(one == other for one, other in twins(best_s))
+
+
+@every_case
+def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
+    case: SmallCase, runtime: str
+) -> None:
+    """One test, as pricing every division of every layout takes longer than the search."""
+    every = priced_layouts(case, runtime)
+    the_first_plan_is_the_best_of_all_layouts_and_divisions(case, runtime, every)
+    no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(case, runtime, every)
 
 
 def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
