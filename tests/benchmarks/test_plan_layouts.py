@@ -32,7 +32,7 @@ SEQUENCE = 8192
 def question_of(model: str, devices: int, batch: int) -> PlanQuestion:
     """Return the question for a Llama on H100."""
     task = TrainingTask(load_transformer(model, "benchmark"), SEQUENCE, batch, devices)
-    return PlanQuestion(task, load_machine("h100", devices=devices), MEGATRON)
+    return PlanQuestion(task, load_machine("h100", stack="megatron-core-2024", devices=devices), MEGATRON)
 
 
 @dataclass

@@ -197,7 +197,8 @@ def _why(plan: TrainingPlan) -> Iterator[str]:
     other = plan.alternatives[1]
     share = other.time_s / plan.time_s - 1
     if abs(share) < TIE:
-        yield f"the second ({_differences(plan, other)}) takes as long; the simpler one is ahead"
+        ahead = "; the simpler one is ahead" * (share < 0)
+        yield f"the second ({_differences(plan, other)}) takes as long{ahead}"
     else:
         parts = _parts(plan.next_longer_s)
         yield f"the second ({_differences(plan, other)}) takes {share:.2%} longer: {parts}"

@@ -155,7 +155,7 @@ def test_a_sequence_that_cannot_be_cut_says_why(changes: dict[str, object], prob
 
 
 def test_a_ring_over_two_nodes_goes_at_the_pace_of_the_way_between_them() -> None:
-    h100 = load_machine("h100")
+    h100 = load_machine("h100", stack="megatron-core-2024")
     part = Part("send", "forward", network_bytes=10**9, axis="cp")
     for ranks, level in ((8, 0), (16, 1)):
         clocked = Clocked(h100, Layout(cp=ranks, cp_kind="p2p"), kernel_times(h100, 2))

@@ -20,7 +20,7 @@ from phaze.plan.runs import Run, plan_of_run
 from phaze.plan.stage_costs import pipeline_of
 from phaze.spec.models import load_transformer
 
-MACHINE = load_machine("h100")
+MACHINE = load_machine("h100", stack="megatron-core-2024")
 
 
 def run_of(model: str, layout: Layout, **changes: object) -> Run:

@@ -12,7 +12,7 @@ from tests.unit.workload.examples import MODELS
 
 SEQUENCE = 8192
 ONE = Layout()
-MACHINE = load_machine("h100")
+MACHINE = load_machine("h100", stack="megatron-core-2024")
 assert MACHINE.stack.fused_gate
 
 

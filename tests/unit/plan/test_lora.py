@@ -54,7 +54,7 @@ def test_a_slice_adapts_its_share_of_every_matrix() -> None:
 def stage_of(lora: bool, layout: Layout) -> Stage:
     lowering = Lowering(
         ModelTraining(LORA if lora else MODEL, TOKENS, 16, flash_attention=True),
-        load_machine("h100", devices=8),
+        load_machine("h100", stack="megatron-core-2024", devices=8),
     )
     return lowering.stage(range(MODEL.layers + 2), layout)
 

@@ -17,7 +17,9 @@ MODEL = load_transformer("gpt2-xl", "test").model_copy(update={"layers": 6})
 
 
 def test_a_machine_has_as_many_devices_as_are_asked_for() -> None:
-    own, large, small = (load_machine("h100", devices=devices) for devices in (None, 16384, 64))
+    own, large, small = (
+        load_machine("h100", stack="megatron-core-2024", devices=devices) for devices in (None, 16384, 64)
+    )
     assert (own.devices, large.devices, small.devices) == (6144, 16384, 64)
     for group in (Group(8, 1), Group(8, 8), Group(4, 16)):
         assert (
@@ -47,7 +49,7 @@ def test_attention_runs_in_the_first_kernel_that_the_device_has(system: str, sta
 
 
 def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:
-    machine = load_machine("h100", devices=8)
+    machine = load_machine("h100", stack="megatron-core-2024", devices=8)
     kernels = kernels_in(library_workload(MODEL, 1024, Layout(microbatch=2)))
     whole = time_kernels(works_of_kernels(kernels, machine.vector_cycles), device_of(machine), 2)
     times = kernel_times(machine, 2)
@@ -61,7 +63,7 @@ def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:
 @pytest.mark.parametrize("cut", [range(8), range(2, 6), range(5), range(3, 8)])
 def test_blocks_that_run_forward_again_cost_time_and_free_memory_each_alike(cut: range) -> None:
     """None is a stage without recomputation, all are one with; between both it goes block by block."""
-    machine = load_machine("h100", devices=8)
+    machine = load_machine("h100", stack="megatron-core-2024", devices=8)
     lowering = Lowering(ModelTraining(MODEL, 1024, 64, flash_attention=True), machine)
     full, plain = (Layout(microbatch=2, recompute=word) for word in ("full", "none"))
     blocks = len(cut) - (cut.start == 0) - (cut.stop == 8)

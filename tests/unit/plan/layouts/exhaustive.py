@@ -54,7 +54,7 @@ class SmallCase:
             update={"layers": self.layers, "lora": self.lora}
         )
         task = TrainingTask(model, self.sequence, self.global_batch, self.devices, compute=self.compute)
-        machine = load_machine("h100", devices=self.devices)
+        machine = load_machine("h100", stack="megatron-core-2024", devices=self.devices)
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)
         known = {one.name: one for one in (MEGATRON, TORCHTITAN)}

@@ -21,7 +21,7 @@ from phaze.spec.models import load_transformer
 @pytest.fixture(scope="module")
 def plans() -> list[PricedLayout]:
     """Return plans of a model whose slices hide what they exchange."""
-    machine = load_machine("h100", devices=256)
+    machine = load_machine("h100", stack="megatron-core-2024", devices=256)
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 32, 256)
     question = PlanQuestion(task, machine, MEGATRON)
     return [PricedLayout.of(question, plan) for plan in plan_layouts(question, wanted=6).plans]
