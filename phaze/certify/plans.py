@@ -286,6 +286,8 @@ class PlanLot:
         """Blocks of every stage that run forward again: a share of all, and one more or less."""
         if layout.recompute != "full":
             return (0,) * len(blocks)
+        if not self.pricer.runtime.recomputes_part:
+            return blocks
         share, near = self.rng.random(), self.rng.integers(-1, 2, len(blocks))
         again: Ints = np.clip(np.rint(share * np.array(blocks)).astype(int) + near, 0, blocks)
         if not again.any():

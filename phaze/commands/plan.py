@@ -318,7 +318,7 @@ def _first(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], 
 
         if not told:
             layout = PricedLayout.of(planner.question, better).chosen
-            again = sum(better.found.division.recomputed)
+            again = sum(better.divided.again(better.found.division))
             line = first_line(better.found.time_s, shape(layout, again), monotonic() - begun)
             typer.echo(f"plan: {line}", err=True)
         told.append(better.found.time_s)

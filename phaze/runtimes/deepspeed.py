@@ -44,7 +44,8 @@ def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Ulysses: ranks exchange whole sequences of equal shares of the heads."""
     whole = grid.cp_kind == grid.cp_kinds.index("a2a")
-    uneven = leaves_rest(task.model.kv_heads // grid.tp, grid.cp) | leaves_rest(task.sequence, grid.cp)
+    heads = task.model.kv_heads // grid.tp
+    uneven = (heads < 1) | leaves_rest(heads, grid.cp) | leaves_rest(task.sequence, grid.cp)
     broken: Bools = (grid.cp > 1) & (uneven | ~whole)
     return broken
 

@@ -93,6 +93,8 @@ class Runtime:
     """Whether context-parallel ranks can exchange heads inside groups and pass the rest around among them."""
     offloads: bool = False
     """Whether activations and states can wait in the host's memory."""
+    recomputes_part: bool = True
+    """Whether some blocks of a stage can run forward again in full where others do not."""
     computes: tuple[Compute, ...] = COMPUTES
     """Numbers that products of blocks' weights may multiply."""
     modules: tuple[Module, ...] = ()

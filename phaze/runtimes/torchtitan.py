@@ -95,6 +95,7 @@ TORCHTITAN = Runtime(
     zeros=(0, 2, 3),
     sequence_parallel=(False, True),
     cp_kinds=("all_gather",),
+    recomputes_part=False,
     computes=("bf16", "fp8-cs", "mxfp8"),
     rules=(
         VIRTUAL_STAGES,

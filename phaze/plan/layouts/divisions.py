@@ -107,6 +107,8 @@ class DividedLayout:
     lowering: Lowering
     layout: Layout
     schedule: str
+    in_part: bool = True
+    """Whether some layers of a stage can run forward again in full where others do not."""
     _stages: dict[Content, Stage] = field(default_factory=dict)
     _costs: dict[Content, StageCost] = field(default_factory=dict)
 
@@ -151,7 +153,12 @@ class DividedLayout:
     @property
     def partial(self) -> bool:
         """Whether a stage may choose which of its layers run forward again."""
-        return self.layout.recompute == "full"
+        return self.layout.recompute == "full" and self.in_part
+
+    def again(self, division: Division) -> Numbers:
+        """Layers of every stage that run forward again in full, (stages,)."""
+        every = self.layout.recompute == "full" and not self.in_part
+        return division.blocks if every else division.recomputed
 
     @cached_property
     def places(self) -> tuple[Place, ...]:

@@ -66,7 +66,7 @@ class PricedLayout:
         """Virtual stages in the order of the data flow."""
         groups = self.divided.frame.groups.tolist()
         order = self.divided.order
-        numbers = zip(self.division.windows, self.division.recomputed, strict=True)
+        numbers = zip(self.division.windows, self.divided.again(self.division), strict=True)
         return tuple(
             StageShare(
                 rank=groups[q],
@@ -105,7 +105,7 @@ class PricedLayout:
             bubble_share=found.shares["pipeline bubble"],
             exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
             bound_by=f"{most} ({100 * found.shares[most]:.0f} %)",
-            recomputed_layers=sum(self.division.recomputed),
+            recomputed_layers=sum(self.divided.again(self.division)),
             layout=self.chosen,
         )
 

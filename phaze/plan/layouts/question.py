@@ -50,4 +50,4 @@ class PlanQuestion:
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
         """A layout with all of its divisions."""
-        return DividedLayout(self.lowering(layout), layout, schedule)
+        return DividedLayout(self.lowering(layout), layout, schedule, self.runtime.recomputes_part)

@@ -217,7 +217,8 @@ class LayoutSearch:
         rows = zip(*(getattr(self.grid, name)[order[:count]].tolist() for name in others), strict=True)
         words = [self.grid.recomputes[word] for word in self.grid.recompute[order[:count]].tolist()]
         each = list(zip(order[:count].tolist(), rows, words, strict=True))
-        whole = {row: place for place, row, word in each if word == "full"}
+        part = self.question.runtime.recomputes_part
+        whole = {row: place for place, row, word in each if word == "full" and part}
         self._whole = {place: whole[row] for place, row, word in each if word == "none" and row in whole}
 
     @property

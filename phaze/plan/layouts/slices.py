@@ -136,8 +136,9 @@ class Slices:
         known = [question.lowering(layout).layers(layout) for layout in layouts]
         order = LayerOrder(known[0][0].order[1:-1])
         kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
+        part, words = question.runtime.recomputes_part, grid.recomputes
         layers = np.array([
-            [[_layer_figures(costs[name], word, kept) for name in order.kinds] for word in grid.recomputes]
+            [[_layer_figures(costs[name], word, kept, part) for name in order.kinds] for word in words]
             for _, costs in known
         ])  # fmt: skip
         mtp = question.task.model.mtp
@@ -151,7 +152,7 @@ class Slices:
                         [_hidden_s(costs[name], lost, common) for name in order.kinds]
                     )
         work = np.array([
-            [[kept.bytes(costs[name], word)[1] for name in order.kinds] for word in grid.recomputes]
+            [[kept.bytes(costs[name], word)[1] for name in order.kinds] for word in words]
             for _, costs in known
         ])  # fmt: skip
         ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
@@ -205,16 +206,17 @@ def _hidden_s(layer: LayerCost, lost: float, common: Common) -> Floats:
     return layer.hidden_s(lost) if common == "nothing" else layer.exchanges_s.sum(axis=1)
 
 
-def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting) -> tuple[float, ...]:
-    every = recompute not in ("none", "full")  # all layers do; with full recomputation as many as it takes
+def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: bool) -> tuple[float, ...]:
+    chosen = part and recompute == "full"  # as many layers as it takes; else all do
+    every = recompute != "none" and not chosen
     again_s = float(layer.again_s(recompute).sum())
     stays = kept.bytes(layer, recompute if every else "none")[0]
-    saved = stays - kept.bytes(layer, "full")[0] if recompute == "full" else 0.0
+    saved = stays - kept.bytes(layer, "full")[0] if chosen else 0.0
     waited_s = kept.seconds(layer, recompute)
     return (
         float(layer.forward_s.sum()) + waited_s[0],
         float(layer.backward_s.sum()) + again_s * every + waited_s[1],
-        again_s * (recompute == "full"),
+        again_s * chosen,
         0.0,
         0.0,
         stays,

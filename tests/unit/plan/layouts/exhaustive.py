@@ -23,6 +23,11 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.models import load_transformer
 
 Numbers = tuple[int, ...]
+KNOWN = {
+    "megatron": MEGATRON, "torchtitan": TORCHTITAN,
+    "torchtitan in part": replace(TORCHTITAN, recomputes_part=True),
+}  # fmt: skip
+"""Runtimes, and one with all schedules whose stages choose the blocks that run forward again."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,9 @@ class SmallCase:
         machine = load_machine("h100", stack="megatron-core-2024", devices=self.devices)
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)
-        known = {one.name: one for one in (MEGATRON, TORCHTITAN)}
         overlap = (*machine.stack.overlap, *["ep"] * self.pairs)
         stack = machine.stack.model_copy(update={"overlap": overlap})
-        return PlanQuestion(task, replace(machine, device=device, stack=stack), known[runtime])
+        return PlanQuestion(task, replace(machine, device=device, stack=stack), KNOWN[runtime])
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,13 @@ def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterato
             yield grid.layout(place), grid.schedule_of(place)
 
 
-def divisions(layout: Layout, layers: int) -> Iterator[tuple[Numbers, Numbers]]:
+def divisions(layout: Layout, layers: int, part: bool = True) -> Iterator[tuple[Numbers, Numbers]]:
     """Blocks of every stage, and of these those that run forward again; only the ends may be empty."""
     for blocks in product(range(layers + 1), repeat=layout.stages):
         if sum(blocks) == layers and all(blocks[1:-1]):
-            for again in product(*(range(n + 1) for n in blocks)):
+            for again in product(*(range(0, n + 1, 1 if part else max(n, 1)) for n in blocks)):
+                if not part and again not in (blocks, (0,) * len(blocks)):
+                    continue
                 if any(again) == (layout.recompute == "full"):
                     yield blocks, again
 
@@ -120,7 +126,7 @@ def priced(
 
 def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
     """Every division of a layout, priced."""
-    for blocks, again in divisions(layout, question.task.model.layers):
+    for blocks, again in divisions(layout, question.task.model.layers, question.runtime.recomputes_part):
         yield priced(question, layout, schedule, blocks, again)
 
 

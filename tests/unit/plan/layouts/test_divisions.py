@@ -21,7 +21,7 @@ from phaze.plan.layouts.planes import planes_of
 from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, priced
 
 LAYERS = 5
-QUESTION = SmallCase("llama2-7b", LAYERS, 2048, devices=8, hbm_gib=80.0).question("torchtitan")
+QUESTION = SmallCase("llama2-7b", LAYERS, 2048, devices=8, hbm_gib=80.0).question("torchtitan in part")
 ROUNDING = 1e-9
 
 
