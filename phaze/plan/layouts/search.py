@@ -178,10 +178,11 @@ class LayoutSearch:
         """Simulate equal stages of layouts, each with the least bound of those that are alike in some fields,
         for a plan that is hard to beat.
         """
-        grid, order = self.grid, self._order
+        order = self._order(self.enough_s)
+        grid = self.grid.take(order)
         even = (self.question.task.model.layers + ENDS) % grid.stages == 0
-        kinds = np.stack([grid.pp, grid.vp > 1, *(getattr(grid, name) for name in names)], axis=1)[order]
-        for own in (even[order], ~even[order]):
+        kinds = np.stack([grid.pp, grid.vp > 1, *(getattr(grid, name) for name in names)], axis=1)
+        for own in (even, ~even):
             first = distinct_rows(kinds[own].astype(np.int64))[1]
             for place in order[own][np.sort(first)[:FIRST]].tolist():
                 if self.bounds.time_s[place] >= self.enough_s:
@@ -193,7 +194,7 @@ class LayoutSearch:
         best divisions: a plan that is hard to beat leaves fewer layouts to look at.
         """
         kinds = np.stack([self.grid.pp, self.grid.vp > 1, self.grid.microbatch, self.grid.tp], axis=1)
-        order = self._order
+        order = self._order()
         first = np.sort(distinct_rows(kinds[order].astype(np.int64))[1])[:FIRST]
         for place in order[first].tolist():
             if self.bounds.time_s[place] < self.enough_s:
@@ -205,7 +206,7 @@ class LayoutSearch:
 
     def _fill(self, more: int) -> None:
         """Put layouts into the queue: those that may be faster than the best plan, and some more."""
-        order = self._order
+        order = self._order()
         times = self.bounds.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more
         for place in order[:count].tolist():
@@ -221,10 +222,9 @@ class LayoutSearch:
         whole = {row: place for place, row, word in each if word == "full" and part}
         self._whole = {place: whole[row] for place, row, word in each if word == "none" and row in whole}
 
-    @property
-    def _order(self) -> Ints:
-        """Layouts that may fit, those with the least bound first."""
-        places = np.flatnonzero(self.bounds.fits)
+    def _order(self, most_s: float = inf) -> Ints:
+        """Layouts that may fit and take no longer by their bounds, those with the least bound first."""
+        places = np.flatnonzero(self.bounds.fits & (self.bounds.time_s <= most_s))
         found: Ints = places[np.argsort(self.bounds.time_s[places], kind="stable")]
         return found
 
