@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def _digest() -> str:
     """Digest of all files with compiled functions."""
-    contents = (path.read_bytes() for path in sorted(PACKAGE.rglob("*.py")))
+    paths = sorted(f"{folder}/{name}" for folder, _, names in os.walk(PACKAGE) for name in names)
+    contents = (Path(path).read_bytes() for path in paths if path.endswith(".py"))
     return hashlib.sha256(b"".join(text for text in contents if b"njit" in text)).hexdigest()[:16]
 
 

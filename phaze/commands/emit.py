@@ -37,7 +37,7 @@ class ToldOption(StrEnum):
 
 def emit(
     planned: Annotated[Path, typer.Argument(metavar="PLAN", help="File of a plan, as plan -o writes it.")],
-    runtime: Annotated[ToldOption, typer.Option("--for", help="Runtime that is told.")],
+    runtime: Annotated[ToldOption, typer.Option("--for", help="Software that trains.")],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File; else printed. Others lie beside it.")
     ] = None,
@@ -62,7 +62,7 @@ def emit(
     for sentence in found.beyond:
         typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
     if found.elsewhere:
-        typer.echo(f"{found.runtime} is told elsewhere: {', '.join(found.elsewhere)}", err=True)
+        typer.echo(f"the training script has to say beside it: {', '.join(found.elsewhere)}", err=True)
 
 
 def _emitted(recipe: Recipe, runtime: ToldOption, stack: Stack) -> Emitted:
@@ -84,10 +84,11 @@ def read(
     told: Annotated[
         Path, typer.Argument(metavar="FLAGS", help="Flags of Megatron-LM, or a configuration of torchtitan.")
     ],
-    runtime: Annotated[ReadOption, typer.Option("--for", help="Runtime that is told.")],
+    runtime: Annotated[ReadOption, typer.Option("--for", help="Software that trains.")],
+    gpus: options.GpusOption = None,
     system: Annotated[
-        str, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
-    ],
+        str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(help="Devices that train; those that torchrun is told unless given.", min=1)
     ] = None,
@@ -102,8 +103,9 @@ def read(
     ] = None,
 ) -> None:
     """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
+    system, count = options.cluster("read", gpus, system, None if devices is None else str(devices))
     _refuse_table(out, reads=(told, system, model, stack))
-    recipe = _recipe(told, runtime, devices, model)
+    recipe = _recipe(told, runtime, None if count is None else int(count), model)
     from phaze.base.files import read_text
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
@@ -170,7 +172,10 @@ def _recipe(told: Path, runtime: ReadOption, devices: int | None, model: str | N
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
         recipe, unread = read_megatron(text, devices, file_name(told))
     elif model is None or devices is None:
-        raise PhazeError("read: torchtitan is not told model and devices: give --model and --devices")
+        raise PhazeError(
+            "read: a configuration of torchtitan says no model and no devices: give them, as "
+            "--model llama-3.1-70b --gpus 256xH100"
+        )
     else:
         recipe, unread = read_torchtitan(text, load_transformer(model, "read"), devices)
     if unread:

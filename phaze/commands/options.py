@@ -44,6 +44,27 @@ def known_stack(name: str | None) -> str | None:
     return name
 
 
+def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
+    """System and numbers of devices, from one option or two; PhazeError for a misspelt system."""
+    if gpus is None and system is None:
+        raise PhazeError(f"{verb}: --gpus or --system must be given, such as --gpus 256xH100")
+    if gpus is not None:
+        count, times, name = gpus.lower().partition("x")
+        if not times or not name or not count.isdecimal():
+            raise PhazeError(f"{verb}: --gpus: must be a number and a system such as 256xH100, got {gpus}")
+        if system is not None or devices is not None:
+            raise PhazeError(
+                f"{verb}: --gpus {gpus} stands for --system and --devices, which must not be given"
+            )
+        system, devices = name, count
+    known_system(system)
+    return str(system), devices
+
+
+GpusOption = Annotated[
+    str | None,
+    typer.Option(help="Devices and their system in one, as 256xH100, for --devices and --system."),
+]
 ModelOption = Annotated[
     str,
     typer.Option(

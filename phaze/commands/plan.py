@@ -33,8 +33,14 @@ class RuntimeOption(StrEnum):
     """Software whose layouts are planned."""
 
     MEGATRON = "megatron"
+    BRIDGE = "bridge"
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
+
+    @property
+    def planned(self) -> str:
+        """Name of the runtime: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
+        return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
 
 
 class PrecisionOption(StrEnum):
@@ -56,10 +62,7 @@ def plan(
             callback=options.known_model,
         ),
     ],
-    gpus: Annotated[
-        str | None,
-        typer.Option(help="Devices and their system in one, as 256xH100, for --devices and --system."),
-    ] = None,
+    gpus: options.GpusOption = None,
     system: Annotated[
         str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
     ] = None,
@@ -83,7 +86,7 @@ def plan(
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
     ] = None,
     top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 10,
-    runtime: Annotated[RuntimeOption, typer.Option(help="Whose layouts.")] = RuntimeOption.MEGATRON,
+    runtime: Annotated[RuntimeOption, typer.Option(help="Software that trains.")] = RuntimeOption.MEGATRON,
     fix: Annotated[
         str | None, typer.Option(help="Fields of the layout that are given, as tp=8,pp=16.")
     ] = None,
@@ -129,8 +132,7 @@ def plan(
 
     Nothing fits, or none ends within the days: exit status 3, and what comes closest.
     """
-    named, number = _cluster(gpus, system, devices)
-    options.known_system(named)
+    named, number = options.cluster("plan", gpus, system, devices)
     refuse_outputs(out, reads=(model, named, stack))
     run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
@@ -169,20 +171,6 @@ def _run(tokens: float | None, **rest: float | None) -> AskedRun | None:
         "checkpoint_s": rest["checkpoint"], "restart_s": rest["restart"],
     }  # fmt: skip
     return AskedRun.parse(asked, "plan")
-
-
-def _cluster(gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
-    """System and numbers of devices, from one option or two."""
-    if gpus is None and system is None:
-        raise PhazeError("plan: --gpus or --system must be given, such as --gpus 256xH100")
-    if gpus is None:
-        return str(system), devices
-    count, times, name = gpus.lower().partition("x")
-    if not times or not name or not count.isdecimal():
-        raise PhazeError(f"plan: --gpus: must be a number and a system such as 256xH100, got {gpus}")
-    if system is not None or devices is not None:
-        raise PhazeError(f"plan: --gpus {gpus} stands for --system and --devices, which must not be given")
-    return name, count
 
 
 def _samples(sequence: int, devices: int) -> int:
@@ -248,7 +236,7 @@ def _questions(
             {**spec.model_dump(exclude_none=True), "lora": lora}, f"plan: --lora: {model}"
         )
     cluster = load_cluster(system)[0]
-    chosen = stack or stack_for(cluster, runtime.value)
+    chosen = stack or stack_for(cluster, runtime.planned)
     load_stack(chosen)
     tokens = min(spec.usual_sequence, SEQUENCE) if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
@@ -256,7 +244,7 @@ def _questions(
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
-        "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": runtime.value,
+        "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": runtime.planned,
         "precision": precision.value,
         "fixed": dict(fixed), "global_batch": global_batch or _samples(tokens, max(numbers)),
     }  # fmt: skip

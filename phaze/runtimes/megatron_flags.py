@@ -226,6 +226,8 @@ def read_megatron(
     widths = {field: whole_number(flags, flag, 1) for field, flag in WIDTHS.items()}
     blocks = _stages(stages, widths["pp"]) if stages else _blocks(flags, model, widths["pp"])
     recompute, recomputed = _recomputed(flags, blocks)
+    if devices is None and "--nproc-per-node" not in flags:
+        raise PhazeError("--nproc-per-node: must be given, or the devices that train, as --gpus 256xH100")
     count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
     slices = widths["tp"] * widths["cp"] * widths["pp"]
     if count % slices:

@@ -44,17 +44,28 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def named_file(noun: str, name: str, folder: Path) -> Path:
-    """File of a name in a folder; PhazeError with the names that there are, and the nearest of them."""
-    path = folder / f"{name}.yaml"
-    if not (PLAIN.fullmatch(name) and path.is_file()):
-        known = sorted(p.stem for p in folder.glob("*.yaml"))
-        near = get_close_matches(name.lower(), known)
+def named_file(noun: str, name: str, *folders: Path) -> Path:
+    """File of a name in the first of some folders that has it, in any case.
+
+    PhazeError with the three nearest names and the folders where all are.
+    """
+    if not folders[0].is_dir():
+        raise PhazeError(f"{shown(folders[0])}: there is no such folder{_configured()}")
+    known = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
+    found = known.get(name.lower())
+    if found is None or not PLAIN.fullmatch(name):
+        near = get_close_matches(name.lower()[:200], known, n=3) or sorted(known)[:3]
         raise PhazeError(
-            f"{shown(path)}: there is no {noun} {short(name)}; there are {', '.join(known) or 'none'}"
-            + (f"; nearest is {', then '.join(near)}" if near else "")
+            f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}; nearest: "
+            f"{', '.join(known[one].stem for one in near) or 'none'}; all {len(known)} are in "
+            + " and ".join(map(shown, folders))
         )
-    return within(folder, path)
+    return within(found.parent, found)
+
+
+def _configured() -> str:
+    """Hint that names the environment variable, where it chose the folder of configuration."""
+    return f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
 
 
 def model_path(name: str, folder: Path = FOLDER) -> Path:

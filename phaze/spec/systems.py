@@ -8,7 +8,6 @@ from phaze.base.errors import PhazeError
 from phaze.spec.files import (
     FOLDER,
     is_path,
-    is_there,
     named_file,
     read_mapping,
     stack_path,
@@ -262,14 +261,7 @@ def chip_path(name: str, folder: Path = FOLDER) -> Path:
     """File of an architecture, or of a device, which is one as well, by name or by path."""
     if is_path(name):
         return Path(name)
-    devices, architectures = folder / "devices", folder / "architectures"
-    if is_there(devices / f"{name}.yaml") and not is_there(architectures / f"{name}.yaml"):
-        return named_file("device", name, devices)
-    try:
-        return named_file("architecture", name, architectures)
-    except PhazeError as error:
-        known = [path.stem for path in sorted(devices.glob("*.yaml")) if "tile" not in read_mapping(path)]
-        raise PhazeError(f"{error}; and devices {', '.join(known) or 'none'}") from error
+    return named_file("architecture", name, folder / "architectures", folder / "devices")
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:

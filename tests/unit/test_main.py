@@ -370,5 +370,7 @@ def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> No
         assert done.returncode == 1
         return done.stderr
 
-    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'; there are mine" in refused(tmp_path)
+    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'; nearest: mine; all 1 are in" in refused(
+        tmp_path
+    )
     assert "must be a folder with systems, models and devices" in refused(tmp_path / "none")

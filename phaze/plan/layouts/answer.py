@@ -140,10 +140,12 @@ class TrainingPlanner:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
             return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
         nearest, lacking_gib = self._nearest(found.closest), found.closest[2] / GIB
+        unknown = sum(certificate.bounded.values())
+        none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.asked,
             certificate=certificate,
-            reason=f"no layout fits the {self.question.limit_bytes / GIB:.4g} GiB of a device: the one that "
+            reason=f"{none} the {self.question.limit_bytes / GIB:.4g} GiB of a device: the one that "
             f"comes closest lacks {lacking_gib:.4g} GiB on its fullest rank at least",
             layout=nearest.chosen,
             lacking_gib=lacking_gib,

@@ -136,6 +136,7 @@ class LayoutSearch:
 
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
+        self._guess_short()
         self._guess("tp", "zero")
         self._sharpen("microbatch")
         self._sharpen("nothing")
@@ -188,6 +189,22 @@ class LayoutSearch:
                 if self.bounds.time_s[place] >= self.enough_s:
                     break
                 self._begun(self._contender(place))
+
+    def _guess_short(self) -> None:
+        """Simulate layouts of one stage, and of more where those do not fit: the fewer stages, the closer are
+        bounds of memory, while most layouts with the least bounds of time may need more than there is.
+        """
+        for stages in np.unique(self.grid.pp).tolist():
+            order = self._order()
+            order = order[(self.grid.pp[order] == stages) & (self.grid.vp[order] == 1)]
+            kinds = np.stack(
+                [getattr(self.grid, name)[order] for name in ("tp", "zero", "recompute")], axis=1
+            )
+            for place in order[np.sort(distinct_rows(kinds.astype(np.int64))[1])].tolist():
+                if self.bounds.time_s[place] < self.enough_s:
+                    self._begun(self._contender(place))
+            if self.best_s < inf:
+                return
 
     def _look_at_kinds(self) -> None:
         """Take a step with the bounds of layouts, each with the least one of its kind, and look around the

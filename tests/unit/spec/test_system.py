@@ -49,7 +49,10 @@ def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"device": "a1000"}, "there is no device 'a1000'; there are a100-40gb, a100-80gb"),
+        (
+            {"device": "a1000"},
+            r"no device 'a1000'; nearest: a100-80gb, a100-40gb; all \d+ are in config/devices",
+        ),
         ({"levels": []}, "levels: .*at least 1 item"),
         ({"levels": [{"devices": 8}]}, r"levels\.0\.bandwidth_bytes_per_s: Field required"),
         (

@@ -13,6 +13,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import bound_layouts
 from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE
@@ -128,6 +129,17 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     assert 0 < lacking_bytes <= least
     assert found.certificate.lacking_gib == lacking_bytes / GIB
     assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - question.limit_bytes
+
+
+def test_first_guesses_are_no_slower_than_layouts_of_one_stage() -> None:
+    """Where most pipelines with low bounds of time do not fit: a large model in short pipelines."""
+    case = SmallCase("llama-3.1-405b", 126, 8192, devices=8192, hbm_gib=77.3, global_batch=1024)
+    machine = load_machine("h100", stack="torchtitan", devices=case.devices)
+    question = replace(case.question("torchtitan"), machine=machine)
+    fixed = {"zero": 3, "cp": 1, "microbatch": 1}
+    free = plan_layouts(question, fixed, wanted=1, most_work=0)
+    one_stage = plan_layouts(question, {**fixed, "pp": 1}, wanted=1)
+    assert free.plans[0].found.time_s <= one_stage.plans[0].found.time_s
 
 
 def test_fixed_fields_stay() -> None:

@@ -1,0 +1,70 @@
+"""YAML read strictly: no code, no key given twice, no merging of mappings, no values that are none."""
+
+from __future__ import annotations
+
+import yaml
+
+from phaze.spec.plain import LONGEST_KEY, Plain, short
+
+MOST_BITS = 1024
+"""Of a whole number, as of the largest float: Python does not write longer ones down."""
+MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Unfit(yaml.constructor.ConstructorError):
+    """What of a file is refused, with the keys that lead to it."""
+
+    def __init__(self, problem: str, mark: yaml.Mark | None, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(None, None, ": ".join(filter(None, (".".join(keys), problem))), mark)
+        self.what, self.keys = problem, keys
+
+    def under(self, key: object) -> _Unfit:
+        """The same as seen from the mapping in which it lies below a key."""
+        return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
+
+
+class _Strict(yaml.SafeLoader):
+    """A safe YAML loader that refuses what plain YAML takes without a word, or cannot make a value of."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """Value of a node; ConstructorError where it has none."""
+        try:
+            value: object = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+            kind = node.tag.rpartition(":")[2]
+            problem = f"must be a valid {kind}, or quoted if it is a text, got {short(node.value)}"
+            raise _Unfit(problem, node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            problem = f"must be a number below 2^{MOST_BITS}, got {short(node.value)}"
+            raise _Unfit(problem, node.start_mark)
+        return value
+
+
+def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, object]:
+    """Mapping whose keys are plain and unique: plain YAML silently keeps the last of equal ones."""
+    found: dict[object, object] = {}
+    for name, value in node.value:
+        if name.tag == MERGE:
+            raise _Unfit("key '<<' would merge another mapping; write its keys out", name.start_mark)
+        key = loader.construct_object(name, deep=True)
+        if isinstance(key, (list, dict, set)):
+            raise _Unfit("a key must be plain", name.start_mark)
+        if key in found:
+            raise _Unfit(f"key {short(key)} is given twice", name.start_mark)
+        try:
+            found[key] = loader.construct_object(value, deep=True)
+        except _Unfit as error:
+            raise error.under(key) from error
+    return found
+
+
+_Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def load(text: str) -> Plain:
+    """Content of a YAML text; ValueError naming the line."""
+    try:
+        loaded: Plain = yaml.load(text, Loader=_Strict)  # a subclass of the safe one
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return loaded
