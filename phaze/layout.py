@@ -122,9 +122,16 @@ class Layout:
         return self.pp * self.vp
 
     @property
+    def expert_slices(self) -> int:
+        """Ranks that share an expert: etp. Without sequence parallelism every tensor-parallel rank has all
+        tokens, so that experts are sharded as the dense layers are.
+        """
+        return self.etp if self.sequence_parallel or self.tp == 1 or self.ep > 1 else self.tp
+
+    @property
     def edp(self) -> int:
         """Expert-data-parallel ranks: those that hold the same experts."""
-        return self.tp * self.cp * self.dp // (self.etp * self.ep)
+        return self.tp * self.cp * self.dp // (self.expert_slices * self.ep)
 
     @property
     def heads_ranks(self) -> int:
@@ -194,9 +201,9 @@ class Layout:
             "cp-ring": (self.cp // self.heads_ranks, self.tp * self.heads_ranks),
             "dp": (self.dp, dense),
             "dp-cp": (self.dp * self.cp, self.tp),
-            "etp": (self.etp, 1),
-            "ep": (self.ep, self.etp),
-            "edp": (self.edp, self.etp * self.ep),
+            "etp": (self.expert_slices, 1),
+            "ep": (self.ep, self.expert_slices),
+            "edp": (self.edp, self.expert_slices * self.ep),
             "pp": (self.pp, dense * self.dp),
         }[axis]
         return Group(ranks, stride)

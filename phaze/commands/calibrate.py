@@ -65,6 +65,7 @@ def _constant(one: FittedConstant) -> dict[str, object]:
         **{key: value for key, value in asdict(one).items() if key != "constant"},
         "uncertainty": known,
         "identifiable": one.identifiable,
+        "at_end": one.at_end,
     }
 
 

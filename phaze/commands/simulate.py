@@ -140,7 +140,7 @@ def _simulate_runs(runs: Path, system: str | None, out: Path) -> None:
     with telling("simulate"):
         table, accuracy = predict_table(runs, None if system is None else load_machine(system))
     write_table(table, out)
-    typer.echo(f"{len(table)} runs, {int((table['status'] == OK).sum())} ok: {out}")
+    typer.echo(f"{len(table)} runs, {int(table['status'].str.startswith(OK).sum())} ok: {out}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]
     if kept:
         typer.echo(f"columns that say nothing of a run are kept: {', '.join(kept)}")

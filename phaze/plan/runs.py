@@ -51,7 +51,9 @@ class Run:
     """Precision in which gradients are added up and exchanged; the stack's unless given."""
     overlap: Overlap | None = None
     """Communication that hides behind computing; the stack's unless given."""
-    flash_attention: bool = False
+    flash_attention: bool | None = None
+    """Whether attention scores stay on the chip; None: they do for a named model, and where the stack names
+    such kernels."""
     spec: Model | None = None
     """Model with blocks of its own, of which hidden, layers and vocab are; None: the GPT of these sizes."""
     mtp: int = 0
@@ -117,12 +119,16 @@ class Run:
                 f"{layout.ep}, pp {layout.pp}, vp {layout.vp}, recompute {layout.recompute}, mtp {self.mtp}"
             )
 
-    @cached_property
-    def training(self) -> ModelTraining:
-        """Training of the row's model."""
-        return ModelTraining(
-            self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule
-        )  # fmt: skip
+    def flash_on(self, machine: Machine) -> bool:
+        """Whether attention scores stay on the chip on a machine."""
+        if self.flash_attention is None:
+            return self.spec is not None or bool(machine.stack.attention)
+        return self.flash_attention
+
+    def training_on(self, machine: Machine) -> ModelTraining:
+        """Training of the row's model on a machine."""
+        flash = self.flash_on(machine)
+        return ModelTraining(self.model, self.seq, self.global_batch, self.optimizer, flash, self.schedule)
 
     @cached_property
     def model(self) -> Model:
@@ -202,4 +208,4 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
     machine = replace(machine, stack=run.stack_of(machine))
     run.check_overlap()
     layouts = [run.layout] * run.layout.stages
-    return lowered_plan(run.training, run.cuts, layouts, machine, run.recomputed)
+    return lowered_plan(run.training_on(machine), run.cuts, layouts, machine, run.recomputed)

@@ -62,7 +62,13 @@ class LayoutGrid:
     @property
     def edp(self) -> Ints:
         """Ranks that hold the same experts, (N,)."""
-        return self.expert_ranks // (self.ep * self.etp)
+        return self.expert_ranks // self.expert_stride
+
+    @property
+    def expert_stride(self) -> Ints:
+        """Ranks from one that holds some experts to the next with the same ones, (N,); as `Layout.edp`."""
+        slices = np.where(self.sequence_parallel | (self.tp == 1) | (self.ep > 1), self.etp, self.tp)
+        return slices * self.ep
 
     def microbatches(self, global_batch: int) -> Ints:
         """Microbatches of a replica in a batch, (N,)."""

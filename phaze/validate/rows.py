@@ -230,16 +230,23 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
     if "model" in given:
         values["spec"] = spec = _spec(given["model"], folder)
         values.setdefault("mtp", spec.mtp)
+        # Megatron-Core's default of --expert-tensor-parallel-size
+        layout.setdefault("etp", layout.get("tp", 1) if spec.experts else 1)
     elif values.get("mtp"):
         raise PhazeError(f"mtp must be 0 without model, got {given['mtp']}")
     if "pipeline_layout" in given:
         values["division"] = stages_of(given["pipeline_layout"])
     if blocks:
         values["recomputed"] = _recomputed(again, blocks)
-    spread = Layout(**layout)  # type: ignore[arg-type]
-    if "dp" not in given:  # all devices that the other widths leave
-        spread = replace(spread, dp=max(_whole("gpus", given["gpus"]) // spread.devices, 1))
-    return Run(**values, layout=spread)  # type: ignore[arg-type]
+    return Run(**values, layout=_spread(layout, given))  # type: ignore[arg-type]
+
+
+def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
+    """Layout of these fields; dp is what the other widths leave of the devices unless given."""
+    spread = Layout(**fields)  # type: ignore[arg-type]
+    if "dp" in given:
+        return spread
+    return replace(spread, dp=max(_whole("gpus", given["gpus"]) // spread.devices, 1))
 
 
 def _recomputed(again: str, blocks: str) -> int:
@@ -264,7 +271,7 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _offload
     if name == "cp_kind":
         return _cp_kind
-    if isinstance(OWN[name].default, bool):
+    if name == "flash_attention" or isinstance(OWN[name].default, bool):
         return _flag
     if name in ("mtp", "lora"):
         return _natural

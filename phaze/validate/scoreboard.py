@@ -150,7 +150,7 @@ def score(source: str, runs: pd.DataFrame) -> Score:
     times = _accuracy(timed) if len(timed) else None
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
-    right = (known["status"] == OK) == (known["outcome"] == "ok")
+    right = known["status"].str.startswith(OK) == (known["outcome"] == "ok")
     groups = groups_of(runs)
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()

@@ -86,6 +86,7 @@ DIVIDED = "pipeline_layout_used"
 ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, "status")
 """Columns that predictions add."""
 OK = "ok"
+"""How the status of a run begins that fits."""
 SHARES = (0.3, 1.0)
 """Least and largest share of HBM's bandwidth that is tried."""
 STEP = 0.01
@@ -203,7 +204,13 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
     divided = {DIVIDED: "" if run.division or run.even else written(run.stages)}
     kind = dict(zip(KEYS, kind_of(machine, run.layout), strict=True))
-    return {**asdict(best), **chosen, **divided, "status": _status(best, limit), **kind}
+    return {
+        **asdict(best),
+        **chosen,
+        **divided,
+        "status": _status(best, limit) + _assumed(run, machine),
+        **kind,
+    }
 
 
 def _all(runs: tuple[Run, ...], machine: Machine) -> list[tuple[Run, Prediction]]:
@@ -226,6 +233,13 @@ def _status(found: Prediction, hbm_gib: float) -> str:
     if found.memory_gib > hbm_gib:
         return f"does not fit: needs {found.memory_gib:.1f} GiB of {hbm_gib:g} GiB"
     return OK
+
+
+def _assumed(run: Run, machine: Machine) -> str:
+    """Whether flash attention was taken though a row does not say so."""
+    taken = run.flash_attention is None and run.flash_on(machine)
+    why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
+    return f"; flash_attention true because {why}" if taken else ""
 
 
 def measured_of(rows: Iterable[RunRow], name: str) -> Floats:

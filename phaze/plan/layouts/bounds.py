@@ -205,7 +205,7 @@ def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures)
         ("all_gather", size.weights, 1),
         ("reduce_scatter", size.gradients, 2),
     )
-    groups = ((layers.dense, grid.sharers, grid.tp), (layers.experts, grid.edp, grid.etp * grid.ep))
+    groups = ((layers.dense, grid.sharers, grid.tp), (layers.experts, grid.edp, grid.expert_stride))
     gathered_s, reduced_s = (
         sum(
             (width * parameters * (grid.zero >= least)[:, None])[:, :, None]

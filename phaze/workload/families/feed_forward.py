@@ -74,19 +74,14 @@ def _check(part: ModelSlice, own: Experts) -> None:
     layout, where = part.layout, f"model {part.model.name}"
     if own.count % layout.ep:
         raise PhazeError(f"{where}: ep must divide experts.count {own.count}, got {layout.ep}")
-    if own.width % _slices(part):
-        raise PhazeError(f"{where}: etp must divide experts.width {own.width}, got {_slices(part)}")
+    if own.width % layout.expert_slices:
+        raise PhazeError(f"{where}: etp must divide experts.width {own.width}, got {layout.expert_slices}")
     if own.shared_width % layout.tp:
         raise PhazeError(f"{where}: tp must divide experts.shared_width {own.shared_width}, got {layout.tp}")
     if part.repeats_tokens and layout.etp not in (1, layout.tp):
         raise PhazeError(
             f"{where}: etp must be tp {layout.tp} without sequence parallelism, got {layout.etp}"
         )
-
-
-def _slices(part: ModelSlice) -> int:
-    """Slices of an expert."""
-    return part.layout.tp if part.repeats_tokens else part.layout.etp
 
 
 def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
@@ -130,7 +125,7 @@ def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, we
 def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
     """Append the experts of a rank as products in a batch, whose results are weighed before the second."""
     model, wide = part.model, own.sent_width(part.model.hidden)
-    inner = own.width // _slices(part)
+    inner = own.width // part.layout.expert_slices
     first = layer.count
     y = gate = _grouped(layer, part, own, x, "in", wide, inner)
     up = _grouped(layer, part, own, x, "up", wide, inner) if own.gated else None

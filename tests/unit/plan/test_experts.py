@@ -40,7 +40,9 @@ def test_states_are_shared_by_the_replicas_of_each_group(zero: Zero) -> None:
     layout = Layout(tp=2, ep=4, dp=8, zero=zero, sequence_parallel=True)
     run = replace(QWEN, layout=replace(layout, dp=4), gpus=8)
     stage = plan_of_run(run, MACHINE).stages[0]
-    workload, _ = Lowering(run.training, replace(MACHINE, stack=run.stack_of(MACHINE))).layers(run.layout)
+    workload, _ = Lowering(run.training_on(MACHINE), replace(MACHINE, stack=run.stack_of(MACHINE))).layers(
+        run.layout
+    )
     experts = workload.parameters("expert")
     assert experts == 48 * 128 // 4 * 3 * 2048 * 768
     rest = workload.parameters() - experts
@@ -58,7 +60,7 @@ def test_gradients_and_weights_of_experts_go_over_their_own_replicas() -> None:
     layout = Layout(ep=8, dp=64, zero=1)
     run = replace(QWEN, layout=layout, gpus=64, overlap=())
     plan = plan_of_run(run, MACHINE)
-    workload, _ = Lowering(run.training, MACHINE).layers(layout)
+    workload, _ = Lowering(run.training_on(MACHINE), MACHINE).layers(layout)
     experts = 2 * workload.parameters("expert")
     rest = 2 * workload.parameters() - experts
     network, found = MACHINE.network, pipeline_of(plan, MACHINE).stages[0]
@@ -67,6 +69,30 @@ def test_gradients_and_weights_of_experts_go_over_their_own_replicas() -> None:
         dense_s = network.seconds(kind, rest, layout.group("dp-cp"))  # type: ignore[arg-type]
         expert_s = network.seconds(kind, experts, layout.group("edp"))  # type: ignore[arg-type]
         assert seconds == pytest.approx(dense_s + expert_s)
+
+
+def test_without_sequence_parallelism_experts_are_sharded_as_dense_layers_are() -> None:
+    """Weights, states and time: two of sixteen ranks hold the same part of an expert, whatever etp says."""
+    own = Layout(tp=8, dp=2, zero=1)
+    assert [own.group(axis).ranks for axis in ("etp", "ep", "edp")] == [8, 1, 2]
+    assert replace(own, sequence_parallel=True).edp == 16
+    run = Run(
+        4096,
+        32,
+        32,
+        4096,
+        32000,
+        16,
+        64,
+        own,
+        flash_attention=True,
+        spec=load_transformer("mixtral-8x7b", ""),
+    )
+    said = replace(run, layout=replace(own, etp=8))
+    machine = load_machine("h100")
+    one, other = (price(plan_of_run(each, machine), machine) for each in (run, said))
+    assert (one.time_s, one.memory) == (other.time_s, other.memory)
+    assert one.memory.peak_bytes > 60 * GIB
 
 
 def test_experts_that_every_rank_has_once_are_not_exchanged() -> None:
@@ -84,7 +110,7 @@ def test_exchanges_hide_behind_pieces_of_the_other_microbatch_of_a_pair(*, fixed
     assert machine.device is not None
     machine = machine.with_device(machine.device.model_copy(update={"fixed_shares": fixed}))
     plain, paired = (plan_of_run(replace(QWEN, overlap=over), machine).stages[0] for over in ((), ("ep",)))
-    cost = Lowering(QWEN.training, machine).layers(QWEN.layout)[1]["block"]
+    cost = Lowering(QWEN.training_on(MACHINE), machine).layers(QWEN.layout)[1]["block"]
     passes = [float(one.sum() - one[NETWORK]) for one in (cost.forward_s, cost.backward_s)]
     inner = cost.experts_s
     outer = [one - own for one, own in zip(passes, inner, strict=True)]
@@ -101,8 +127,8 @@ def test_exchanges_hide_behind_pieces_of_the_other_microbatch_of_a_pair(*, fixed
 
 def test_tokens_that_go_once_to_a_rank_take_less() -> None:
     stack = MACHINE.stack.model_copy(update={"dispatch": "tokens"})
-    once = Lowering(QWEN.training, replace(MACHINE, stack=stack)).layers(QWEN.layout)[1]["block"]
-    rows = Lowering(QWEN.training, MACHINE).layers(QWEN.layout)[1]["block"]
+    once = Lowering(QWEN.training_on(MACHINE), replace(MACHINE, stack=stack)).layers(QWEN.layout)[1]["block"]
+    rows = Lowering(QWEN.training_on(MACHINE), MACHINE).layers(QWEN.layout)[1]["block"]
     nodes = 2 * (1 - comb(64, 8) / comb(128, 8))
     inside, between = MACHINE.network.tiers  # type: ignore[attr-defined]
     sent = 4096 * 2048 * 2 * nodes / 2 / between.bandwidth_bytes_per_s + between.latency_s

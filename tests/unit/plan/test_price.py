@@ -118,7 +118,7 @@ def test_a_planners_cuts_are_lowered_from_the_model_with_all_that_a_layout_says(
     plans: dict[str, Plan], planner: str
 ) -> None:
     """Three blocks of a GPT, cut as the planner did: ZeRO and recomputation save what they save in a row."""
-    training = changed(RUN, layers=3).training
+    training = changed(RUN, layers=3).training_on(machine())
     cuts = [range(stage.first_layer, stage.last_layer + 1) for stage in plans[planner].stages]
 
     def found(**changes: object) -> pd.Series:
@@ -139,7 +139,7 @@ def test_a_planners_cuts_are_lowered_from_the_model_with_all_that_a_layout_says(
 def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
     """The row's own cuts, said one by one, are its plan."""
     run = changed(RUN, pp=4, dp=2)
-    plan = lowered_plan(run.training, run.cuts, [run.layout] * 4, machine())
+    plan = lowered_plan(run.training_on(machine()), run.cuts, [run.layout] * 4, machine())
     assert plan == plan_of_run(run, machine())
     assert [stage.layout for stage in plan.stages] == [Layout(tp=2, pp=4, dp=2, microbatch=2)] * 4
 

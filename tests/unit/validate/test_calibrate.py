@@ -15,6 +15,7 @@ from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
+from phaze.validate.calibration import FittedConstant
 from phaze.validate.constants import Site
 from phaze.validate.rows import read_rows
 from phaze.validate.table import predict_rows
@@ -142,3 +143,35 @@ def test_what_is_no_table_of_three_runs_is_one_message_and_writes_nothing(tmp_pa
     with pytest.raises(PhazeError, match=r"must end in \.yaml"):
         run("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "mine.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.csv"]
+
+
+def test_runs_that_cannot_fit_as_described_are_refused_with_the_likeliest_column(tmp_path: Path) -> None:
+    """Attention scores in memory would need more than the device has, and the runs ran."""
+    runs, out = tmp_path / "runs.csv", tmp_path / "mine.yaml"
+    said = ("model,gpus,global_batch,seq,tp,microbatch,sequence_parallel,zero,measured_s,flash_attention",)
+    rows = [f"llama-3.1-8b,64,512,8192,{tp},1,{tp > 1},1,{8 + tp}" for tp in (1, 2, 4, 8)]
+    runs.write_text("\n".join([*said, *(f"{row},false".lower() for row in rows)]))
+    with pytest.raises(
+        PhazeError, match=r"has 2 runs .* 2 × does not fit as described, .*flash_attention true 2 of these 2"
+    ):
+        run("calibrate", runs, "--system", "h100", "-o", out)
+    assert not out.exists()
+    runs.write_text("\n".join([*said, *(f"{row},".lower() for row in rows)]))
+    assert run("calibrate", runs, "--system", "h100", "-o", out).exit_code == 0
+
+
+def test_a_constant_that_ends_at_an_end_of_its_range_is_reported(tmp_path: Path) -> None:
+    """Runs a third as long as any device could take end at the highest clock."""
+    runs, out = measured(tmp_path), tmp_path / "mine.yaml"
+    table = pd.read_csv(runs)
+    table.assign(measured_s=table["measured_s"] / 3).to_csv(runs, index=False)
+    found = json.loads(run("calibrate", runs, "--system", SYSTEM, "-o", out, "--json").stdout)
+    ends = {one["name"]: one["at_end"] for one in found["constants"]}
+    assert ends["device.sustained_clock"]
+    for one in Site.load(SYSTEM).constants:
+        for value, at_end in (
+            (one.high, True),
+            (0.995 * one.high, True),
+            ((one.low * one.high) ** 0.5, False),
+        ):
+            assert FittedConstant(one, value, value, 1.0, 0.1).at_end == at_end

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.plan.machines import load_machine
 from phaze.validate.rows import read_rows
+from phaze.validate.table import predict_table
 
 HEAD = "hidden,heads,layers,seq,vocab,gpus,global_batch"
 SIZES = "1024,16,8,512,50000,16,64"
@@ -147,3 +149,34 @@ def test_a_table_without_required_columns_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PhazeError, match="cannot be read as CSV"):
         read_rows(tmp_path / "absent.csv")
+
+
+def test_an_open_etp_is_that_of_the_runtime(tmp_path: Path) -> None:
+    """Megatron-Core shards experts by tp unless it is told otherwise."""
+    path = tmp_path / "runs.csv"
+    columns = "model,seq,gpus,global_batch,tp,etp,sequence_parallel"
+    for model, etp, expected in (("mixtral-8x7b", "", 8), ("mixtral-8x7b", "1", 1), ("llama-3.1-8b", "", 1)):
+        path.write_text(f"{columns}\n{model},4096,16,64,8,{etp},true\n")
+        assert read_rows(path)[1][0].runs[0].layout.etp == expected
+
+
+def test_a_model_without_a_word_on_attention_keeps_scores_on_the_chip(tmp_path: Path) -> None:
+    """So does a stack that names its kernels; a row that says otherwise is priced as it says."""
+    path = tmp_path / "runs.csv"
+    named = "llama-3.1-8b,,,,"
+    sizes = ",1024,16,8,50000"
+    for row, stack, said, expected in (
+        (named, "megatron-lm", "", "ok; flash_attention true because a model is named"),
+        (sizes, "torchtitan", "", "ok; flash_attention true because the stack torchtitan has it"),
+        (sizes, "megatron-lm", "", "ok"),
+        (named, "megatron-lm", "true", "ok"),
+    ):
+        path.write_text(
+            "model,hidden,heads,layers,vocab,seq,gpus,global_batch,tp,sequence_parallel,zero,microbatch,stack,"
+            f"flash_attention\n{row},2048,8,8,8,true,1,1,{stack},{said}\n"
+        )
+        table, _ = predict_table(path, load_machine("h100"))
+        assert table["status"].tolist() == [expected]
+        path.write_text(path.read_text().replace(f"{stack},{said}\n", f"{stack},false\n"))
+        in_memory = predict_table(path, load_machine("h100"))[0]["memory_gib"]
+        assert (in_memory > table["memory_gib"]).tolist() == [expected != "ok" or said == "true"]
