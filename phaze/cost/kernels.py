@@ -81,21 +81,29 @@ class KernelTimes:
     device: Device
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
-    _known: dict[tuple[Kernel, Compute], Floats] = field(default_factory=dict)
+    _known: dict[tuple[Kernel, Compute, float], Floats] = field(default_factory=dict)
 
-    def of(self, kernels: Sequence[Kernel], compute: Sequence[Compute] | None = None) -> Floats:
-        """Seconds by what binds, (W, limits); those of new kernels are reckoned all together.
+    def of(
+        self,
+        kernels: Sequence[Kernel],
+        compute: Sequence[Compute] | None = None,
+        moves: Sequence[float] | None = None,
+    ) -> Floats:
+        """Seconds by what binds, (W, limits); those of new kernels are computed all together.
 
-        `compute` says what each multiplies, half precision unless given.
+        `compute` is the precision of each, half precision unless given; `moves` the bytes that each moves
+        over those that it must.
         """
         words: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
-        asked = list(zip(kernels, words, strict=True))
+        asked = list(zip(kernels, words, moves or [1.0] * len(kernels), strict=True))
         new = [one for one in dict.fromkeys(asked) if one not in self._known]
-        for word in dict.fromkeys(word for _, word in new):
-            own = [kernel for kernel, its in new if its == word]
+        for word, more in dict.fromkeys(one[1:] for one in new):
+            own = [kernel for kernel, *its in new if its == [word, more]]
             works = works_of_kernels(own, self.vector_cycles)
-            rows = time_kernels(works, self.device, self.bytes_per_element, word)
-            self._known.update(zip([(kernel, word) for kernel in own], rows, strict=True))
+            slower = {"hbm_bandwidth_bytes_per_s": self.device.hbm_bandwidth_bytes_per_s / more}
+            device = self.device.model_copy(update=slower)
+            rows = time_kernels(works, device, self.bytes_per_element, word)
+            self._known.update(zip([(kernel, word, more) for kernel in own], rows, strict=True))
         return np.array([self._known[one] for one in asked])
 
 

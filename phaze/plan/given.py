@@ -29,7 +29,7 @@ from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute, pairs_passes
 from phaze.pipeline.pipeline import Transfers
 from phaze.plan.kept import HALF, KEPT
-from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, kernels_in, layer_costs
+from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import unshared_bytes, working_bytes
@@ -135,7 +135,7 @@ class Lowering:
             own = {
                 key: workload for key, workload in workloads.items() if new[key].bytes_per_element == width
             }
-            times.of([kernel for workload in own.values() for kernel in kernels_in(workload)])
+            time_together(own.values(), times, machine.stack)
             for key, workload in own.items():
                 costs = layer_costs(
                     workload, machine, flash=training.flash_attention, times=times, routing=training.routing

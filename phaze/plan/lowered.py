@@ -46,7 +46,9 @@ from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region
 from phaze.workload.workload import DIRECTIONS, Layer, Workload
 
-COMPUTE, HBM, NETWORK, HOST = (KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "network", "host"))
+COMPUTE, HBM, NETWORK, START, HOST = map(
+    KERNEL_LIMITS.index, ("compute", "hbm", "network", "kernel_start", "host")
+)
 USUAL = "2"
 """Generation of the attention kernel of stacks that say none: FlashAttention-2."""
 UNKNOWN = AttentionSpeed(forward=0.61, backward=0.55)
@@ -138,6 +140,12 @@ def kernels_in(workload: Workload) -> list[Kernel]:
     """Kernels of the distinct layers of a workload, in both directions."""
     passes = (layer.pass_of(direction) for layer in workload.layers for direction in DIRECTIONS)
     return [kernel for one in passes for operator in one.operators for kernel in kernels_of(operator)]
+
+
+def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
+    """Make the times of all kernels of some workloads known, which is much faster than one by one."""
+    kernels = [kernel for workload in workloads for kernel in kernels_in(workload)]
+    times.of(kernels, moves=[_moves(kernel, stack, in_steps=False) for kernel in kernels])
 
 
 def layer_costs(
@@ -318,37 +326,50 @@ def _seconds(
     stack = clocked.machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
-    in_steps = _in_steps(operators, stack)
+    core_s = products_s = float(total.sum())
+    in_steps, waits_s = _in_steps(operators, stack), np.zeros(len(kernels))
     if kernels:
         words: list[Compute] = [
             clocked.layout.compute if multiplies_weights(operator) else "bf16"
             for operator in operators
             for _ in kernels_of(operator)
         ]
-        each = clocked.times.of(kernels, words)
-        each[:, HBM] *= [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
+        moves = [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
+        each = clocked.times.of(kernels, words, moves)
+        if _waits_for_host(operators, stack):
+            waits_s = np.maximum(_launches(operators, words) * stack.launch_s - each.sum(axis=1), 0.0)
         total += each.sum(axis=0)
+        products = [kernel[0].kind == "matmul" for kernel in kernels]
+        products_s += float((each[:, :START].sum(axis=1) + waits_s)[products].sum())
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
     casts = _cast(operators, clocked.layout)
     total[HBM] += sum(casts) * CAST_BYTES[clocked.layout.compute] / clocked.machine.hbm_bytes_per_s
-    core_s = 0.0 if alone is None else float(alone[COMPUTE])
-    total[NETWORK] += _exposed_s(sent, clocked, float(total[COMPUTE]), core_s)
+    total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
     launched = len(kernels) + len(casts) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
-    total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
-    if stack.each_expert and any("moe" in operator.regions for operator in operators):
-        grouped = [o.core == "tensor" and "moe" in o.regions for o in operators for _ in kernels_of(o)]
-        launches = np.array(
-            [kernel[0].batch if many else 1 for kernel, many in zip(kernels, grouped, strict=True)]
-        )
-        # The gradient of weights reads operands that the product before it has cast by then.
-        cast = [
-            word != "bf16" and kernel[0].role != "weight_gradient"
-            for kernel, word in zip(kernels, words, strict=True)
-        ]
-        launches = launches * (1 + np.array(cast))
-        total[HOST] = np.maximum(launches * stack.launch_s - each.sum(axis=1), 0.0).sum()
+    if _waits_for_host(operators, stack):
+        total[HOST] = waits_s.sum()
+    else:
+        total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
+
+
+def _waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
+    """Whether the host starts experts one by one, and so is not ahead of the device."""
+    return stack.each_expert and any("moe" in operator.regions for operator in operators)
+
+
+def _launches(operators: Sequence[Operator], words: Sequence[Compute]) -> Floats:
+    """Kernels that the host starts for each kernel of operators, (W,): products of experts once for each of
+    them, and a cast before each product of lower precision, but for gradients of weights, whose operands the
+    product before has cast.
+    """
+    kernels = [(kernel[0], operator) for operator in operators for kernel in kernels_of(operator)]
+    return np.array([
+        (first.batch if own.core == "tensor" and "moe" in own.regions else 1)
+        * (1 + (word != "bf16" and first.role != "weight_gradient"))
+        for (first, own), word in zip(kernels, words, strict=True)
+    ])  # fmt: skip
 
 
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
@@ -378,8 +399,9 @@ def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
     return [*inputs, *map(float, gradients)]
 
 
-def _exposed_s(sent: Sequence[Part], clocked: Clocked, compute_s: float, core_s: float) -> float:
-    """Seconds by which the collectives of a pass make it longer, of which attention computes for `core_s`.
+def _exposed_s(sent: Sequence[Part], clocked: Clocked, products_s: float, core_s: float) -> float:
+    """Seconds by which the collectives of a pass make it longer, whose products take `products_s`, and its
+    attention `core_s` of them.
 
     With overlap those of tensor parallel slices go in t pieces beside the products before or after, which
     have so long fewer processors. Keys and values of context parallel ranks are waited for, but in a ring,
@@ -390,7 +412,7 @@ def _exposed_s(sent: Sequence[Part], clocked: Clocked, compute_s: float, core_s:
     for part, times in _counted(sent):
         by_axis[part.axis] += times * clocked.sent_s(part)
     if "tp" in stack.overlap and layout.tp > 1:
-        exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - compute_s)
+        exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - products_s)
         by_axis["tp"] = exposed_s + stack.held_processors * (by_axis["tp"] - exposed_s)
     if layout.cp_kind not in ("all_gather", "a2a"):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
