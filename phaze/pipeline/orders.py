@@ -6,6 +6,7 @@ next needs them, because two versions of the weights exist (Narayanan et al., 20
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from phaze.base.arrays import Ints
 from phaze.pipeline.durations import JobKind, fetches_on_worker, goes_back
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
+from phaze.pipeline.schedules.base import ends_backward
 
 Kinds = NDArray[np.int8]
 
@@ -53,10 +55,31 @@ def worker_jobs(pipeline: Pipeline) -> list[Passes]:
     """Jobs of every worker of a lane."""
     found = []
     for group, replica in pipeline.workers:
-        passes = pipeline.rules.order(pipeline, group, own_microbatches(pipeline, replica, group))
+        own = own_microbatches(pipeline, replica, group)
+        passes = pipeline.rules.order(pipeline, group, own)
+        _check_complete(pipeline, len(own), passes)
         jobs = _with_preparations(pipeline, passes)
         found.append(_with_updates(pipeline, group, jobs) if pipeline.rules.trains else jobs)
     return found
+
+
+def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
+    """Raise RuntimeError unless every microbatch passes each stage of a worker once, forward, then backward,
+    and the gradients of weights last: a schedule that loses a pass would look fast.
+    """
+    kind, stage, microbatch = passes
+    rules, count = pipeline.rules, own * pipeline.chunks // pipeline.rules.streams
+    pairs = stage.astype(np.int64) * (int(microbatch.max(initial=0)) + 1) + microbatch
+    steps = [kind == JobKind.FORWARD]
+    if rules.trains:
+        steps += [goes_back(kind), ends_backward(kind)]
+    places = []
+    for step in steps:
+        at = np.flatnonzero(step)
+        places.append(at[np.argsort(pairs[at], kind="stable")])
+    right = all(len(at) == len(np.unique(pairs[at])) == count for at in places)
+    if not right or any((pairs[a] != pairs[b]).any() or (a > b).any() for a, b in pairwise(places)):
+        raise RuntimeError(f"schedule {rules.name} is not complete: {count} passes each way, got {passes}")
 
 
 def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,7 +106,9 @@ class _Greedy:
         return [0.0] * self.task.depth
 
     def run(self) -> float:
-        """Write down all passes; the time at which the last one is over."""
+        """Write down all passes; the time at which the last one is over, infinity for an order in which a
+        rank that skipped a forward pass never made up for it.
+        """
         ranks, count = range(self.task.depth), self.task.count
         self._warm_up()
         for number in range(1, count):
@@ -121,7 +124,13 @@ class _Greedy:
         for rank in ranks:
             while self._waiting(rank):
                 self._put(W, rank)
-        return max(self.free_s)
+        return max(self.free_s) if self._complete() else inf
+
+    def _complete(self) -> bool:
+        """Whether all passes are there, each gradient behind its forward pass."""
+        counts = [count == self.task.count for done in self.done for count in done]
+        ends = self.ends
+        return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
 
     def _waiting(self, rank: int) -> int:
         """Gradients of weights that are put off."""
@@ -156,6 +165,7 @@ class _Greedy:
         for rank in ranks[1:]:
             while more[rank] > 0 and more[rank] >= more[rank - 1] and 1 + more[rank] < task.count:
                 more[rank] -= 1
+            more[rank] = min(more[rank], more[rank - 1])
         for rank in ranks:
             for _ in range(more[rank]):
                 self._put(F, rank)

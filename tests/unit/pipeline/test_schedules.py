@@ -16,6 +16,7 @@ from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.schedules import SCHEDULES, Passes
 from phaze.pipeline.timeline import Timeline
 
 LETTERS = {
@@ -216,3 +217,45 @@ def test_interleaving_takes_as_many_microbatches_as_pytorch_does(depth: int, chu
     timeline = simulate(equal("interleaved", depth, count, TIMES[0], chunks))
     assert timeline.time_s >= 3.0 * count - 1e-9
     assert timeline.most_in_flight(0) <= 2 * (depth - 1) + (chunks - 1) * (count // rounds) + 1
+
+
+SLOW_AND_QUICK = (
+    (1.9536, 0.269, 0.0305, 0.7371, 0.7326),
+    (0.4128, 3.7094, 2.075, 0.2693, 0.0),
+    (0.2381, 0.8769, 0.3444, 0.7884, 0.4927),
+    (2.5617, 0.8235, 0.2279, 0.0, 0.8681),
+    (0.4969, 0.9276, 0.129, 0.0, 0.6166),
+    (1.6109, 0.8595, 0.1733, 0.4226, 0.0),
+)
+"""Seconds of stages so unequal that a rank of zbb skipped two forward passes for good: forward, gradients of
+the input and of the weights, and a tensor on its way each way."""
+
+
+def test_orders_by_time_are_complete_for_stages_of_any_times() -> None:
+    """Every rank passes every microbatch forward and back; `simulate` refuses any other order."""
+    costs = [StageCost(f, b + w, sent, back, weight_s=w) for f, b, w, sent, back in SLOW_AND_QUICK]
+    pipeline = Pipeline(tuple(costs), 5, "zbb")
+    for passes in lines(pipeline):
+        kinds = [one.strip("0123456789") for one in passes.split()]
+        assert [kinds.count(letter) for letter in "FIW"] == [5, 5, 5]
+    busy_s = [5 * (f + b + w) for f, b, w, _, _ in SLOW_AND_QUICK]
+    assert simulate(pipeline).time_s >= max(busy_s)
+    random = np.random.default_rng(0)
+    for depth in (2, 3, 4, 6):
+        for count in (depth, depth + 1, 2 * depth):
+            drawn = random.exponential(size=(depth, 5))
+            own = [StageCost(f, b + w, sent, back, weight_s=w) for f, b, w, sent, back in drawn]
+            simulate(Pipeline(tuple(own), count, "zbb"))
+
+
+def test_an_order_that_loses_a_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever schedule it is of: a step without it would look fast."""
+
+    class Losing(type(SCHEDULES["zb-h1"])):  # type: ignore[misc]
+        def order(self, pipeline: Pipeline, group: int, own: np.ndarray) -> Passes:
+            return Passes(*(column[1:] for column in super().order(pipeline, group, own)))
+
+    pipeline = equal("zb-h1", 2, 4, TIMES[0], 1)
+    monkeypatch.setitem(SCHEDULES, "zb-h1", Losing())
+    with pytest.raises(RuntimeError, match="zb-h1 is not complete: 4 passes each way"):
+        simulate(pipeline)
