@@ -3,8 +3,6 @@
 Verbs are the stages. Every verb prints a table for a reader, or with `--json` one for a program.
 """
 
-import atexit
-import gc
 import os
 import sys
 from pathlib import Path
@@ -77,8 +75,6 @@ app.command(name="map")(map_stages)
 
 def main() -> int:
     """Run the command line; a mistake of the user is one message and exit status 1."""
-    gc.set_threshold(100_000)  # imports leave no garbage to look for
-    atexit.register(gc.freeze)  # else Python, as it ends, looks for some in all that was imported: 0.1 s
     try:
         app()
     except PhazeError as error:

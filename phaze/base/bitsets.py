@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Bools
-from phaze.base.compiled import njit_inlined, njit_inner
+from phaze.base.compiled import njit, njit_inlined
 
 Words = NDArray[np.uint64]
 
@@ -39,7 +39,7 @@ def members_of(words: Words, nodes: int) -> tuple[int, ...]:
     return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
 
 
-@njit_inner
+@njit
 def contains(words: Words, row: int, v: int) -> bool:
     """Whether a set holds a node, of sets (count, words); for compiled code."""
     return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_beside_others, njit_inner
+from phaze.base.compiled import njit, njit_beside_others
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import MappingProblem
@@ -115,7 +115,7 @@ def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
     )
 
 
-@njit_inner
+@njit
 def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Floats) -> None:
     """Write the time of every stage of one replica without its all-reduce, shape (S,)."""
     if task.simulated:
@@ -132,13 +132,13 @@ def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Fl
         times[t] += cost
 
 
-@njit_inner
+@njit
 def _link(task: AnnealingTask, stage: int, source: int, target: int) -> float:
     wait = task.ring_waits * task.waits[source, target]
     return float(wait + task.ring_bytes[stage] * task.seconds[source, target])
 
 
-@njit_inner
+@njit
 def _ring(task: AnnealingTask, at: Ints, stage: int) -> tuple[float, float]:
     """Slowest link of a stage's ring and the sum of its links."""
     slowest, total, replicas = 0.0, 0.0, task.replicas
@@ -150,7 +150,7 @@ def _ring(task: AnnealingTask, at: Ints, stage: int) -> tuple[float, float]:
     return slowest, total
 
 
-@njit_inner
+@njit
 def _rank(times: Floats, top: Ints, stage: int) -> None:
     """Write the three slowest replicas of a stage into `top`."""
     for k in range(3):
@@ -166,7 +166,7 @@ def _rank(times: Floats, top: Ints, stage: int) -> None:
             top[stage, k] = r
 
 
-@njit_inner
+@njit
 def _column(task: AnnealingTask, state: AnnealingState, replica: int, which: int) -> None:
     """Compute the times of a replica into one of the two columns."""
     for s in range(len(task.work.forward)):
@@ -192,7 +192,7 @@ def _measure(task: AnnealingTask, state: AnnealingState) -> SlotSwap:
     return SlotSwap(value, (state.times.sum() + state.sums.sum()) / n, worst, 0.0, 0.0, 0.0, 0.0)
 
 
-@njit_inner
+@njit
 def _draw_slot(task: AnnealingTask, state: AnnealingState, worst: int, rng: np.random.Generator) -> int:
     """Slot of the slowest replica, of the slowest ring, or any."""
     stages, replicas = len(task.work.forward), task.replicas
@@ -204,7 +204,7 @@ def _draw_slot(task: AnnealingTask, state: AnnealingState, worst: int, rng: np.r
     return int(rng.random() * stages * replicas)
 
 
-@njit_inner
+@njit
 def _draw_neighbour(task: AnnealingTask, slot: int, rng: np.random.Generator) -> int:
     """Slot that a slot exchanges messages with, -1 if the one drawn does not."""
     stage, replica = slot // task.replicas, slot % task.replicas
@@ -222,7 +222,7 @@ def _draw_neighbour(task: AnnealingTask, slot: int, rng: np.random.Generator) ->
     return -1
 
 
-@njit_inner
+@njit
 def _draw_place(
     task: AnnealingTask, state: AnnealingState, near: Ints, slot: int, rng: np.random.Generator
 ) -> int:
@@ -237,7 +237,7 @@ def _draw_place(
     return int(rng.random() * devices)
 
 
-@njit_inner
+@njit
 def _others_s(state: AnnealingState, stage: int, a: int, b: int) -> float:
     """Time of the slowest replica of a stage besides two, 0 if there is none."""
     for k in range(3):
@@ -247,7 +247,7 @@ def _others_s(state: AnnealingState, stage: int, a: int, b: int) -> float:
     return 0.0
 
 
-@njit_inner
+@njit
 def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: float) -> SlotSwap:
     """Outcome of two slots that have changed places; `b` may be free."""
     stages, replicas = len(task.work.forward), task.replicas
@@ -273,7 +273,7 @@ def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: f
     return SlotSwap(value, spread + gained / n, worst, ring_a, sum_a, ring_b, sum_b)
 
 
-@njit_inner
+@njit
 def _accept(task: AnnealingTask, state: AnnealingState, a: int, b: int, change: SlotSwap) -> None:
     """Remember what a change has led to."""
     stages, replicas = len(task.work.forward), task.replicas

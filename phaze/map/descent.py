@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit_beside_others, njit_inner
+from phaze.base.compiled import njit, njit_beside_others
 from phaze.base.deadline import Deadline, slices
 from phaze.map.schemes import LinkCosts, SlotOrder
 from phaze.map.symmetry import DeviceSymmetry
@@ -64,7 +64,7 @@ def new_state(plan: SlotOrder, exchange: DeviceSymmetry, stages: int) -> Descent
     )
 
 
-@njit_inner
+@njit
 def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int, d: int) -> bool:
     """True where no equal mapping is tried instead of that with this device; see `symmetry`."""
     if k == 0 and exchange.first[d] == 0:
@@ -81,7 +81,7 @@ def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k:
     return True
 
 
-@njit_inner
+@njit
 def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int) -> float:
     """C_AR of a slot's stage with a device, as far as its ring is assigned; at best for the rest."""
     stage = plan.order[k, 0]
@@ -100,14 +100,14 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
     return float(ring)
 
 
-@njit_inner
+@njit
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
     """Gain of the c_m known of a slot on e when its neighbour gets d instead of the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.message[d, e] + costs.message_wait[d, e] - best)
 
 
-@njit_inner
+@njit
 def _messages_with(
     plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float
 ) -> float:
@@ -126,7 +126,7 @@ def _messages_with(
     return mine
 
 
-@njit_inner
+@njit
 def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float) -> bool:
     """True where the stages that a device decides on keep to the target."""
     stage = plan.order[k, 0]
@@ -136,7 +136,7 @@ def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int
     return bool(rest + _messages_with(plan, costs, state, k, d, target) <= target)
 
 
-@njit_inner
+@njit
 def _assign(
     plan: SlotOrder, costs: LinkCosts, exchange: DeviceSymmetry, state: DescentState, k: int, d: int
 ) -> None:
@@ -160,7 +160,7 @@ def _assign(
         state.entered[level, exchange.group[level, d]] += 1
 
 
-@njit_inner
+@njit
 def _take_back(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int) -> None:
     """Undo an assignment, in the opposite order."""
     d, stage, first = state.at[k], plan.order[k, 0], plan.first_link[k]
@@ -198,7 +198,7 @@ def descend(
     return STOPPED, tried
 
 
-@njit_inner
+@njit
 def _next_device(
     plan: SlotOrder,
     costs: LinkCosts,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 from phaze.partition.weights import NONE, ROUNDING, Weights
 
 ALPHAS = (0.01, 1.0, 100.0)
@@ -130,7 +130,7 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
     return first, following
 
 
-@njit_inner
+@njit
 def _still(live: Ints, count: int, alive: Bools) -> int:
     """Keep of the first edges those that are left, and return how many."""
     kept = 0
@@ -141,7 +141,7 @@ def _still(live: Ints, count: int, alive: Bools) -> int:
     return kept
 
 
-@njit_inner
+@njit
 def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
     """Edge of the least cost (4) that is not barred, the first of equal ones."""
     best, least = NONE, np.inf
@@ -155,7 +155,7 @@ def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
     return best
 
 
-@njit_inner
+@njit
 def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
     """True where a path leads from u to v through another node."""
     stack, seen, place = graph.stack, graph.seen, graph.place
@@ -176,7 +176,7 @@ def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
     return False
 
 
-@njit_inner
+@njit
 def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
     """Order the nodes between u and v anew: what leads to v, then u that takes v in, then the others."""
     order, place, stack, seen = graph.order, graph.place, graph.stack, graph.seen
@@ -209,7 +209,7 @@ def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
         order[k] = NONE
 
 
-@njit_inner
+@njit
 def _join(graph: _Graph, side: _Side, u: int, v: int, stamp: int) -> None:
     """Give u the edges of v on one side, those with equal ends as one."""
     size, alive, seen, edge_of = graph.size, graph.alive, graph.seen, graph.edge_of

@@ -20,7 +20,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.bitsets import BITS, Words, contains, pack
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
 from phaze.partition.weights import ROUNDING, Weights, sums
 
@@ -227,7 +227,7 @@ def _grow(
     return sets[:count].copy(), True
 
 
-@njit_inner
+@njit
 def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, bool]:
     """Bytes of the edges to a node that come from a set, and whether all of them do."""
     entering, ready = 0.0, True
@@ -239,7 +239,7 @@ def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, 
     return entering, ready
 
 
-@njit_inner
+@njit
 def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
     """True where a set, and what may still join it, keeps to the bounds with what it sends so far."""
     return (
@@ -259,7 +259,7 @@ def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
     return more, more_sums
 
 
-@njit_inner
+@njit
 def _copy_set(source: Words, row: int, target: Words, to: int) -> None:
     """Copy a set; assigning a slice would bring the code that words errors of shape."""
     for w in range(source.shape[1]):

@@ -26,7 +26,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import Words, contains, unpack
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 from phaze.partition.fronted import LIMIT, SetFamily, Windows, family, windows_within
 from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_times
 
@@ -154,7 +154,7 @@ def _one_more_stage(
     return best, choice
 
 
-@njit_inner
+@njit
 def _passing(outer: Words, row: int, inner: SetFamily, k: int, costs: _Costs) -> float:
     """Bytes from inner set k to what outer set `row` does not hold."""
     passing = 0.0
@@ -165,7 +165,7 @@ def _passing(outer: Words, row: int, inner: SetFamily, k: int, costs: _Costs) ->
     return passing
 
 
-@njit_inner
+@njit
 def _smaller(inner: Words, k: int, outer: Words, row: int) -> bool:
     """True where set k lies in set `row` and is not all of it."""
     differs = False

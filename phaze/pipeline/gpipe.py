@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.cost.network.network import Levels, Tier
@@ -206,7 +206,7 @@ def passes_end(work: StageArrays, devices: Ints, seconds: Floats, waits: Floats)
     return free
 
 
-@njit_inner
+@njit
 def pass_through(
     work: StageArrays, devices: Ints, seconds: Floats, waits: Floats, free: Floats, scratch: Floats
 ) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.compiled import copy_row, njit, njit_inlined, njit_without_arrays
+from phaze.base.compiled import copy_row, njit, njit_inlined
 from phaze.schedule.graphs import ComponentArrays
 from phaze.schedule.pairing import assign_cores, occupies
 
@@ -163,7 +163,7 @@ def _enter(block: BarrierBlock, search: Search, depth: int) -> float:
     return bound
 
 
-@njit_without_arrays
+@njit
 def _largest(numbers: Floats) -> float:
     largest = numbers[0]
     for number in numbers:
@@ -237,7 +237,7 @@ def _bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats) -> flo
     return bound
 
 
-@njit_without_arrays
+@njit
 def _head(block: BarrierBlock, end: Floats, begin: float, heads: Floats, i: int) -> float:
     """Earliest start of an operator; of one that is not ready without regard to the cores."""
     now, ready = begin, True
@@ -252,7 +252,7 @@ def _head(block: BarrierBlock, end: Floats, begin: float, heads: Floats, i: int)
     return now
 
 
-@njit_without_arrays
+@njit
 def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> float:
     """First moment from now on at which a core is free; all that is started has started by now."""
     while True:

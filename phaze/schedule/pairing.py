@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import copy_row, njit, njit_without_arrays
+from phaze.base.compiled import copy_row, njit
 from phaze.schedule.graphs import FUSED, TENSOR, VECTOR
 
 UNASSIGNED = -2
@@ -18,7 +18,7 @@ PATIENCE = 20000
 """Cores tried before the search gives up; layers met in practice need no second try."""
 
 
-@njit_without_arrays
+@njit
 def occupies(kind: int, resource: int) -> bool:
     """Whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
     if resource == 0:
@@ -78,7 +78,7 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
     return False, core
 
 
-@njit_without_arrays
+@njit
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
     """Free core that spoils least; marks all that are no different from it as tried.
 
@@ -97,7 +97,7 @@ def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> 
     return best
 
 
-@njit_without_arrays
+@njit
 def _spared(kind: int, c: int, now: float, pairs: int, until: Floats) -> float:
     """End of the work on a core's partner, now if it is idle, and infinity without a partner."""
     if kind == FUSED:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.compiled import njit, njit_inlined, njit_without_arrays
+from phaze.base.compiled import njit, njit_inlined
 from phaze.schedule.barriers import Blocks, Indices
 from phaze.schedule.branching import CLOSE, BarrierBlock, finds_pairs, make_block, run_block
 from phaze.schedule.clock import bound_by_weights
@@ -276,7 +276,7 @@ def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
     return value
 
 
-@njit_without_arrays
+@njit
 def _head(part: ComponentArrays, mask: int, i: int, head: Floats) -> float:
     """Earliest start of operator i of a block, given the operators before it."""
     begin = 0.0
@@ -306,7 +306,7 @@ def _shortest(steps: BarrierSteps, value: Floats) -> Ints:
     return path[:size]
 
 
-@njit_without_arrays
+@njit
 def _step_into(steps: BarrierSteps, value: Floats, d: int) -> None:
     """Look for the shortest path to a downset."""
     steps.length[d], steps.last[d] = np.inf, steps.offsets[d]

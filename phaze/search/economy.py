@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_without_arrays
+from phaze.base.compiled import njit
 from phaze.pipeline.flushing import Setting, useful_widths
 from phaze.plan.phaze.chains import Depths, Runs
 from phaze.plan.phaze.energy import Batch, Rates, slices
@@ -178,7 +178,7 @@ def _least_of_all(
     return result
 
 
-@njit_without_arrays
+@njit
 def _most_per_second(values: Floats, seconds: Floats) -> float:
     """Largest ratio of a layer's value, which may be 0, to its time."""
     most = 0.0
@@ -188,7 +188,7 @@ def _most_per_second(values: Floats, seconds: Floats) -> float:
     return most
 
 
-@njit_without_arrays
+@njit
 def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
     """Least energy, and its depth; the likely depth comes first and leaves little to others."""
     best, found = np.inf, likely
@@ -201,7 +201,7 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
     return best, found
 
 
-@njit_without_arrays
+@njit
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
     """Least energy of s stages and any number of pipelines, or the best so far."""
     end = frame.ends[s]
@@ -219,7 +219,7 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
     return best
 
 
-@njit_without_arrays
+@njit
 def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
     """Least energy of a sample without recomputation."""
     d = frame.pipelines[w]
@@ -228,7 +228,7 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
     return joules
 
 
-@njit_without_arrays
+@njit
 def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
     """A lower bound on the energy of s stages that takes no search, infinite where they are too slow.
 
@@ -250,14 +250,14 @@ def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
     return joules
 
 
-@njit_without_arrays
+@njit
 def _share(w: int, frame: _Frame) -> float:
     """How often the weights of the first stage cross the network in the synchronisation."""
     share: float = (frame.pipelines[w] - 1) / frame.pipelines[w]
     return share
 
 
-@njit_without_arrays
+@njit
 def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
     """An index of pipelines below which s stages take too long if their work is shared evenly."""
     load, share, low = chip.work_s / s, 0.0, 0
@@ -273,7 +273,7 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
     return low
 
 
-@njit_without_arrays
+@njit
 def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
     """An index of pipelines from `low` on below which s stages take too long.
 
@@ -290,7 +290,7 @@ def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> i
     return low
 
 
-@njit_without_arrays
+@njit
 def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
     """Least energy of running forward again, infinite if s stages cannot be that fast.
 
@@ -306,7 +306,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
     return again_j
 
 
-@njit_without_arrays
+@njit
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
     """Weights over bandwidth of the shortest first stage with at least that load."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
@@ -322,7 +322,7 @@ def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
     return weights_s
 
 
-@njit_without_arrays
+@njit
 def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, float, float]:
     """Time and energy of what runs forward again at least, and the least load of the fullest stage.
 

@@ -144,7 +144,7 @@ def test_another_solver_limit_reruns_schedules_onwards_only(folder: Folder) -> N
 def copy_of_the_workflow(to: Path) -> Path:
     """Copy what the workflow is made of, so that a test can edit it."""
     for name in ("phaze", "rules", "scripts", "config", "envs"):
-        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("compiled-*"))
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("compiled"))
     shutil.copy(ROOT / "Snakefile", to / "Snakefile")
     return to
 

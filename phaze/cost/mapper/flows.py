@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.compiled import njit_inner
-from phaze.base.compiled import njit_without_arrays as njit
+from phaze.base.compiled import njit
 from phaze.cost.mapper.arrays import (
     INNER_K,
     INNER_M,
@@ -84,7 +83,7 @@ def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: floa
     return min(continuing, time_of(core, flow, cycles, flow.least))
 
 
-@njit_inner
+@njit
 def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
     """Lower bound on the cycles if the stream starts anew in every tile.
 
@@ -99,7 +98,7 @@ def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: fl
     return cycles_of(flow, max(1.0, starts), down_folds, across_folds) - rounded
 
 
-@njit_inner
+@njit
 def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) -> float:
     """Largest tile that streams beside (down, across) in the L2 buffer.
 
@@ -110,7 +109,7 @@ def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) 
     return np.floor((l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
 
 
-@njit_inner
+@njit
 def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) -> float:
     """Largest tile in the other dimension of the array beside so much of the stream."""
     room = l2_words - 2.0 * stream * down
@@ -119,7 +118,7 @@ def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) 
     return np.floor(room / (2.0 * down + stream))  # type: ignore[no-any-return]
 
 
-@njit_inner
+@njit
 def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) -> float:
     """Largest tile in the first dimension of the array that leaves room for the others."""
     if flow.output:
@@ -127,14 +126,14 @@ def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) 
     return np.floor((l2_words - stream * across) / (2.0 * (stream + across)))  # type: ignore[no-any-return]
 
 
-@njit_inner
+@njit
 def most_passes(flow: Dataflow, time: float) -> float:
     """Upper bound on the cycles of one product, for mappings within a time."""
     once = flow.start - flow.load if flow.load > 0.0 else 0.0
     return (time - flow.exposed - once + 1.0) / (ROUNDED * flow.repeats)
 
 
-@njit_inner
+@njit
 def may_hold(
     flow: Dataflow, down: float, across: float, folds: float, passes: float, l2_words: float
 ) -> bool:
@@ -156,7 +155,7 @@ def may_hold(
     return streams <= passes and ROUNDED * held <= l2_words * rest
 
 
-@njit_inner
+@njit
 def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> float:
     """Lower bound on the tiles along a dimension of the array, for mappings within `most_passes`.
 
@@ -166,7 +165,7 @@ def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> f
     return size * folds * least / passes
 
 
-@njit_inner
+@njit
 def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
     """Lower bound on the tiles that stream, for mappings within `most_passes`; infinite if none is.
 
@@ -179,7 +178,7 @@ def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
     return max(1.0, np.ceil(flow.stream / starts)) if starts >= 1.0 else np.inf
 
 
-@njit_inner
+@njit
 def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -> float:
     """Words of the best loop order for so many tiles along each dimension."""
     if flow.output:
@@ -187,7 +186,7 @@ def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -
     return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
 
 
-@njit_inner
+@njit
 def continuing_words(flow: Dataflow, down: float, across: float) -> float:
     """Words where the stream is innermost: they do not depend on its tiles."""
     if flow.output:
@@ -195,13 +194,13 @@ def continuing_words(flow: Dataflow, down: float, across: float) -> float:
     return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
 
 
-@njit_inner
+@njit
 def most_words(core: Core, flow: Dataflow, time: float) -> float:
     """Upper bound on the words of all mappings within a time."""
     return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
 
 
-@njit_inner
+@njit
 def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
     """Largest tile in the first dimension beside which the others share the buffer well enough.
 
@@ -216,7 +215,7 @@ def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
     return (l2_words - side * side) / (4.0 * side)  # type: ignore[no-any-return]
 
 
-@njit_inner
+@njit
 def smallest_repeated(flow: Dataflow, words: float) -> float:
     """Smallest tile in the first dimension with which another loop order has as few words.
 

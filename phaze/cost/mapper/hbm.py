@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
 
 
@@ -33,7 +33,7 @@ def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
             found[s, g] *= batch
 
 
-@njit_inner
+@njit
 def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) -> float:
     """Fewest words with one loop innermost, or `fewest` if that is less.
 

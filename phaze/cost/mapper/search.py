@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit_inlined, njit_inner
-from phaze.base.compiled import njit_without_arrays as njit
+from phaze.base.compiled import njit, njit_inlined
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.cost.mapper.flows import Core, Dataflow, least_time
 from phaze.cost.mapper.parts import Divisions
@@ -94,7 +93,7 @@ def search_all(
             _search_group(job, plan, plan.bounds[g], plan.bounds[g + 1], found[:, s])
 
 
-@njit_inner
+@njit
 def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: Floats) -> None:
     """Fill `found` (4, C) for ascending numbers of equal cores; more start from the best of fewer.
 
@@ -130,13 +129,13 @@ def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]
     return rows[c, 0], rows[c, 1]
 
 
-@njit_inner
+@njit
 def _store(best: Best, found: Floats, place: int) -> None:
     found[0, place], found[1, place] = best.time, best.cycles
     found[2, place], found[3, place] = best.words, best.l2_words
 
 
-@njit_inner
+@njit
 def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
     """Fill the least times of some splits on cores."""
     splits, place, size = job.tables.splits, job.place, len(job.tables.lower) // 3
@@ -154,7 +153,7 @@ def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
         )
 
 
-@njit_inner
+@njit
 def _bound_flow(
     lower: Floats,
     core: Core,
@@ -202,7 +201,7 @@ def _folds(job: CoreJob, dataflow: int, x: int) -> tuple[float, float]:
     return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
 
 
-@njit_inner
+@njit
 def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
     fields, core = job.tables.splits.fields, job.core
     down, across = fields[DOWN[dataflow], x], fields[ACROSS[dataflow], x]
@@ -248,7 +247,7 @@ def _first(lower: Floats, time: float, start: int, stop: int) -> int:
     return first if least <= time else -1
 
 
-@njit_inner
+@njit
 def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int) -> int:
     """List the places of those that may take no longer, and return how many there are."""
     count, size = 0, len(lower) // 3
@@ -287,7 +286,7 @@ def _try_split(best: Best, job: CoreJob, y: int) -> Best:
     return best
 
 
-@njit_inner
+@njit
 def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
     """List the candidate tiles of a dimension, unless that is done, and return how many there are.
 

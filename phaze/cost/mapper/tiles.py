@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.compiled import njit_inner
-from phaze.base.compiled import njit_without_arrays as njit
+from phaze.base.compiled import njit
 
 STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
 """All numbers up to 16, then those of three binary digits: 20, 24, 28, 32, 40, ..."""
@@ -21,7 +20,7 @@ one is that is smaller and fills it less often; -1 if there is none.
 """
 
 
-@njit_inner
+@njit
 def list_tiles(size: float, unit: float, table: Floats) -> int:
     """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return how many there are."""
     count = _append(table, 0, size, 1.0, unit)
@@ -40,7 +39,7 @@ def list_tiles(size: float, unit: float, table: Floats) -> int:
     return count
 
 
-@njit_inner
+@njit
 def _unequal(size: float, tile: float, unit: float) -> float:
     """Smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 
 CLOSEST = 1e-4
 """Width of the range in which the memory that lacks lies in the end, over the memory that there is."""
@@ -51,7 +51,7 @@ def least_times(
     return found, lacking
 
 
-@njit_inner
+@njit
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
@@ -71,7 +71,7 @@ def least_lacking(
     return max(low, 1.0)
 
 
-@njit_inner
+@njit
 def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float:
     """Seconds that the ranks of a pipeline need on average for all layers."""
     all_s = row[0] * (row[1] + row[2])
@@ -127,7 +127,7 @@ def least_time(
     return low, low / average
 
 
-@njit_inner
+@njit
 def holds_all(
     row: Floats,
     kinds: Floats,
@@ -188,7 +188,7 @@ def passed_s(
     return there, row[6] * back
 
 
-@njit_inner
+@njit
 def next_layers(
     kinds: Floats,
     before: Ints,
@@ -248,7 +248,7 @@ def fits(
     )
 
 
-@njit_inner
+@njit
 def work_of_rank(
     kinds: Floats, totals: Ints, held: Floats, room: float, spare_s: float, back_s: float, count: float
 ) -> float:
@@ -277,7 +277,7 @@ def work_of_rank(
     return float(found)
 
 
-@njit_inner
+@njit
 def most_work(
     kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
 ) -> float:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_without_arrays
+from phaze.base.compiled import njit
 
 SLACK = 1e-12
 """Relative error of a load: what a bound excludes by less is looked at."""
@@ -110,7 +110,7 @@ def search(
         times[a] = _search_one(forward[a], backward[a], sequence, choices, space, times[a])
 
 
-@njit_without_arrays
+@njit
 def _sum_up(forward: Floats, backward: Floats, kinds: Ints, space: _Space) -> None:
     for i in range(len(kinds)):
         k = kinds[i]
@@ -118,7 +118,7 @@ def _sum_up(forward: Floats, backward: Floats, kinds: Ints, space: _Space) -> No
         space.before_s[i + 1] = space.before_s[i] + forward[k] + backward[k]
 
 
-@njit_without_arrays
+@njit
 def _search_one(
     forward: Floats,
     backward: Floats,
@@ -150,7 +150,7 @@ def _search_one(
     return best
 
 
-@njit_without_arrays
+@njit
 def _price(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
     """Time of the last cut with its best data width, or the best so far."""
     end, load, wait, singles = len(sequence.kinds), 0.0, 0.0, 0
@@ -164,7 +164,7 @@ def _price(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, 
     return _offer(load, wait, s, widest, choices, best)
 
 
-@njit_without_arrays
+@njit
 def _load_s(i: int, j: int, sequence: LayerSequence, space: _Space) -> float:
     """Time of the stage [i, j) for one microbatch; the last stage never recomputes."""
     out: float = sequence.transfer_s[j]
@@ -174,18 +174,18 @@ def _load_s(i: int, j: int, sequence: LayerSequence, space: _Space) -> float:
     return load
 
 
-@njit_without_arrays
+@njit
 def _exchange_s(i: int, j: int, sequence: LayerSequence) -> float:
     exchange: float = sequence.exchange_s[j] - sequence.exchange_s[i]
     return exchange
 
 
-@njit_without_arrays
+@njit
 def _single(i: int, j: int, sequence: LayerSequence) -> int:
     return 1 if j <= sequence.alone[i] else 0
 
 
-@njit_without_arrays
+@njit
 def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
     """Time of s stages with their best data width, or the best so far."""
     if widest < 0 or load >= _longest_s(wait, s, widest, choices, best):
@@ -198,7 +198,7 @@ def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, b
     return best
 
 
-@njit_without_arrays
+@njit
 def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
     """Load from which on s stages are no better than the best: B/d is at most ceil(B/d)."""
     d, steps = choices.widths[widest], s - 1.0
@@ -208,7 +208,7 @@ def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: floa
     return longest * (1.0 + SLACK)
 
 
-@njit_without_arrays
+@njit
 def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
     """Best time of s stages, or the best so far."""
     n = len(sequence.kinds)
@@ -230,7 +230,7 @@ def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _
     return best
 
 
-@njit_without_arrays
+@njit
 def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> bool:
     """Set where every stage can start, as far as loads and exchanges say; False where no cut is."""
     last = _earliest_last(limit, cap, s, sequence, space)
@@ -248,7 +248,7 @@ def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
     return True
 
 
-@njit_without_arrays
+@njit
 def _earliest_last(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> int:
     """First layer at which the last stage can start, n for none."""
     n = last = len(sequence.kinds)
@@ -260,7 +260,7 @@ def _earliest_last(limit: float, cap: float, s: int, sequence: LayerSequence, sp
     return last
 
 
-@njit_without_arrays
+@njit
 def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSequence, space: _Space) -> bool:
     """Set the last layer at which every stage can start; False where they do not get to the last stage."""
     start, n = 0, len(sequence.kinds)
@@ -277,7 +277,7 @@ def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSeq
     return True
 
 
-@njit_without_arrays
+@njit
 def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> bool:
     """Whether [i, j), not the last stage, can be within load and cap: if so, all shorter ones can."""
     out = sequence.shortest_s
@@ -289,7 +289,7 @@ def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, spa
     return not sequence.every_stage or _exchange_s(i, j, sequence) < cap
 
 
-@njit_without_arrays
+@njit
 def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> None:
     """Set worst and end of the last 1 to s stages from the layers in their windows on."""
     n, singles = len(sequence.kinds), space.worst.shape[1]
@@ -304,7 +304,7 @@ def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
             _fill_one(p, i, limit, cap, sequence, space)
 
 
-@njit_without_arrays
+@njit
 def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> None:
     """Set worst and end of p stages that start at layer i."""
     singles, worst, last = min(p, sequence.singles[i]), np.inf, space.latest[p - 1]
@@ -321,7 +321,7 @@ def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence,
             worst = max(worst, space.worst[p, u, i])
 
 
-@njit_without_arrays
+@njit
 def _best_first_stage(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> float:
@@ -341,7 +341,7 @@ def _best_first_stage(
     return best
 
 
-@njit_without_arrays
+@njit
 def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -> float:
     """Try the cut behind a first stage that ends there; return the longest exchange of its stages."""
     singles, i, j = space.worst.shape[1] - 1, 0, first
@@ -356,7 +356,7 @@ def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -
     return wait
 
 
-@njit_without_arrays
+@njit
 def _note(s: int, space: _Space) -> None:
     """Note the cut tried as the best."""
     space.cut[0] = s
@@ -364,7 +364,7 @@ def _note(s: int, space: _Space) -> None:
         space.cut[p] = space.tried[p]
 
 
-@njit_without_arrays
+@njit
 def _best_of_cap(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> tuple[float, float]:

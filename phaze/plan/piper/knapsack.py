@@ -35,7 +35,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 
 SLACK = 1e-9
 """Share of a bound within which it excludes nothing."""
@@ -74,7 +74,7 @@ def choose_by_ratio(
         following[best], ratios[best] = step, ratio(chosen[best], step, time_s, memory_bytes)
 
 
-@njit_inner
+@njit
 def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
     """Fastest configuration, of equals the smallest, of those the first."""
     best = begin
@@ -85,7 +85,7 @@ def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
     return best
 
 
-@njit_inner
+@njit
 def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
     """Configuration with the highest ratio to the current, of equals the nearest; -1: none."""
     best, highest = -1, -1.0
@@ -98,7 +98,7 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
     return best
 
 
-@njit_inner
+@njit
 def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
     """Whether x is the better of two of one ratio: free steps go all the way, others go short.
 
@@ -109,7 +109,7 @@ def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats)
     return bool((memory_bytes[x] > memory_bytes[best]) != np.isinf(this))
 
 
-@njit_inner
+@njit
 def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> float:
     """Memory saved over time added; infinite where no time is added; -1 for no other."""
     if other < 0:

@@ -19,7 +19,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import Words, contains
-from phaze.base.compiled import njit, njit_inner, njit_without_arrays
+from phaze.base.compiled import njit
 from phaze.base.deadline import Deadline, slices
 from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.stages import ConfigurationCosts, price_stage
@@ -93,7 +93,7 @@ def nothing_known(problem: SearchTables) -> Known:
     )
 
 
-@njit_inner
+@njit
 def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
     """Time on one device of the stage between downsets i and j, all layers fastest, and 4 w/B.
 
@@ -111,7 +111,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[
     return float(time_s), float(outer[WEIGHT_S] - inner[WEIGHT_S])
 
 
-@njit_inner
+@njit
 def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
     """The same without differences, layer by layer."""
     time_s, weight_s = 0.0, 0.0
@@ -129,7 +129,7 @@ def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
     return time_s, weight_s
 
 
-@njit_inner
+@njit
 def meets(
     problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
 ) -> bool:
@@ -151,7 +151,7 @@ def meets(
     return bool(known.added_s[in_flight] <= margin_s)
 
 
-@njit_inner
+@njit
 def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
     """Time that saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
     key = _key(problem, known, t, i, j, index, in_flight)
@@ -166,20 +166,20 @@ def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: i
     return np.inf
 
 
-@njit_inner
+@njit
 def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
     """Number for a stage and its width."""
     return (i * downsets + j) * widths + t
 
 
-@njit_inner
+@njit
 def _key(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> int:
     """Number for a stage with its width and degree, by position, and its microbatches in flight."""
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     return (stage * len(problem.degrees) + index) * len(known.stage) + in_flight
 
 
-@njit_inner
+@njit
 def _place(keys: Ints, key: int) -> int:
     """Where a key is, or where it would be."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
@@ -205,7 +205,7 @@ def price_wanted(problem: SearchTables, costs: ConfigurationCosts, known: Known)
     return known
 
 
-@njit_without_arrays
+@njit
 def _copy_prices(known: Known, larger: Known) -> None:
     for at in range(len(known.keys)):
         if known.keys[at] >= 0:
@@ -227,7 +227,7 @@ def _price_some(
         known.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
 
 
-@njit_inner
+@njit
 def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
     """Time that saving memory adds by the rule, and at least; infinite: nothing fits."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
@@ -252,7 +252,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
     return np.inf, np.inf
 
 
-@njit_inner
+@njit
 def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
     """Whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
     whose, total = problem.steps.whose, 0.0
@@ -266,7 +266,7 @@ def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, t
     return bool(total <= problem.limit_bytes)
 
 
-@njit_inner
+@njit
 def _between(words: Words, i: int, j: int, v: int) -> bool:
     """Whether layer v is in downset j and not in i."""
     return contains(words, j, v) and not contains(words, i, v)

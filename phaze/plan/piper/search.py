@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import holds
-from phaze.base.compiled import njit_inner, njit_without_arrays
+from phaze.base.compiled import njit
 from phaze.base.deadline import Deadline, slices
 from phaze.plan.piper.prices import SLACK, Known, SearchTables, meets, price_wanted, stage_base
 from phaze.plan.piper.stages import ConfigurationCosts
@@ -87,7 +87,7 @@ def fewest_devices(
     return known
 
 
-@njit_without_arrays
+@njit
 def _search(
     problem: SearchTables,
     known: Known,
@@ -125,7 +125,7 @@ def _search(
     return end_before
 
 
-@njit_inner
+@njit
 def _least_used(states: States, i: int) -> int:
     """Fewest devices of a state of downset i."""
     used = NONE
@@ -134,7 +134,7 @@ def _least_used(states: States, i: int) -> int:
     return used
 
 
-@njit_inner
+@njit
 def _first_from(values: Floats, least: float) -> int:
     """First position whose value is `least` or more; values rise."""
     begin, end = 0, len(values)
@@ -147,7 +147,7 @@ def _first_from(values: Floats, least: float) -> int:
     return begin
 
 
-@njit_inner
+@njit
 def _extend(
     problem: SearchTables,
     known: Known,
@@ -178,7 +178,7 @@ def _extend(
                 _follow(problem, known, states, most, margin_s, i, j, t, index)
 
 
-@njit_inner
+@njit
 def _follow(
     problem: SearchTables,
     known: Known,
@@ -209,7 +209,7 @@ def _follow(
             states.high[j] = max(states.high[j], s)
 
 
-@njit_without_arrays
+@njit
 def last_stage(
     problem: SearchTables,
     known: Known,

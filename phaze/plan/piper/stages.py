@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.compiled import njit, njit_inner
+from phaze.base.compiled import njit
 from phaze.layout import Layout
 from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.layers import FlatCluster, PlannedStage, ProfiledLayers, in_flight
@@ -166,7 +166,7 @@ def price_stage(
     return own_s, memory_bytes, common_s
 
 
-@njit_inner
+@njit
 def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
     """Add what configurations cost more than the least to what is their own, and return the least."""
     least_s = np.inf

@@ -4,14 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
-from numba import types
 from numpy.typing import NDArray
 
 from phaze.base import compiled
-from phaze.base.compiled import copy_row, njit, njit_inlined, njit_inner, njit_without_arrays
+from phaze.base.compiled import copy_row, njit, njit_inlined
 
 
 @njit
@@ -24,7 +22,7 @@ def quarter(x: float) -> float:
     return half(half(x))
 
 
-@njit_without_arrays
+@njit
 def shift(values: NDArray[np.float64]) -> None:
     values[1:] = quarter(values[0])
 
@@ -41,37 +39,11 @@ def add(x: int, y: int) -> int:
 
 @njit
 def add_constants(x: int) -> int:
-    return add(x, 1) + twice(x) + twice(3)
+    return add(x, 1) + add(2, x)
 
 
-@njit
-def twice(x: int) -> int:
-    return 2 * x
-
-
-@njit_inner
-def thrice(x: int) -> int:
-    return 3 * x
-
-
-@njit
-def nine_times(x: int) -> int:
-    return thrice(thrice(x))
-
-
-def test_what_only_compiled_code_calls_refuses_a_call_from_python() -> None:
-    """Whether it is compiled already or not: it has no entry, and the call would end the process."""
-    for _ in range(2):
-        with pytest.raises(TypeError, match="thrice is for compiled code only"):
-            thrice(2)
-        assert nine_times(2) == 18
-
-
-def test_calls_with_constants_share_the_code_of_calls_with_variables() -> None:
-    """Numba would compile `twice` for the constant once more; what is inlined has none of its own."""
-    assert add_constants(5) == 22
-    twice.get_call_template((types.literal(3),), {})  # type: ignore[attr-defined]
-    assert twice.signatures == [(types.int64,)]  # type: ignore[attr-defined]
+def test_what_is_inlined_has_no_code_of_its_own() -> None:
+    assert add_constants(5) == 13
     assert add.signatures == []  # type: ignore[attr-defined]
 
 
@@ -88,7 +60,7 @@ def test_compiled_functions_compute_what_they_say() -> None:
 
 
 def test_arrays_of_the_caller_are_filled_in_place() -> None:
-    """Without counting references to them, and calling functions that do."""
+    """By functions that call others."""
     values = np.array([10.0, 0.0, 0.0])
     shift(values)
     assert values.tolist() == [10.0, 2.5, 2.5]
@@ -99,59 +71,78 @@ def test_division_by_zero_is_that_of_numpy() -> None:
     assert inverse(0.0) == np.inf
 
 
-def test_an_edit_of_a_compiled_file_changes_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So does one of a file that the function only calls into; other files change nothing."""
-    for name, text in (("a.py", "@njit\n1"), ("b.py", "@njit\n2"), ("c.py", "3")):
+FILES = {
+    "phaze/__init__.py": "",
+    "phaze/base/__init__.py": "",
+    "phaze/sums.py": """from phaze.base.compiled import njit
+from phaze.names import STEP
+
+@njit
+def more(x):
+    return x + STEP
+
+@njit
+def other(x):
+    return 7 * x
+""",
+    "phaze/names.py": "STEP = 1\nUNUSED = 2\n",
+    "phaze/loops.py": """from phaze.base.compiled import njit
+from phaze.sums import more, other
+
+@njit
+def twice(x):
+    return more(more(x))
+
+@njit
+def by_seven(x):
+    return other(x)
+
+found = twice(1), by_seven(1)
+print(*found, *(sum(one.stats.cache_misses.values()) for one in (twice, more, by_seven, other)))
+""",
+}
+"""A package with functions that call others in another file, which reads a constant in a third; it
+prints what two of them give, and how often each was compiled."""
+
+
+@pytest.fixture(name="package")
+def small_package(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
-    before = compiled._digest()
-    (tmp_path / "c.py").write_text("4")
-    assert compiled._digest() == before
-    (tmp_path / "b.py").write_text("@njit\n5")
-    assert compiled._digest() != before
+    base = Path(compiled.__file__).parent
+    for name in ("arrays.py", "compiled.py", "progress.py"):
+        (tmp_path / "phaze/base" / name).write_text((base / name).read_text())
+    assert answer(tmp_path) == "3 7 1 1 1 1"
+    return tmp_path
 
 
-def test_the_cache_is_named_by_the_digest() -> None:
-    """It lies beside the package's other compiled files."""
-    assert Path(numba.config.CACHE_DIR).name == f"compiled-{compiled._digest()}"
-    assert Path(numba.config.CACHE_DIR).parent.name == "__pycache__"
+def answer(package: Path) -> str:
+    command = [sys.executable, "-m", "phaze.loops"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=package).stdout.strip()
 
 
-def test_processes_that_need_the_same_function_compile_it_once(tmp_path: Path) -> None:
-    """The others wait, and read it; what it calls is compiled on the way, without waiting for itself."""
-    (tmp_path / "loops.py").write_text(
-        """
-import sys
-from pathlib import Path
-from phaze.base import compiled
+def edited(package: Path, name: str, old: str, new: str) -> str:
+    text = (package / name).read_text()
+    assert old in text
+    (package / name).write_text(text.replace(old, new))
+    return answer(package)
 
-compiled.FOLDER = Path(__file__).parent
-compiled.numba.config.CACHE_DIR = str(compiled.FOLDER)
 
-@compiled.njit
-def one(x):
-    return x + 1
+def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> None:
+    """Whether in a file of their own, of what they call, or of a constant."""
+    assert answer(package) == "3 7 0 0 0 0"
+    for name, old, new in (
+        ("phaze/sums.py", "@njit\ndef more(x):", '# Lines move.\n\n@njit\ndef more(x):\n    """More."""'),
+        ("phaze/loops.py", "@njit\ndef twice(x):", "@njit\ndef twice(x: float) -> float:  # twice"),
+        ("phaze/names.py", "UNUSED = 2", "UNUSED = 3"),
+    ):
+        assert edited(package, name, old, new) == "3 7 0 0 0 0"
 
-@compiled.njit
-def two(x):
-    return one(one(x))
 
-print("ready", flush=True)
-sys.stdin.readline()
-print(two(1), sum(two.stats.cache_misses.values()), sum(one.stats.cache_misses.values()))
-"""
-    )
-    command = [sys.executable, str(tmp_path / "loops.py")]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    ready = [process.stdout.readline() for process in processes if process.stdout]
-    assert ready == ["ready\n"] * 3
-    for process in processes:
-        if process.stdin:
-            process.stdin.write("\n")
-            process.stdin.flush()
-    answers = sorted(process.communicate()[0] for process in processes)
-    assert answers == ["3 0 0\n", "3 0 0\n", "3 1 1\n"]
+def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_else(package: Path) -> None:
+    """In whichever file; so does that of a constant."""
+    assert edited(package, "phaze/sums.py", "x + STEP", "x + 2 * STEP") == "5 7 1 1 0 0"
+    assert edited(package, "phaze/names.py", "STEP = 1", "STEP = 10") == "41 7 1 1 0 0"
+    assert edited(package, "phaze/sums.py", "7 * x", "8 * x") == "41 8 0 0 1 1"
+    assert answer(package) == "41 8 0 0 0 0"
