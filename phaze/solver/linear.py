@@ -22,6 +22,15 @@ INSIDE: dict[str, str | float] = {"solver": "ipm", "run_crossover": "off", "ipm_
 """Options of the interior-point method, which ends at a point inside."""
 
 
+class QuietHighs(highspy.Highs):
+    """HiGHS that prints nothing; 1.16 prints its banner as its constructor enables callbacks."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 - HiGHS's name
+        """Enable callbacks without the banner."""
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class LinearAnswer:
     """Least objective of a linear program."""
@@ -43,8 +52,8 @@ class LinearProgram:
     """Variables that are integers where an exact answer is asked for."""
 
     @cached_property
-    def _highs(self) -> highspy.Highs:
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    def _highs(self) -> QuietHighs:
+        solver = QuietHighs()  # type: ignore[no-untyped-call]
         for name, value in OPTIONS.items():
             solver.setOptionValue(name, value)
         count = len(self.cost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+import highspy
 import numpy as np
 import pytest
 
@@ -70,3 +71,16 @@ def test_whole_answers_are_those_of_all_points() -> None:
         assert found.bound <= best * (1 + 1e-9)
         assert float(cost @ found.point) == pytest.approx(best)
         assert program.solve().bound <= best
+
+
+def test_nothing_is_printed_before_output_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = []
+    enable = highspy.Highs.enableCallbacks  # where HiGHS 1.16 prints its banner
+
+    def watched(self: highspy.Highs) -> None:
+        on.append(self.getOptionValue("output_flag")[1])
+        enable(self)
+
+    monkeypatch.setattr(highspy.Highs, "enableCallbacks", watched)
+    weights([1.0]).solve()
+    assert on == [False]
