@@ -35,6 +35,7 @@ from phaze.spec.systems import (
     load_tiled_systems,
     tiled_flops,
 )
+from phaze.spec.tiled_study import check_tiled
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
@@ -231,8 +232,8 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         tiled_systems=load_tiled_systems(study.tiled, folder),
         tiled_flops=tiled_flops(study.tiled, folder),
         tiled_models={
-            name: load_transformer(name, "tiled: batches", folder)
-            for case in study.tiled.cases.values()
+            name: _load_tiled(name, f"tiled: cases: {key}: batches", folder)
+            for key, case in study.tiled.cases.items()
             for name in case.batches
         },
         layout_models={
@@ -296,6 +297,12 @@ def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, sourc
     for width in workload.tensor:
         model.check_tensor_width(width, where)
     model.check_sequence(workload.sequence, where)
+    return model
+
+
+def _load_tiled(name: str, where: str, folder: Path) -> Model:
+    model = load_transformer(name, where, folder)
+    check_tiled(model, where)
     return model
 
 

@@ -4,6 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from phaze.base.errors import PhazeError
+from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, PositiveInt
 
@@ -13,6 +15,41 @@ Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
 PrintedTable = Literal["I", "IV", "V"]
+
+
+def check_tiled(model: Model, where: str) -> None:
+    """Raise PhazeError unless every block is the transformer layer that tiles price (PALM, Table III).
+
+    That layer has multi-head attention and a feed-forward network of two matrices, 4 × hidden wide; `where`
+    says who asked.
+    """
+    feed_forward = any(block.feed_forward for block in model.blocks.values())
+    unpriced = {
+        "experts": model.experts,
+        "state-space scans": model.mamba,
+        "delta rules": model.delta,
+        "blocks without attention": not all(block.mixer for block in model.blocks.values()),
+        "blocks without feed-forward network": not all(
+            block.feed_forward or block.experts for block in model.blocks.values()
+        ),
+        "latent attention": model.latent,
+        "attention to a window": model.window,
+        "attention in chunks": model.chunk,
+        "gates of attention": model.attention_gate,
+        "values that are the keys": model.shared_kv,
+        f"grouped-query attention ({model.kv_heads} key-value heads of {model.heads})": (
+            model.kv_heads != model.heads
+        ),
+        f"heads {model.head_width} wide": model.query_width != model.hidden,
+        "gated feed-forward networks": feed_forward and model.gated,
+        f"feed-forward networks {model.feed_forward} wide (4 × hidden is {4 * model.hidden})": (
+            feed_forward and model.feed_forward != 4 * model.hidden
+        ),
+        "layers that predict tokens further on (mtp)": model.mtp,
+        "low-rank matrices (lora)": model.lora,
+    }
+    if names := [name for name, there in unpriced.items() if there]:
+        raise PhazeError(f"{where}: tiles do not price {', '.join(names)} of model {model.name}")
 
 
 class TiledSettings(Noun):

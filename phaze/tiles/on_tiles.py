@@ -27,7 +27,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
 from phaze.spec.model import Model
-from phaze.spec.tiled_study import Lie, TiledPoint
+from phaze.spec.tiled_study import Lie, TiledPoint, check_tiled
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import TransformerLayer, communication_size
@@ -278,7 +278,11 @@ def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
 
 
 def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:
-    """Tables of a point; jobs and links only of a case that shows its pipeline."""
+    """Tables of a point; jobs and links only of a case that shows its pipeline.
+
+    Raises `PhazeError` where the model has operators that tiles do not price.
+    """
+    check_tiled(model, f"tiled: case {case}")
     rows: dict[type[Table], list[Row]] = {TiledRuns: [], TiledJobs: [], TiledLinks: []}
     for key, run in _runs(case, point, model, chip):
         found = simulate_on_tiles(chip, run)

@@ -29,6 +29,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
+from phaze.spec.tiled_study import check_tiled
 from phaze.spec.vision import ResNet
 from phaze.workload.families.convolution import ConvolutionShape
 from phaze.workload.primitives import Gemm
@@ -260,13 +261,7 @@ def operators_of(model: AnyModel, samples: int, sequence: int = 1) -> tuple[Tile
         return tuple(_resnet(model, samples))
     if not isinstance(model, Model):
         raise PhazeError(f"model {model.name}: the tile level knows transformers and residual networks only")
-    if (model.feed_forward, model.query_width, model.kv_heads) != (
-        4 * model.hidden, model.hidden, model.heads,
-    ):  # fmt: skip
-        raise PhazeError(
-            f"model {model.name}: PALM's transformer layer has feed_forward 4 × hidden and as many key-value "
-            "heads as heads"
-        )
+    check_tiled(model, "tiled")
     return (TransformerLayer(samples, model.hidden, sequence, model.heads),) * model.layers
 
 

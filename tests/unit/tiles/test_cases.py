@@ -6,6 +6,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
+from phaze.spec.config import load_settings
+from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.models import load_transformer
 from phaze.spec.systems import load_tiled_systems
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
@@ -121,3 +123,21 @@ def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
         name, TiledSystem.parse(parts["system"], name), TiledDevice.parse(parts["device"], name)
     )
     assert machine.chip == load_tiled_machine(name).chip
+
+
+@pytest.mark.parametrize(
+    ("model", "operators"),
+    [
+        ("llama-3.1-8b", r"grouped-query attention \(8 key-value heads of 32\), gated feed-forward networks"),
+        ("mixtral-8x7b", "experts, grouped-query attention"),
+        ("gemma-4-26b-a4b", "experts, attention to a window"),
+        ("deepseek-v3", "experts, latent attention"),
+    ],
+)
+def test_a_model_with_operators_that_tiles_do_not_price_is_refused(model: str, operators: str) -> None:
+    with pytest.raises(PhazeError, match=f"tiles do not price {operators}.* of model {model}"):
+        simulate_point("toy", POINT, load_transformer(model, "case"), CHIP)
+    case = {"title": "Toy", "show": "table", "batches": {model: 8}}
+    config = read_mapping(FOLDER / "config.yaml") | {"tiled": {"cases": {"toy": case}}}
+    with pytest.raises(PhazeError, match=f"tiled: cases: toy: batches: tiles do not price {operators}"):
+        load_settings(config)
