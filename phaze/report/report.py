@@ -75,6 +75,17 @@ class Report:
         return "data:text/csv;base64," + base64.b64encode(as_csv(self.tables[table]).encode()).decode()
 
     @property
+    def lead(self) -> str:
+        """The first paragraph: which check failed, if one did, then the answer."""
+        if not self.failures:
+            return self.answer.sentence
+        count, first = len(self.failures), self.failures[0]
+        return (
+            f"{count} check{'s' * (count > 1)} of these results FAILED, so that they may be wrong "
+            f"({first}). {self.answer.sentence}"
+        )
+
+    @property
     def failures(self) -> list[str]:
         """The checks that failed, each with its first example."""
         checks = (self.tables[name] for name, table in self.written.items() if table is Checks)
