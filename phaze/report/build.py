@@ -11,6 +11,7 @@ from phaze.report import checks as checked
 from phaze.report.checks import Evidence
 from phaze.report.document import FirstScreen, Section, Sheet
 from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
+from phaze.report.headline import Headline, gains_in_short, losses_in_words
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured.sections import measured_section
@@ -27,7 +28,7 @@ from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
 from phaze.report.verdicts import run_checks
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, placed_rows, row_of
+from phaze.report.winners import COMMON, PER_MODEL, chip_of, placed_rows, row_of
 from phaze.report.words import area, buffers, compute, percent, times
 from phaze.tables import TABLES, Comparisons
 
@@ -119,8 +120,9 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
 
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
-    """The first screen: caveats first, then the answer, what it rests on, and a table."""
+    """The first screen: losses and caveats first, then the answer, what it rests on, and a table."""
     sentences = (
+        *losses_in_words(inputs, findings),
         read_in_words(findings),
         *turned_over(claims(inputs, findings)),
         _sentence(inputs, findings),
@@ -176,22 +178,7 @@ def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
 
 
 def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    several = len(inputs.study.models) > 1
-    about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
-    if several:
-        about[COMMON] = "one for all of them"
-    published = inputs.published if several else None
-    headline = published.headline if published and is_beside(inputs.study, published) else None
-    printed = {PER_MODEL: headline.per_model, COMMON: headline.common} if headline else {}
-    mean = "geometric mean" if several else "throughput"
-    speedups = findings.means.set_index("design")["speedup"]
-    for design, words in about.items():
-        if design in speedups.index:
-            planned, simulated = float(speedups[design]), float(findings.simulated_means.get(design, 0.0))
-            how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
-            beside = f"; paper {printed[design]:g}×" if design in printed else ""
-            over = f"over {baseline_design(inputs.study)} ({mean} {how}{beside})"
-            yield times(simulated or planned), f"{words}, {over}"
+    yield from gains_in_short(inputs, findings)
     yield from in_short(findings)
     yield from losses_in_short(findings)
     passed = int(findings.checks["passed"].sum())
@@ -201,32 +188,35 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
     """The plan of every workload on its best accelerator, and the common accelerator."""
     rows: list[tuple[str, ...]] = []
+    headline = Headline.of(inputs, findings)
     for _, row in findings.results[findings.results["design"] == PER_MODEL].iterrows():
         if row["status"] != "placed":
-            rows.append((row["model"], f"fits nowhere: {row['reason']}", *[""] * 8))
+            rows.append((row["model"], f"fits nowhere: {row['reason']}", *[""] * 9))
             continue
         plan = recommended_on(findings, row)
         rows.append(
             (
                 row["model"], *_chip(inputs, row), plan.whose, f"{plan.shape}, {plan.microbatch}",
-                plan.planned, plan.simulated, percent(row["mfu"] * plan.gain), times(plan.speedup),
+                plan.planned, plan.simulated, percent(row["mfu"] * plan.gain),
+                times(headline.chip_gain(row["model"])) if headline else "–",
+                times(headline.planner_gain(row["model"])) if headline else "–",
             )
         )  # fmt: skip
     common, marked = _common(inputs, findings), frozenset[int]()
     if common is not None:
-        planned = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
-        mean = times(float(findings.simulated_means.get(COMMON, planned)))
+        mean = times(headline.mean(COMMON, headline.baseline)[0]) if headline else "–"
         marked = frozenset({len(rows)})
-        rows.append(("one for all", *_chip(inputs, common), "their own", *[""] * 4, mean))
+        rows.append(("one for all", *_chip(inputs, common), "their own", *[""] * 4, mean, ""))
     header = (
         "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}, microbatch", "planned", "simulated", "MFU",
-        "speed-up",
+        "accelerator's gain", "planner's gain",
     )  # fmt: skip
     caption = (
         "Cores {num_tc, num_vc, pe_x, pe_y, pe_vc}; buffers {global buffer, words a cycle, L2 of a "
         "tensor core, of a vector core}; the plan with the least simulated time of the certified one, equal "
         "and experts' stages, as {pipeline depth, data width, tensor width} and samples in a microbatch; "
         "time per batch as planned and as simulated (where they differ by more than 5 %, the section on "
-        "recommended plans says why); MFU and speed-up as simulated, over the baseline with the experts' plan"
+        "recommended plans says why); MFU and gains as simulated: the accelerator's over the baseline with "
+        "the same planner on both, the planner's over the experts' plan on the baseline"
     )
     return Sheet(caption, header, tuple(rows), 6, marked, "recommendations")

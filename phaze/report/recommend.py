@@ -186,8 +186,6 @@ class Recommended:
     simulated: str
     """Empty without a simulation."""
     bound_by: str
-    speedup: float
-    """Over the baseline with the experts' plan, both as simulated."""
     gain: float
     """Planned time of the certified plan over the simulated time of this one."""
 
@@ -199,13 +197,13 @@ def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
     if rows.empty:
         return Recommended(
             PLANS[CERTIFIED], widths(result), samples(result["layout"]),
-            with_bound(result), "", str(result["binding"]), float(result["speedup"]), 1.0,
+            with_bound(result), "", str(result["binding"]), 1.0,
         )  # fmt: skip
     row = rows.iloc[0]
     return Recommended(
         PLANS[row["planner"]], shape(row), str(row["microbatch"]),
         with_bound(result) if row["planner"] == CERTIFIED else seconds(row["planned_s"]),
-        seconds(row["simulated_s"]), str(row["bound_by"]), float(row["speedup"]),
+        seconds(row["simulated_s"]), str(row["bound_by"]),
         float(result["time_per_batch_s"] / row["simulated_s"]),
     )  # fmt: skip
 

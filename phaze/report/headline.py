@@ -1,0 +1,127 @@
+"""Gains of a study for its first screen: that of the accelerator and that of the planner, each alone.
+
+The accelerator's gain is throughput over the baseline's with the same planner on both; the planner's is that
+of the baseline over the same with the experts' plan. Their product is the speed-up of the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, is_beside
+from phaze.report.words import join, percent, times
+
+LEAST = 5e-4
+"""Loss to the baseline that is said: less would be shown as 0.0 %."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Throughputs by model (rows) and design (columns): of the certified plans as planned, and of the
+    recommended plans as simulated, which may be empty.
+    """
+
+    baseline: str
+    expert: str
+    """The baseline's design with the experts' plan."""
+    planned: pd.DataFrame
+    simulated: pd.DataFrame
+
+    @classmethod
+    def of(cls, inputs: Inputs, findings: Findings) -> Headline | None:
+        """Throughputs of a study, None without a baseline."""
+        baseline, expert = inputs.study.architectures.baseline, baseline_design(inputs.study)
+        if baseline is None or expert is None:
+            return None
+        placed = findings.results[findings.results["status"] == "placed"]
+        planned = placed.pivot(index="model", columns="design", values="samples_per_s")
+        best = findings.recommendations
+        simulated = 1 / best.pivot(index="model", columns="design", values="simulated_s")
+        on_baseline = best[best["design"] == baseline].set_index("model")
+        return cls(baseline, expert, planned, simulated.assign(**{expert: 1 / on_baseline["expert_s"]}))
+
+    def ratios(self, design: str, over: str, *, simulated: bool) -> pd.Series:
+        """Throughput of a design over that of another, by model that both train."""
+        rates = self.simulated if simulated else self.planned
+        if not {design, over} <= {*rates.columns}:
+            return pd.Series(dtype="float64")
+        found = rates[design] / rates[over]
+        return found[np.isfinite(found) & (found > 0)]
+
+    def chip_gain(self, model: str, design: str = PER_MODEL) -> float:
+        """Gain of a model's accelerator over the baseline with the same planner; 0: one does not train it."""
+        return self._gain(model, design, self.baseline)
+
+    def planner_gain(self, model: str) -> float:
+        """Gain of planning over the experts' plan on the baseline."""
+        return self._gain(model, self.baseline, self.expert)
+
+    def _gain(self, model: str, design: str, over: str) -> float:
+        planned = self.ratios(design, over, simulated=False).get(model, 0.0)
+        return float(self.ratios(design, over, simulated=True).get(model, planned))
+
+    def mean(self, design: str, over: str) -> tuple[float, str]:
+        """Geometric mean of the ratios over models, as simulated where plans are; 0 without any; how."""
+        planned, simulated = (
+            float(np.exp(np.log(found).mean())) if len(found) else 0.0
+            for found in (self.ratios(design, over, simulated=which) for which in (False, True))
+        )
+        how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
+        return simulated or planned, how
+
+
+def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
+    """Sentences on best accelerators that lose to the baseline."""
+    found, models = Headline.of(inputs, findings), inputs.study.models
+    if found is None:
+        return
+    gains = {model: found.chip_gain(model) for model in models}
+    lost = [f"{model} ({percent(1 - gain)})" for model, gain in gains.items() if 0 < gain < 1 - LEAST]
+    if lost:
+        yield (
+            f"The best accelerator found is slower than the baseline {found.baseline} with the same planner "
+            f"for {join(lost)}."
+        )
+    mean, _ = found.mean(COMMON, found.baseline)
+    if len(models) > 1 and 0 < mean < 1 - LEAST:
+        yield (
+            f"The one accelerator for all {len(models)} workloads is {percent(1 - mean)} slower than the "
+            f"baseline {found.baseline} with the same planner, in the geometric mean."
+        )
+
+
+def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
+    """Facts for the first screen: the accelerators' gains, the planner's, and both beside printed ones."""
+    found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
+    if found is None:
+        return
+    about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
+    if several:
+        about[COMMON] = "one accelerator for all of them"
+    what = "geometric mean" if several else "throughput"
+    for design, words in about.items():
+        gain, how = found.mean(design, found.baseline)
+        if gain:
+            yield times(gain), f"{words} over {found.baseline}, the same planner on both ({what} {how})"
+    gain, how = found.mean(found.baseline, found.expert)
+    if gain:
+        yield times(gain), f"the planner over the experts' plan, both on {found.baseline} ({what} {how})"
+    printed = _printed(inputs) if several else {}
+    for design, paper in printed.items():
+        gain, how = found.mean(design, found.expert)
+        if gain:
+            yield times(gain), f"{about[design]} and the planner together ({what} {how}; paper {paper:g}×)"
+
+
+def _printed(inputs: Inputs) -> dict[str, float]:
+    """Printed means by design, where they are over the study's baseline."""
+    published = inputs.published
+    if published is None or published.headline is None or not is_beside(inputs.study, published):
+        return {}
+    return {PER_MODEL: published.headline.per_model, COMMON: published.headline.common}

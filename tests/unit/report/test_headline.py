@@ -1,0 +1,87 @@
+"""The first lines tell the gains of accelerator and planner apart, and begin with one that loses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from phaze.report.build import answer
+from phaze.report.findings import Findings
+from phaze.report.headline import Headline
+from phaze.report.inputs import Inputs
+from phaze.report.winners import COMMON, PER_MODEL
+from phaze.report.words import times
+from phaze.tables import Recommendations, Simulations
+from tests.unit.report.toy_chips import BASELINE
+
+
+def taken_s(findings: Findings, model: str, design: str, column: str = "simulated_s") -> float:
+    rows = findings.recommendations.set_index(["model", "design"])
+    return float(rows.loc[(model, design), column])
+
+
+def test_accelerators_are_compared_with_the_same_planner_on_both(inputs: Inputs, findings: Findings) -> None:
+    found = Headline.of(inputs, findings)
+    assert found is not None
+    speedups = findings.recommendations.set_index(["model", "design"])["speedup"]
+    for model in inputs.study.models:
+        chip = taken_s(findings, model, BASELINE) / taken_s(findings, model, PER_MODEL)
+        planner = taken_s(findings, model, BASELINE, "expert_s") / taken_s(findings, model, BASELINE)
+        assert found.chip_gain(model) == pytest.approx(chip)
+        assert found.planner_gain(model) == pytest.approx(planner)
+        assert chip * planner == pytest.approx(speedups[model, PER_MODEL])
+
+
+def test_the_accelerators_gain_leads_and_the_planners_is_another_line(
+    inputs: Inputs, findings: Findings
+) -> None:
+    found = Headline.of(inputs, findings)
+    assert found is not None
+    facts = answer(inputs, findings).facts
+    for (value, words), (design, over, said) in zip(
+        facts,
+        (
+            (PER_MODEL, found.baseline, "an accelerator for each workload over tpu-v4, the same planner"),
+            (COMMON, found.baseline, "one accelerator for all of them over tpu-v4, the same planner"),
+            (found.baseline, found.expert, "the planner over the experts' plan, both on tpu-v4"),
+            (PER_MODEL, found.expert, "an accelerator for each workload and the planner together"),
+        ),
+        strict=False,
+    ):
+        assert value == times(found.mean(design, over)[0])
+        assert words.startswith(said)
+
+
+def test_without_simulations_gains_are_those_of_certified_plans(inputs: Inputs, findings: Findings) -> None:
+    none = replace(findings, recommendations=Recommendations.empty(), simulations=Simulations.empty())
+    found = Headline.of(inputs, none)
+    assert found is not None
+    rows = findings.results.set_index(["model", "design"])["samples_per_s"]
+    for model in inputs.study.models:
+        assert found.chip_gain(model) == pytest.approx(rows[model, PER_MODEL] / rows[model, BASELINE])
+    assert all("as simulated" not in words for _, words in answer(inputs, none).facts[:3])
+
+
+def slower(findings: Findings, factor: float, design: str, *models: str) -> Findings:
+    """Findings in which plans of a design take so much longer than those on the baseline, for some models."""
+    rows = findings.recommendations.copy()
+    for model in models:
+        mine = (rows["model"] == model) & (rows["design"] == design)
+        rows.loc[mine, "simulated_s"] = factor * taken_s(findings, model, BASELINE)
+    return replace(findings, recommendations=pd.DataFrame(rows))
+
+
+def test_a_best_accelerator_that_loses_is_the_first_sentence(inputs: Inputs, findings: Findings) -> None:
+    first, second, *_ = models = inputs.study.models
+    assert "slower than the baseline" not in answer(inputs, findings).sentence
+    lost = answer(inputs, slower(findings, 1 / 0.985, PER_MODEL, first, second)).sentence
+    assert lost.startswith(
+        "The best accelerator found is slower than the baseline tpu-v4 with the same planner for "
+        f"{first} (1.5 %) and {second} (1.5 %). "
+    )
+    common = answer(inputs, slower(findings, 1 / 0.985, COMMON, *models)).sentence
+    assert common.startswith(
+        "The one accelerator for all 3 workloads is 1.5 % slower than the baseline tpu-v4"
+    )
