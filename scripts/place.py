@@ -5,6 +5,7 @@ from phaze.base.job import logged
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.spec.architecture import EnergyFigures
+from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training, Triple
 from phaze.spec.system import Scenario
 
@@ -18,7 +19,7 @@ def main(
     scenario: dict[str, object],
     training: dict[str, object],
     sequence: int,
-    flops_per_token: float,
+    flops_per_token: dict[str, object],
     energy: dict[str, object],
     expert: dict[str, int] | None,
 ) -> None:
@@ -28,7 +29,7 @@ def main(
         Training.parse(training, "training"),
         EnergyFigures.parse(energy, "energy"),
         sequence=sequence,
-        flops_per_token=flops_per_token,
+        flops_per_token=TokenFlops.parse(flops_per_token, "flops_per_token"),
     )
     placements, stages = place_model(
         tables.Layers.load(inputs["layers"]),

@@ -8,6 +8,7 @@ from phaze.plan.piper.instance import write_instance
 from phaze.plan.piper.study import cluster_of, models_of
 from phaze.plan.planners import PlansAsked, read_tasks
 from phaze.spec.architecture import EnergyFigures
+from phaze.spec.counts import TokenFlops
 from phaze.spec.planning import OwnInput
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
@@ -21,7 +22,7 @@ def main(
     scenario: dict[str, object],
     training: dict[str, object],
     sequence: int,
-    flops_per_token: float,
+    flops_per_token: dict[str, object],
     energy: dict[str, object],
 ) -> None:
     """Read layers and solves, write the layers with their configurations."""
@@ -31,7 +32,7 @@ def main(
         Training.parse(training, "training"),
         EnergyFigures.parse(energy, "energy"),
         sequence=sequence,
-        flops_per_token=flops_per_token,
+        flops_per_token=TokenFlops.parse(flops_per_token, "flops_per_token"),
     )
     known = tables.Architectures.load(*inputs["architectures"])
     if given.architecture not in known["architecture"].values:

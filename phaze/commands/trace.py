@@ -86,7 +86,8 @@ def _write_layers(module: TorchModule, out: Path, *, run_code: bool) -> None:
     from phaze.workload.families.traced.layers import described, layers_of
     from phaze.workload.families.traced.trace import trace as run
 
-    found = described(layers_of(run(module, 1, run_code=run_code)), module.name, module.tokens)
+    graph = layers_of(run(module, 1, run_code=run_code))
+    found = described(graph, module.name, module.tokens, causal=module.causal)
     write_text(out, json.dumps({"kind": "traced", **found.model_dump(exclude_defaults=True)}) + "\n")
     layers = ", ".join(f"{one.count} {one.layer}" for one in found.runs)
     typer.echo(f"{module.name}: {layers} of {module.tokens:,} tokens: {out}")

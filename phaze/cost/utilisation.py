@@ -1,8 +1,7 @@
-"""Model FLOPs utilisation (Chowdhery et al., PaLM, Appendix B): throughput over what the peak would allow.
+"""Model FLOPs utilisation: throughput over what the peak of a precision would allow.
 
-Only the FLOPs that the model needs count: 6 N a token for the matrix multiplications with N parameters,
-forward and backward, and 12 L H Q T for attention over T tokens in L layers of H heads of size Q.
-Recomputation does not count.
+Only the FLOPs that the model needs count, without recomputation (`spec.counts.TokenFlops`): `mfu` counts
+products, of causal attention half; `mfu_paper` is that of papers (Chowdhery et al., PaLM, Appendix B).
 """
 
 

@@ -225,7 +225,7 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
     return {
         "model": row["model"],
         "design": row["design"],
-        "useful_s": float(row["time_per_batch_s"] * row["mfu"]),
+        "useful_s": float(row["time_per_batch_s"] * row["mfu_paper"]),
         **passes,
         "fill_s": fill,
         "sync_s": max(0.0, float(row["time_per_batch_s"]) - fill - sum(passes.values())),

@@ -156,7 +156,8 @@ _SOLVED = ("model", "layout", "architecture", "layer", "direction")
 
 @CHECKS.hold("utilisation is at most one")
 def _utilisation_is_at_most_one(e: Evidence) -> Verdicts:
-    return each((e.placed["mfu"] > 0) & (e.placed["mfu"] <= 1), e.placed, KEYS)
+    for mfu in (e.placed["mfu"], e.placed["mfu_paper"]):
+        yield from each((mfu > 0) & (mfu <= 1), e.placed, KEYS)
 
 
 @CHECKS.hold("no expert placement beats the searched one")

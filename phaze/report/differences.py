@@ -169,7 +169,7 @@ def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
         limits = limits_of(printed.inputs, row)
         binds = f"; {_shares(limits)} of the time in operators" if len(limits) else ""
         yield (
-            f"{design}: utilisation {percent(row['mfu'])} (paper {percent(theirs)}); of the time per "
+            f"{design}: utilisation {percent(row['mfu_paper'])} (paper {percent(theirs)}); of the time per "
             f"batch {percent(_part(printed, row, 'fill'))} fills the pipeline, "
             f"{percent(_part(printed, row, 'sync'))} synchronises gradients{binds}. It runs as "
             f"{widths(row)}, microbatch {samples(row['layout'])}, {storing(row['recompute'])}."

@@ -114,13 +114,13 @@ def utilisation_sheet(printed: Printed) -> Sheet:
             implied = implied_s(printed, row, kind, theirs)
             rows.append(
                 (
-                    model, design, percent(row["mfu"]), percent(theirs) if theirs else "–",
+                    model, design, percent(row["mfu_paper"]), percent(theirs) if theirs else "–",
                     seconds(row["time_per_batch_s"]), seconds(implied) if implied else "–",
                     times(row["speedup"]), times(speedups.get((model, design), 0.0)),
                 )
             )  # fmt: skip
     header = (
-        "workload", "design", "MFU", "paper", "time per batch", "paper, implied", "speed-up",
+        "workload", "design", "MFU as in PaLM", "paper", "time per batch", "paper, implied", "speed-up",
         "paper, implied",
     )  # fmt: skip
     caption = f"Utilisation, time per batch and speed-up beside {printed.source('mfu')}"
@@ -140,7 +140,7 @@ def implied_s(printed: Printed, row: pd.Series, kind: str, mfu: float | None) ->
         return None
     ours = peak_flops(printed.inputs, chip_of(printed.inputs.cluster, row))
     peak = ours if kind != "common" or common is None else peak_flops(printed.inputs, as_row(common))
-    return float(row["time_per_batch_s"] * row["mfu"] * ours / (mfu * peak))
+    return float(row["time_per_batch_s"] * row["mfu_paper"] * ours / (mfu * peak))
 
 
 def printed_speedups(printed: Printed) -> dict[tuple[str, str], float]:
@@ -177,7 +177,7 @@ def _utilisation_chart(printed: Printed) -> Iterator[Chart]:
     ours, theirs = {}, {}
     for model in printed.inputs.study.models:
         rows = [row_of(results, model, design) for design in designs.values()]
-        found = [row["mfu"] for row in rows if row is not None]
+        found = [row["mfu_paper"] for row in rows if row is not None]
         if len(found) == len(designs):
             ours[model] = dict(zip(designs.values(), found, strict=True))
             beside = {design: printed.mfu(model, kind) for kind, design in designs.items()}

@@ -97,7 +97,7 @@ class BesidePublication:
             yield from self._placement(reading, model)
             mfu = self.published.workloads[model].mfu
             for role, (key, _) in MFUS.items() if mfu else ():
-                theirs, ours = float(getattr(mfu, key)), self.best(reading, model, role, "mfu")
+                theirs, ours = float(getattr(mfu, key)), self.best(reading, model, role, "mfu_paper")
                 row = _figure(theirs, ours, NEAR_MFU, percent)
                 yield {"reading": reading, "model": model, "kind": "mfu", "of": role, **row}
         undecided = tuple(model for model in self.models if not self.is_decided(model))

@@ -27,6 +27,7 @@ from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
 from phaze.spec.architecture import Technology
+from phaze.spec.counts import TokenFlops
 from phaze.spec.models import AnyModel
 from phaze.spec.noun import Noun
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
@@ -50,8 +51,8 @@ class Subject:
     """Slices of the model, one for every layout."""
     sequence: int
     """Tokens of a sample."""
-    flops_per_token: float
-    """FLOPs that training needs for a token (PaLM, Appendix B)."""
+    flops_per_token: TokenFlops
+    """FLOPs that training needs for a token."""
     expert: Layout | None = None
     """Placement that named architectures are evaluated with besides the best."""
 
@@ -117,8 +118,8 @@ class Problem(Noun):
 
     sequence: int
     """Tokens in a sample."""
-    flops_per_token: float
-    """FLOPs that training needs for a token (PaLM, Appendix B)."""
+    flops_per_token: TokenFlops
+    """FLOPs that training needs for a token."""
     expert: Triple | None
     """Placement to evaluate on named architectures besides the best."""
     scenario: Scenario
@@ -281,7 +282,7 @@ def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
         subject.content_at(point),
         terms.bytes_per_element,
         subject.sequence,
-        subject.flops_per_token,
+        subject.flops_per_token.model_dump(mode="json"),
         None if subject.expert is None else asdict(subject.expert),
     ]
 

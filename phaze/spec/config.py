@@ -95,9 +95,10 @@ class Settings:
         """
         return layouts_of(self.workload(model).tensor, microbatches or self.study.training.microbatches)
 
-    def flops_per_token(self, model: str) -> float:
-        """FLOPs that training a model needs for a token (PaLM, Appendix B)."""
-        return self.models[model].flops_per_token(self.workload(model).sequence)
+    def flops_per_token(self, model: str) -> dict[str, float]:
+        """FLOPs that training a model needs for a token, as a `TokenFlops`."""
+        flops = self.models[model].flops_per_token(self.workload(model).sequence)
+        return flops.model_dump(mode="json")
 
     def expert(self, model: str) -> dict[str, int] | None:
         """Experts' placement of a model."""

@@ -9,7 +9,7 @@ from pydantic import StringConstraints, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.blocks import Attention, Block, Experts, FeedForward, Latent, Mixer, Window
-from phaze.spec.counts import Counts
+from phaze.spec.counts import Counts, TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.pattern import MIXERS, runs_of, words_of
 from phaze.spec.scans import DeltaNet, Mamba
@@ -317,18 +317,20 @@ class Model(Noun):
         """Parameters of a normalisation of that width."""
         return (2 if self.norm == "layer_norm" else 1) * width
 
-    def flops_per_token(self, sequence: int) -> float:
-        """FLOPs that training needs for a token, 6N + 12LHQT, without recomputation.
+    def flops_per_token(self, sequence: int) -> TokenFlops:
+        """FLOPs that training needs for a token, without recomputation.
 
-        N parameters that a token meets, L layers, H heads of width Q, T tokens that it attends to, as if
-        nothing were masked but windows (Chowdhery et al. 2022, PaLM, Appendix B).
+        As papers have them 6N + 12LHQT with N parameters that a token meets, L layers, H heads of width Q, T
+        tokens that it attends to, as if nothing were masked but windows (Chowdhery et al. 2022, PaLM,
+        Appendix B).
         """
         scores = sum(
             count * one.heads * (one.query_size + one.value_size) * one.attended(sequence, causal=False)
             for kind, count in self.runs
             if (one := self.blocks[kind].attention) is not None
         )
-        return 6.0 * self.active_parameters + 6.0 * scores
+        needed = 2.0 * self.trained_products_per_token(sequence, causal=self.causal)
+        return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)
 
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
         """Multiply-accumulates of a token in a forward pass; if `causal`, of what a causal mask leaves."""

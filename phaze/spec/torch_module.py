@@ -14,7 +14,7 @@ from phaze.spec.files import read_mapping
 from phaze.spec.models import file_name
 from phaze.spec.noun import Noun
 from phaze.spec.plain import Plain, read_json
-from phaze.spec.values import Count, Name
+from phaze.spec.values import Count, Flag, Name
 
 USUAL_SEQUENCE = 1024
 """Tokens of a sample of a model that a configuration describes, unless given."""
@@ -55,6 +55,8 @@ class TorchModule(Noun):
     """Keyword arguments; one may itself be what another callable returns, such as a configuration."""
     inputs: dict[str, TorchInput] = Field(min_length=1)
     """What the module is called with, by keyword; a single one is passed by position."""
+    causal: Flag = False
+    """A token attends only to those before it; true of what `transformers` makes of a `config.json`."""
 
     @property
     def tokens(self) -> int:
@@ -90,4 +92,5 @@ def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
             "attention_mask": TorchInput(shape=(1, sequence, sequence)),
             "labels": TorchInput(shape=(sequence,), kind="index"),
         },
+        causal=True,
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.spec.counts import TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.uncut import Uncut
 from phaze.spec.values import Count, Flag, Index, Label, Name, PositiveInt
@@ -62,6 +63,19 @@ class TracedOperator(Noun):
     group: Literal["dense", "expert", "embedding", "tied"] = "dense"
     """Group of the parameters."""
 
+    @property
+    def products(self) -> int:
+        """Multiply-accumulates, 0 of what is no product."""
+        own = self.product
+        return 0 if own is None else own.batch * own.m * own.k * own.n
+
+    def attends(self, sequence: int) -> bool:
+        """Whether it is a product of attention: of two activations, of each token with all others."""
+        own = self.product
+        return (
+            own is not None and len(self.inputs) == 2 and own.m % sequence == 0 and sequence in (own.k, own.n)
+        )
+
 
 class TracedLayer(Noun):
     """A distinct layer."""
@@ -103,6 +117,8 @@ class Traced(Uncut):
     """Every distinct layer."""
     runs: tuple[TracedRun, ...] = Field(min_length=1)
     """How they follow on each other."""
+    causal: Flag = False
+    """A token attends only to those before it, so that half of the products of attention count in MFU."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -120,15 +136,23 @@ class Traced(Uncut):
         """Tokens of a sample."""
         return self.sequence
 
-    def flops_per_token(self, sequence: int) -> float:
+    def flops_per_token(self, sequence: int) -> TokenFlops:
         """FLOPs that training needs for a token: two for each multiply-accumulate, three passes of each."""
-        products = {
+        return TokenFlops(
+            needed=6.0 * self._products(causal=self.causal) / sequence,
+            paper=6.0 * self._products(causal=False) / sequence,
+        )
+
+    def _products(self, *, causal: bool) -> float:
+        """Multiply-accumulates of a forward pass; if `causal`, of attention the half that a mask leaves."""
+        each = {
             layer.name: sum(
-                p.batch * p.m * p.k * p.n for p in (one.product for one in layer.operators) if p is not None
+                one.products * (0.5 if causal and one.attends(self.sequence) else 1.0)
+                for one in layer.operators
             )
             for layer in self.layers
         }
-        return 6.0 * sum(run.count * products[run.layer] for run in self.runs) / sequence
+        return sum(run.count * each[run.layer] for run in self.runs)
 
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless samples are those that were traced; `where` says who asked."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.spec.counts import TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.uncut import Uncut
 from phaze.spec.values import WHOLE, Count, Share
@@ -49,11 +50,12 @@ class Vision(Uncut):
         """Tokens of a sample, an image."""
         return 1
 
-    def flops_per_token(self, sequence: int) -> float:
+    def flops_per_token(self, sequence: int) -> TokenFlops:
         """FLOPs that training needs for an image: two for each multiply-accumulate, three passes of each but
         the first convolution's.
         """
-        return (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
+        found = (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
+        return TokenFlops(needed=found, paper=found)
 
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless a sample is an image; `where` says who asked."""

@@ -28,6 +28,11 @@ ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 LAYER_OF = {**POINT, "architecture": ARCHITECTURE, "layer": LAYER, "direction": DIRECTION}
 
+MFU = real(
+    "FLOPs that the model needs, attention's causal half and no recomputation, over the precision's peak"
+)
+MFU_PAPER = real("the same with FLOPs as papers count them: 6 N + 12 L H Q T a token (PaLM, Appendix B)")
+
 PLACED = {
     **POINT,
     "architecture": ARCHITECTURE,

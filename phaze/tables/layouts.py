@@ -4,6 +4,7 @@ from typing import get_args
 
 from phaze.layout import Zero
 from phaze.tables.base import Table, count, flag, real, text
+from phaze.tables.columns import MFU
 
 _SIZE = {
     "model": text("model"),
@@ -21,7 +22,7 @@ class RankedLayouts(Table):
         "time_s_low": real("least time that runs like it are to take"),
         "time_s_high": real("longest time that runs like it are to take"),
         "tokens_per_s_per_device": real("throughput of a device"),
-        "mfu": real("FLOPs that the model needs over those of all devices in the time"),
+        "mfu": MFU,
         "fullest_gib": real("memory of the fullest device"),
         "bubble_share": real("share of device time in which devices wait for other stages"),
         "exposed_communication_share": real("share of device time in which devices only communicate"),

@@ -1,7 +1,7 @@
 """What a study's readings give: the best plans of its named architectures under other settings."""
 
 from phaze.tables.base import Table, count, flag, real, text
-from phaze.tables.columns import ARCHITECTURE, LAYOUT, MODEL
+from phaze.tables.columns import ARCHITECTURE, LAYOUT, MFU, MFU_PAPER, MODEL
 
 READING = text("name of the reading, `study` for the study's own settings")
 
@@ -28,7 +28,8 @@ class Readings(Table):
         "devices_used": count("devices used"),
         "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
         "samples_per_s": real("throughput"),
-        "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        "mfu": MFU,
+        "mfu_paper": MFU_PAPER,
         "binding": text("what limits the throughput"),
     }
 

@@ -7,6 +7,8 @@ from phaze.tables.columns import (
     ENERGIES,
     LAYOUT,
     LIMITS,
+    MFU,
+    MFU_PAPER,
     MODEL,
     OPERATOR,
     PLACED,
@@ -91,7 +93,8 @@ class Results(Table):
         **_OUTCOME,
         "devices_used": count("devices used"),
         "tokens_per_s": real("throughput"),
-        "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        "mfu": MFU,
+        "mfu_paper": MFU_PAPER,
         **SAMPLE_ENERGIES,
         "speedup": real(
             "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"
@@ -185,7 +188,7 @@ class Breakdowns(Table):
 
     keys = _DESIGN
     columns = {
-        "useful_s": real("model FLOPs at the peak of all tensor cores of the cluster, a part of the passes"),
+        "useful_s": real("model FLOPs as in PaLM at the peak of all tensor cores, a part of the passes"),
         "forward_s": real("forward passes of the slowest stage"),
         "backward_s": real("backward passes with recomputation of the slowest stage"),
         "transfer_s": real("exposed transfers of the slowest stage"),

@@ -13,6 +13,8 @@ from phaze.tables.columns import (
     LAYER,
     LAYER_OF,
     LIMITS,
+    MFU,
+    MFU_PAPER,
     MODEL,
     OPERATOR,
     PLACED,
@@ -239,7 +241,8 @@ class Placements(Table):
         "sync_s": real("gradient synchronisation of the first stage", finite=False),
         "samples_per_s": real("throughput"),
         "tokens_per_s": real("throughput"),
-        "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        "mfu": MFU,
+        "mfu_paper": MFU_PAPER,
         **SAMPLE_ENERGIES,
         "binding": text("what limits the throughput"),
     }

@@ -118,10 +118,8 @@ class PricedLayout:
 
 
 def token_flops(task: TrainingTask) -> float:
-    """FLOPs that training needs for a token, without recomputation: two for each multiply-accumulate, once
-    forward and twice backward; of causal attention the half that its mask leaves.
-    """
-    return 2.0 * task.model.trained_products_per_token(task.sequence, causal=task.model.causal)
+    """FLOPs that training needs for a token, as `mfu` counts them."""
+    return task.model.flops_per_token(task.sequence).needed
 
 
 def peak_of(machine: Machine, compute: Compute = "bf16") -> float:

@@ -16,6 +16,7 @@ from phaze.plan.phaze.chains import Runs, read_runs
 from phaze.plan.phaze.energy import DYNAMIC, LayerEnergy
 from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
+from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables.columns import layout_of
@@ -33,8 +34,8 @@ class Conditions:
     energy: EnergyFigures
     sequence: int
     """Tokens in a sample."""
-    flops_per_token: float
-    """FLOPs that training the model needs for a token (PaLM, Appendix B)."""
+    flops_per_token: TokenFlops
+    """FLOPs that training the model needs for a token."""
 
     def settings(self, layout: Layout) -> list[Setting]:
         """Cluster, batch and memory of placements: for every recompute all HBM sizes, the largest first."""

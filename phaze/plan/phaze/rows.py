@@ -94,7 +94,8 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
         "sync_s": placement.sync_s,
         "samples_per_s": samples_per_s,
         "tokens_per_s": tokens_per_s,
-        "mfu": model_flops_utilisation(tokens_per_s, conditions.flops_per_token, peak),
+        "mfu": model_flops_utilisation(tokens_per_s, conditions.flops_per_token.needed, peak),
+        "mfu_paper": model_flops_utilisation(tokens_per_s, conditions.flops_per_token.paper, peak),
         **_energies(point, found.device, placement, found.setting, conditions),
         "binding": binding(
             time_parts(found.costs, placement, found.setting), placement.time_s, found.unlimited_s
@@ -122,7 +123,7 @@ def _energies(
 
 def _infeasible(result: Infeasible) -> Row:
     never = dict.fromkeys(("time_per_batch_s", "bound_s", "max_load_s", "sync_s", *ENERGIES), np.inf)
-    nothing = dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu"), 0.0)
+    nothing = dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu", "mfu_paper"), 0.0)
     none = dict.fromkeys(("data", "stages", "devices_used"), 0)
     return {
         "status": "infeasible",

@@ -23,6 +23,7 @@ from phaze.search.cosearch import Terms as Given
 from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import Grid
 from phaze.spec.config import load_technology
+from phaze.spec.counts import TokenFlops
 from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
@@ -64,7 +65,11 @@ def mixed(name: str, layout: Layout) -> Workload:
 def subject(name: str) -> Subject:
     layouts = layouts_of((1, 2), (2,))
     if name in ORDERS:
-        return Subject(tuple(mixed(name, layout) for layout in layouts), sequence=128, flops_per_token=6e6)
+        return Subject(
+            tuple(mixed(name, layout) for layout in layouts),
+            sequence=128,
+            flops_per_token=TokenFlops(needed=5e6, paper=6e6),
+        )
     layers, hidden = SHAPES[name]
     return extract_subject(model(name, layers, hidden, 4 * hidden), 128, layouts, ExtractSettings())
 

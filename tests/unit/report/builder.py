@@ -182,7 +182,7 @@ def sensitivities(placements: pd.DataFrame) -> pd.DataFrame:
         changed = placements.copy()
         for column in ("time_per_batch_s", "bound_s", "max_load_s", "sync_s"):
             changed[column] *= factor
-        for column in ("samples_per_s", "tokens_per_s", "mfu"):
+        for column in ("samples_per_s", "tokens_per_s", "mfu", "mfu_paper"):
             changed[column] /= factor
         frames.append(changed.assign(variation=variation))
     return Sensitivities.check(pd.concat(frames, ignore_index=True))

@@ -97,7 +97,9 @@ DEFECTS: dict[str, list[tuple[str, Change]]] = {
         ("placements", scaled("bound_s", 1.1)),
         ("solves", lambda f: f.assign(bound_s=f["objective_s"] * 1.01)),
     ],
-    "utilisation is at most one": [("placements", scaled("mfu", 1000.0))],
+    "utilisation is at most one": [
+        ("placements", scaled("mfu", 1000.0)), ("placements", scaled("mfu_paper", 1000.0)),
+    ],
     "no expert placement beats the searched one": [
         ("placements", scaled("time_per_batch_s", 0.01, "expert"))
     ],

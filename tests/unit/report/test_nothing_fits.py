@@ -36,7 +36,7 @@ def infeasible(placements: pd.DataFrame) -> pd.DataFrame:
             binding="memory",
             reason=np.where(placements["recompute"], RECOMPUTING, STASHING),
             **dict.fromkeys((*NEVER, *energies), np.inf),
-            **dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu"), 0.0),
+            **dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu", "mfu_paper"), 0.0),
             **dict.fromkeys(("data", "stages", "devices_used"), 0),
         )
     )

@@ -174,5 +174,5 @@ def unplaced(cluster: Outcome, model: str) -> Outcome:
     mine = frame["model"] == model
     frame.loc[mine, ["status", "reason"]] = ["infeasible", "memory: too little"]
     frame.loc[mine, ["time_per_batch_s", "bound_s", "max_load_s", "sync_s"]] = np.inf
-    frame.loc[mine, ["samples_per_s", "tokens_per_s", "mfu"]] = 0.0
+    frame.loc[mine, ["samples_per_s", "tokens_per_s", "mfu", "mfu_paper"]] = 0.0
     return replace(cluster, placements=Placements.check(frame))

@@ -106,7 +106,17 @@ def test_an_untied_masked_lm_decoder_belongs_to_the_training_head() -> None:
 def test_flops_per_token_are_those_of_palm() -> None:
     """Training needs 6N + 12LHQT FLOPs a token (PaLM, Appendix B)."""
     gpt2 = load_model(SPECS / "gpt2.yaml")
-    assert gpt2.flops_per_token(1024) == 6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024
+    assert gpt2.flops_per_token(1024).paper == 6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024
+
+
+def test_flops_per_token_that_are_needed_are_those_of_products_with_half_of_causal_attention() -> None:
+    """Llama 3.1 8B: what every matrix multiplies, and half of the scores of 8,192 tokens."""
+    llama = load_transformer("llama-3.1-8b", "test")
+    matrices = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 128256
+    attention = 32 * 2 * 4096 * 8192 / 2
+    assert llama.flops_per_token(8192).needed == 6 * (matrices + attention)
+    bert = load_transformer("bert-large", "test")
+    assert bert.flops_per_token(512).needed == 2 * bert.trained_products_per_token(512, causal=False)
 
 
 def test_a_token_is_multiplied_with_every_matrix_once_and_attends_to_others() -> None:

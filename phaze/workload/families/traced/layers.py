@@ -92,8 +92,8 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
     return LayerGraph("", made, arriving, own[-1].elements if last < len(primitives) else 0)
 
 
-def described(graph: ModelGraph, name: str, sequence: int) -> Traced:
-    """Spec of a model of these layers, for one sample of so many tokens."""
+def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = False) -> Traced:
+    """Spec of a model of these layers, for one sample of so many tokens, which may attend causally."""
     layers = (
         TracedLayer(
             name=layer.name,
@@ -104,7 +104,7 @@ def described(graph: ModelGraph, name: str, sequence: int) -> Traced:
         for layer in graph.layers
     )
     runs = (TracedRun(layer=run.layer, count=run.count) for run in graph.runs)
-    return Traced(name=name, sequence=sequence, layers=tuple(layers), runs=tuple(runs))
+    return Traced(name=name, sequence=sequence, layers=tuple(layers), runs=tuple(runs), causal=causal)
 
 
 def _operator(own: Primitive) -> TracedOperator:
