@@ -81,7 +81,8 @@ class LayoutCertificate:
     unfit: int
     """Layouts that have not enough memory however they are divided."""
     lacking_gib: float | None
-    """Of these the least that is missing on the fullest rank."""
+    """Of these the least that is missing on the rank with peak memory; where nothing fits, that of the
+    layout that comes closest."""
     bounded: Mapping[str, int]
     """Layouts excluded by their bound, by what it is from."""
     simulated: int
@@ -107,7 +108,6 @@ class LayoutPlans:
 @dataclass(eq=False)
 class _Contender:
     place: int
-    bound_s: float
     search: DivisionSearch | None = None
 
 
@@ -123,15 +123,11 @@ class LayoutSearch:
     most_work: int
     """Linear programs that are solved at most; the gap says what is left."""
     best_s: float = inf
-    _rest_s: float = inf
-    """Least bound of layouts that are not in the queue."""
     _known: dict[int, _Contender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
     """Of layouts whose layers keep all, those beside them in which any may run forward again."""
     _flows: dict[FlowKey, Flow] = field(default_factory=dict)
     _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
-    _open: list[_Contender] = field(default_factory=list)
-    """Whose bound does not rise any further."""
     _looked_at: list[_Contender] = field(default_factory=list)
 
     def run(self, wanted: int) -> None:
@@ -145,12 +141,11 @@ class LayoutSearch:
         while self._queue and self._queue[0][0] < self.enough_s:
             if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= self.most_work:
                 break
-            contender = heapq.heappop(self._queue)[2]
-            self._look_at(contender)
-            if contender.search is not None and contender.search.done:
-                self._open.append(contender)
-            else:
-                heapq.heappush(self._queue, (contender.bound_s, contender.place, contender))
+            known_s, place, contender = heapq.heappop(self._queue)
+            if self._bound_of(contender) <= known_s:  # else it has risen since it was put into the queue
+                self._look_at(contender)
+            if contender.search is None or not contender.search.done:
+                heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
         for _, _, contender in sorted(self._queue)[: 10 * wanted]:
             if len(self.planned) >= wanted:
                 break
@@ -228,9 +223,8 @@ class LayoutSearch:
         count = int(np.searchsorted(times, self.enough_s)) + more
         for place in order[:count].tolist():
             contender = self._contender(place)
-            contender.bound_s = float(self.bounds.time_s[place])
-            self._queue.append((contender.bound_s, place, contender))
-        self._rest_s = float(times[count]) if count < len(order) else inf
+            self._queue.append((self._bound_of(contender), place, contender))
+        heapq.heapify(self._queue)
         others = [name for name in COLUMNS if name != "recompute"]
         rows = zip(*(getattr(self.grid, name)[order[:count]].tolist() for name in others), strict=True)
         words = [self.grid.recomputes[word] for word in self.grid.recompute[order[:count]].tolist()]
@@ -246,7 +240,12 @@ class LayoutSearch:
         return found
 
     def _contender(self, place: int) -> _Contender:
-        return self._known.setdefault(place, _Contender(place, 0.0))
+        return self._known.setdefault(place, _Contender(place))
+
+    def _bound_of(self, contender: _Contender) -> float:
+        """Seconds that a layout does not go below, as far as it is known by now."""
+        own_s = float(self.bounds.time_s[contender.place])
+        return own_s if contender.search is None else max(own_s, contender.search.bound_s)
 
     def _begun(self, contender: _Contender) -> DivisionSearch:
         """Search for divisions of a contender, with a first one."""
@@ -270,7 +269,6 @@ class LayoutSearch:
             else:
                 self._raise(contender)
             self._note(search)
-        contender.bound_s = max(contender.bound_s, search.bound_s)
 
     def _raise(self, contender: _Contender) -> None:
         """Take one more step with the bound of a layout, unless it is high enough."""
@@ -295,7 +293,8 @@ class LayoutSearch:
     def planned(self) -> list[PlannedLayout]:
         """Layouts that were simulated and fit, the fastest first; the simplest of those that take as long.
 
-        Of those that differ in what runs forward again alone, the fastest.
+        Of those that differ in what runs forward again alone, the fastest. The first one is within the gap of
+        the bound if any is.
         """
         found = [
             PlannedLayout(one.search.divided, one.search.found)
@@ -306,18 +305,21 @@ class LayoutSearch:
         for one in sorted(found, key=lambda one: one.found.time_s):
             ranked.setdefault((replace(one.layout, recompute="none"), one.schedule), one)
         found, alike = list(ranked.values()), []
+        proven_s = min(max(self.best_s, self.bound_s / (1 - self.gap)), self.best_s * (1 + TIE))
         while found:
             longest_s = found[0].found.time_s * (1 + TIE)
             same = [one for one in found if one.found.time_s <= longest_s]
-            alike += sorted(same, key=lambda one: (one.kinds, one.found.time_s))
+            alike += sorted(same, key=lambda one: (one.found.time_s > proven_s, one.kinds, one.found.time_s))
             found = found[len(same) :]
         return alike
 
     @property
     def bound_s(self) -> float:
         """Seconds that no layout goes below."""
-        waiting = self._queue[0][0] if self._queue else inf
-        return min(self.best_s, waiting, self._rest_s, *(one.bound_s for one in self._open))
+        bounds_s = self.bounds.time_s.copy()
+        for one in self._looked_at:
+            bounds_s[one.place] = self._bound_of(one)
+        return min(self.best_s, float(bounds_s[self.bounds.fits].min(initial=inf)))
 
     @property
     def divisions(self) -> int:
@@ -355,14 +357,16 @@ def plan_layouts(
     plans = tuple(search.planned[:wanted])
     if not plans:
         bounds.sharpen(np.arange(len(grid)), bound_layouts(question, grid, "microbatch"))
+    closest = None if plans else _closest(grid, bounds)
     bound_s, others = search.bound_s, ~search.looked_at
     unfit, dominated = others & (bounds.lacking_bytes > 0), int((others & bounds.dominated).sum())
+    lacking_bytes = closest[2] if closest else float(bounds.lacking_bytes[unfit].min(initial=inf))
     certificate = LayoutCertificate(
         layouts=every.layouts,
         illegal={name: count for name, count in every.illegal.items() if count},
         same=int(again.sum()),
         unfit=int(unfit.sum()),
-        lacking_gib=float(bounds.lacking_bytes[unfit].min()) / GIB if unfit.any() else None,
+        lacking_gib=lacking_bytes / GIB if unfit.any() else None,
         bounded={
             "layout": int((others & bounds.fits).sum()),
             **({"recompute": dominated} if dominated else {}),
@@ -372,7 +376,7 @@ def plan_layouts(
         bound_s=bound_s,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
     )
-    return LayoutPlans(plans, certificate, None if plans else _closest(grid, bounds))
+    return LayoutPlans(plans, certificate, closest)
 
 
 def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float] | None:

@@ -11,8 +11,10 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
+from phaze.plan.layouts import search
 from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.layouts.division_search import DivisionSearch
+from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.runtimes.space import legal_space
@@ -129,6 +131,45 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     assert 0 < lacking_bytes <= least
     assert found.certificate.lacking_gib == lacking_bytes / GIB
     assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - question.limit_bytes
+
+
+def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
+    """The simplest plan within a thousandth of the fastest one is not within the gap here."""
+    case = SmallCase("llama-3.1-8b", 12, 4096, devices=8, hbm_gib=60.0, global_batch=8)
+    found = plan_layouts(case.question("megatron"), gap=0.001)
+    times_s = [plan.found.time_s for plan in found.plans]
+    assert found.certificate.gap == 1 - found.certificate.bound_s / times_s[0] <= 0.001
+    late = [plan for plan in found.plans if plan.found.time_s > times_s[0]]
+    assert any(
+        plan.kinds < found.plans[0].kinds and plan.found.time_s < times_s[0] * (1 + TIE) for plan in late
+    )
+
+
+def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In this case the bound of a layout in the queue is raised by the search for another one."""
+    searches: list[DivisionSearch] = []
+
+    class Recorded(DivisionSearch):
+        def guess(self) -> None:
+            searches.append(self)
+            super().guess()
+
+    monkeypatch.setattr(search, "DivisionSearch", Recorded)
+    question = SmallCase("gpt2-xl", 6, 1024, devices=4, hbm_gib=8.0, global_batch=32).question("torchtitan")
+    grid = legal_space(question.runtime, question.task).grid
+    grid = grid.take(~question.again(grid))
+    own = LayoutSearch(question, grid, bound_layouts(question, grid, "tokens"), 0.005, lambda _: None, 10_000)
+    own.run(10)
+    bounds_s = {
+        (grid.layout(place), grid.schedule_of(place)): float(own.bounds.time_s[place])
+        for place in np.flatnonzero(own.bounds.fits).tolist()
+    }
+    for one in searches:
+        key = one.divided.layout, one.divided.schedule
+        bounds_s[key] = max(bounds_s.get(key, inf), one.bound_s)  # inf: another one dominates it
+    assert own.bound_s == min(own.best_s, *bounds_s.values()) < own.best_s
 
 
 def test_first_guesses_are_no_slower_than_layouts_of_one_stage() -> None:
