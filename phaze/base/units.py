@@ -1,6 +1,18 @@
 """Units: SI base units inside, binary prefixes where the field uses them."""
 
+import math
+
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 UM2_PER_MM2 = 1e6
+
+
+def digits(value: float, count: int = 3) -> str:
+    """A number with so many significant digits, never in powers of ten for usual sizes."""
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    decimals = max(0, count - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"

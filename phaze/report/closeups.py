@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from phaze.base.units import GIB
+from phaze.base.units import GIB, digits
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.report.over_time import cells, draw_pipeline
 from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SKY, WIDE, axes, legend_above
-from phaze.report.words import digits, operator
+from phaze.report.words import operator
 
 HALF = 5.2
 CORES = {"tensor": BLUE, "vector": SKY, "fused": PURPLE, "network": RED}

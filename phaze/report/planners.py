@@ -8,12 +8,13 @@ from functools import partial
 import pandas as pd
 
 from phaze.base.ranking import tied
+from phaze.base.units import digits
 from phaze.report import charts, style
 from phaze.report.document import Cell, Chart, Items, Prose, Section, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, with_areas
-from phaze.report.words import digits, join, percent, seconds, times
+from phaze.report.words import join, percent, seconds, times
 from phaze.spec.study import Study
 from phaze.tables import PARTS, PLANNERS
 from phaze.tables.plans import PLAN

@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from phaze.base.units import UM2_PER_MM2
+from phaze.base.units import UM2_PER_MM2, digits
 from phaze.report import winners
 from phaze.report.checks import VERIFIED
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, legend_above, panels
-from phaze.report.words import area, digits, join, percent
+from phaze.report.words import area, join, percent
 from phaze.tables import CAUSES, COMMON
 from phaze.tables.columns import layout_of
 

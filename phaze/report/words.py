@@ -9,7 +9,7 @@ from string import Formatter
 
 import pandas as pd
 
-from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2
+from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2, digits
 from phaze.layout import Layout
 from phaze.tables.columns import layout_of
 
@@ -27,16 +27,6 @@ LIMITS = {
     "none": "nothing",
 }
 """What binds an operator, for readers."""
-
-
-def digits(value: float, count: int = 3) -> str:
-    """A number with so many significant digits, never in powers of ten for usual sizes."""
-    if not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    decimals = max(0, count - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{decimals}f}"
 
 
 def seconds(value: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import GIB
+from phaze.base.units import GIB, digits
 from phaze.cost.kernels import speed_of
 from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import assumptions, versions
@@ -18,7 +18,7 @@ from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
-from phaze.plan.layouts.what_if import rests_on, what_if
+from phaze.plan.layouts.what_if import COMPARED, rests_on, what_if
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
@@ -67,12 +67,16 @@ class TrainingPlanner:
         fixed = {**self.asked.fixed, **fixed}
         return plan_layouts(self.question, fixed, gap=self.gap, wanted=wanted, on_better=on_better)
 
-    def answer(self, found: LayoutPlans) -> TrainingPlan | UnfitPlan:
-        """Answer of what a search found: its first plan, or why there is none."""
+    def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
+        """The `top` fastest plans, and more where the table shows fewer than are compared without overlap."""
+        return self.search({}, max(top, COMPARED), on_better)
+
+    def answer(self, found: LayoutPlans, top: int | None = None) -> TrainingPlan | UnfitPlan:
+        """Answer of what a search found: its first plan, or why there is none; `top` rows in the table."""
         if not found.plans:
             return self._unfit(found)
         priced = [PricedLayout.of(self.question, one) for one in found.plans]
-        rows = tuple(map(self.row, priced))
+        rows = tuple(map(self.row, priced[:top]))
         first = priced[0]
         return TrainingPlan(
             **dict(rows[0]),
@@ -146,7 +150,7 @@ class TrainingPlanner:
             question=self.asked,
             certificate=certificate,
             reason=f"{none} the {self.question.limit_bytes / GIB:.4g} GiB of a device: the one that "
-            f"comes closest lacks {lacking_gib:.4g} GiB on its fullest rank at least",
+            f"comes closest lacks at least {digits(lacking_gib)} GiB on the rank with peak memory",
             layout=nearest.chosen,
             lacking_gib=lacking_gib,
             memory=tuple(nearest.memory),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from textwrap import fill
 
+from phaze.base.units import digits
 from phaze.spec.training_plan import (
     TIE,
     ChosenLayout,
@@ -233,8 +234,9 @@ def _certificate(found: PlanCertificate) -> Iterator[str]:
 def _counts(found: PlanCertificate) -> Iterator[str]:
     illegal = sum(found.illegal.values())
     rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
-    known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
-    lacking = f" (by {found.lacking_gib:.2g} GiB or more)" if known else ""
+    lacking = ""
+    if found.bound_s is not None and (found.lacking_gib or 0.0) >= LEAST_SAID_GIB:  # else it is said before
+        lacking = f" (by {digits(found.lacking_gib or 0.0)} GiB or more)"
     yield (
         f"of {found.layouts:,} layouts {illegal:,} are illegal{f' ({rules})' if rules else ''}, "
         f"{found.same:,} the same as another, {found.unfit:,} do not fit{lacking}, "
@@ -262,7 +264,8 @@ def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
             f"{shape(found.best.layout, found.best.recomputed_layers)}: {_parts(found.longer_s)}"
         )
     elif found.closest is not None:
-        yield f"{fixed}: does not fit, its fullest rank lacks at least {found.lacking_gib:.4g} GiB"
+        lacking = digits(found.lacking_gib or 0.0)
+        yield f"{fixed}: does not fit, the rank with peak memory lacks at least {lacking} GiB"
         yield f"closest: {shape(found.closest, None)}"
         yield from _fullest(found.memory)
     else:

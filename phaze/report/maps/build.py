@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from phaze.base.units import digits
 from phaze.report.document import FirstScreen
 from phaze.report.maps.inputs import NETWORK, POINT, MapInputs, speed_ups, steps
 from phaze.report.maps.readings import about, groups, nearest, read_figures
@@ -12,7 +13,6 @@ from phaze.report.pages import case_page, wide
 from phaze.report.report import Report
 from phaze.report.scores import geometric_mean, mean_factor
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
-from phaze.report.words import digits
 from phaze.spec.map_study import MapCase
 from phaze.tables import FiguresRead, Mappings, SpeedUps
 

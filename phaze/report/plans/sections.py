@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from phaze.base.units import digits
 from phaze.report import style
 from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
 from phaze.report.pages import missing, notes, wide
@@ -25,7 +26,7 @@ from phaze.report.plans.inputs import (
     read_curve,
     relative,
 )
-from phaze.report.words import digits, join, seconds
+from phaze.report.words import join, seconds
 from phaze.spec.planning import PlanCase
 
 

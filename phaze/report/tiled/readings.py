@@ -8,11 +8,12 @@ from math import ceil, floor, isfinite, nan
 
 import pandas as pd
 
+from phaze.base.units import digits
 from phaze.report.claims import claims_on
 from phaze.report.document import Cell, Items, Section, Sheet, sheet_of
 from phaze.report.scores import mean_error, relative_errors
 from phaze.report.tiled.inputs import FUNCTIONS, TiledInputs
-from phaze.report.words import change, digits, join, times
+from phaze.report.words import change, join, times
 from phaze.spec.published_tiled import ProgramRun, PublishedTiled
 from phaze.tables import TiledReadings
 

@@ -8,10 +8,11 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from phaze.base.units import digits
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.tiled import figures
 from phaze.report.tiled.inputs import CLOSE, LAYOUTS, TiledInputs
-from phaze.report.words import change, digits, file_name, percent, seconds, times
+from phaze.report.words import change, file_name, percent, seconds, times
 from phaze.spec.tiled_study import TiledCase
 
 FACTOR = (

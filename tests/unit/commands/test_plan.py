@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
+from phaze.base.units import digits
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
@@ -175,9 +177,13 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     assert result.exit_code == 3
     assert not out.exists()
     assert all(word in result.stdout for word in ("comes closest lacks", "closest:", "optimizer"))
+    assert "do not fit, " in result.stdout
     found = json.loads(run("plan", model, *options, "--json").stdout)
     assert found["format"] == "phaze-no-plan"
     assert max(rank["peak_gib"] for rank in found["memory"]) >= 0.0002 + found["lacking_gib"]
+    assert found["certificate"]["lacking_gib"] == found["lacking_gib"]
+    lacking = re.findall(r"(\S+) GiB on the rank with peak memory", " ".join(result.stdout.split()))
+    assert lacking == [digits(found["lacking_gib"])]
 
 
 @pytest.mark.parametrize(
