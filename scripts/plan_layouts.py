@@ -32,7 +32,7 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, f
         "layouts",
     )
     planner = TrainingPlanner(question, partial(interval, folder=folder), study.gap, folder)
-    answer = planner.answer(planner.search({}, study.top))
+    answer = planner.answer(planner.best(study.top), study.top)
     RankedLayouts.save(ranked_rows(size, answer), outputs["ranked_layouts"])
     LayoutProofs.save(proof_row(size, answer, planner.question.machine), outputs["layout_proofs"])
     write_document(answer, Path(outputs["plan"]))

@@ -273,8 +273,8 @@ def _answer(
     from phaze.validate.intervals import interval
 
     planner = TrainingPlanner(asked, interval, gap)
-    found = planner.search({}, top, _first(planner, begun))
-    answer = planner.answer(found)
+    found = planner.best(top, _first(planner, begun))
+    answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":
         return answer
     extra: dict[str, object] = {}

@@ -15,12 +15,12 @@ from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack
 
 HIDDEN = {
-    "dp": "gradients and weights of replicas",
-    "tp": "collectives of slices",
-    "pp": "tensors between stages",
-    "ep": "exchanges of experts",
+    "dp": "data-parallel collectives",
+    "tp": "tensor-parallel collectives",
+    "pp": "messages between stages",
+    "ep": "token dispatches",
 }
-"""What hides behind computing, in words."""
+"""Communication that overlaps with compute, in words."""
 
 DISPATCH = {
     "rows": "a row for every expert of a token sent to it",
@@ -66,8 +66,8 @@ def _stack(stack: Stack, experts: bool) -> str:
     sent = f"{DISPATCH[stack.dispatch]}; " * experts
     hidden = ", ".join(HIDDEN[name] for name in stack.overlap if name in HIDDEN) or "no communication"
     return (
-        f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} hidden behind computing "
-        f"as far as it lasts; {sent}{stack.reserved_gib:g} GiB held by no tensor"
+        f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} overlapped with "
+        f"compute; {sent}{stack.reserved_gib:g} GiB held by no tensor"
     )
 
 

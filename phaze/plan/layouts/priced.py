@@ -13,6 +13,7 @@ from phaze.layout import Compute
 from phaze.plan.layouts.divisions import DividedLayout, Division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import PlannedLayout
+from phaze.plan.layouts.words import shape
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, Price, price
@@ -60,6 +61,11 @@ class PricedLayout:
         del own["precision"]
         text = layout_string(self.division.blocks, self.divided.further)
         return ChosenLayout(**own, schedule=self.divided.schedule, pipeline_layout=text)
+
+    @property
+    def shape(self) -> str:
+        """Layout in a few words."""
+        return shape(self.chosen, sum(self.divided.again(self.division)))
 
     @property
     def stages(self) -> tuple[StageShare, ...]:

@@ -21,8 +21,8 @@ from phaze.spec.training_plan import TIE, WhatIf
 MORE = 1.1
 """Of memory, bandwidths and clock."""
 BATCHES = 2
-COMPARED = 5
-"""Plans of which the fastest is looked for under other assumptions."""
+COMPARED = 10
+"""Plans at least of which the fastest is looked for under other assumptions, whatever the table shows."""
 MOST_WORK = 100
 """Linear programs that are solved where a plan is looked for again: it is no proof."""
 WIDTHS = ("tp", "cp", "pp", "dp")
@@ -45,19 +45,20 @@ def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[
 
 
 def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
-    """Sentences on assumptions without which another one of the first plans would be the fastest."""
-    question, beside = plans[0].question, plans[:COMPARED]
+    """Sentences on assumptions without which another one of the plans would be the fastest."""
+    question = plans[0].question
     stack = question.machine.stack
     for name in (one for one in stack.overlap if one in HIDDEN):
         own = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != name)})
         machine = replace(question.machine, stack=own)
         asked = replace(question, machine=machine)
-        times_s = [_again(plan, asked).price.time_s for plan in beside]
+        times_s = [_again(plan, asked).price.time_s for plan in plans]
         best = times_s.index(min(times_s))
         if times_s[best] * (1 + TIE) < times_s[0]:
             yield (
-                f"if {HIDDEN[name]} did not hide behind computing, plan {best + 1} would be the fastest, "
-                f"{times_s[best]:.4g} s against {times_s[0]:.4g} s"
+                f"assumes that {HIDDEN[name]} overlap with compute; without overlap plan {best + 1} "
+                f"({plans[best].shape}) is the fastest of the first "
+                f"{len(plans)}: {times_s[best]:.4g} s (plan 1: {times_s[0]:.4g} s)"
             )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
@@ -16,6 +17,7 @@ from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
+from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,10 @@ def test_the_plan_that_would_win_without_an_assumption_is_faster_without_it(
     plans: list[PricedLayout],
 ) -> None:
     sentences = list(rests_on(plans))
-    slices = next(one for one in sentences if one.startswith("if collectives of slices"))
-    found = re.search(r"plan (\d+) would be the fastest, (\S+) s against (\S+) s", slices)
+    slices = next(one for one in sentences if "tensor-parallel" in one)
+    found = re.search(
+        r"plan (\d+) \((.*)\) is the fastest of the first 6: (\S+) s \(plan 1: (\S+) s\)", slices
+    )
     assert found is not None
     machine = plans[0].question.machine
     kept = tuple(one for one in machine.stack.overlap if one != "tp")
@@ -43,8 +47,9 @@ def test_the_plan_that_would_win_without_an_assumption_is_faster_without_it(
         for one in plans
     ]
     assert times.index(min(times)) + 1 == int(found[1]) > 1
-    assert float(found[2]) == pytest.approx(min(times), rel=1e-3)
-    assert float(found[3]) == pytest.approx(times[0], rel=1e-3)
+    assert found[2] == plans[int(found[1]) - 1].shape
+    assert float(found[3]) == pytest.approx(min(times), rel=1e-3)
+    assert float(found[4]) == pytest.approx(times[0], rel=1e-3)
 
 
 def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: list[PricedLayout]) -> None:
@@ -52,3 +57,22 @@ def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: lis
     open_ = replace(machine, stack=machine.stack.model_copy(update={"overlap": ()}))
     question = replace(plans[0].question, machine=open_)
     assert not list(rests_on([replace(one, question=question) for one in plans]))
+
+
+def test_more_plans_are_compared_than_a_short_table_shows() -> None:
+    """The sixth plan wins here without overlap, the second of the first three."""
+    asked = AskedPlan(
+        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
+        system="h100",
+        stack="megatron-core-2024",
+        devices=16,
+        global_batch=16,
+        sequence=2048,
+    )
+    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.005)
+    short, long = (planner.answer(planner.best(top), top) for top in (3, 10))
+    assert isinstance(short, TrainingPlan)
+    assert isinstance(long, TrainingPlan)
+    assert (len(short.alternatives), len(long.alternatives)) == (3, 10)
+    assert short.rests_on == long.rests_on
+    assert "plan 6 (" in short.rests_on[0]
