@@ -8,7 +8,7 @@ from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.study import proof_row, ranked_rows
 from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
-from phaze.spec.systems import load_cluster, stack_for
+from phaze.spec.systems import load_cluster, runtime_for, stack_for
 from phaze.spec.training_plan import AskedPlan
 from phaze.tables import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
@@ -19,15 +19,16 @@ Plain = dict[str, object]
 def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, folder: Path) -> None:
     """Plan, and write the ranked layouts, what proves them, and the plan as a file for other commands."""
     study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
+    trained = runtime_for(size.system, folder, study.runtime)
     question = AskedPlan.parse(
         {
             "model": model,
             "system": size.system,
-            "stack": study.stack or stack_for(load_cluster(size.system, folder)[0], study.runtime),
+            "stack": study.stack or stack_for(load_cluster(size.system, folder)[0], trained),
             "devices": size.devices,
             "global_batch": study.global_batch,
             "sequence": study.sequence,
-            "runtime": study.runtime,
+            "runtime": trained,
         },
         "layouts",
     )

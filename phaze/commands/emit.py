@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from phaze.runtimes.flags import Emitted
     from phaze.runtimes.recipe import Recipe
     from phaze.spec.system import Stack
+    from phaze.spec.training_plan import TrainingPlan
 
 
 class ReadOption(StrEnum):
@@ -33,6 +34,7 @@ class ToldOption(StrEnum):
     BRIDGE = "bridge"
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
+    MAXTEXT = "maxtext"
 
 
 def emit(
@@ -53,6 +55,7 @@ def emit(
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)
+    _refuse_maxtext(plan, planned, runtime)
     found = _emitted(Recipe.of(plan), runtime, load_stack(plan.question.stack))
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)
@@ -63,6 +66,20 @@ def emit(
         typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
     if found.elsewhere:
         typer.echo(f"the training script has to say beside it: {', '.join(found.elsewhere)}", err=True)
+
+
+def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> None:
+    """Raise PhazeError where MaxText's configuration is asked for, or its plan for another runtime."""
+    from phaze.runtimes.maxtext import axes_of
+
+    if plan.question.runtime == ToldOption.MAXTEXT.value:
+        raise PhazeError(
+            f"{planned}: --for {runtime.value}: a plan for maxtext is written for no runtime; its "
+            f"configuration needs {axes_of(plan.layout)}"
+        )
+    if runtime is ToldOption.MAXTEXT:
+        others = ", ".join(one.value for one in ToldOption if one is not ToldOption.MAXTEXT)
+        raise PhazeError(f"emit: --for: must be one of {others}: nothing is written for maxtext")
 
 
 def _emitted(recipe: Recipe, runtime: ToldOption, stack: Stack) -> Emitted:
@@ -109,16 +126,17 @@ def read(
     from phaze.base.files import read_text
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
-    from phaze.plan.layouts.words import shape
+    from phaze.plan.layouts.words import predicted, shape
     from phaze.plan.machines import load_machine
     from phaze.runtimes.known import RUNTIMES
-    from phaze.spec.systems import load_cluster, stack_for
+    from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval
 
     with telling("read"):
-        chosen = stack or stack_for(load_cluster(system)[0], runtime.value)
+        trained = runtime_for(system, asked=runtime.value)
+        chosen = stack or stack_for(load_cluster(system)[0], trained)
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
-        priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[runtime.value]))
+        priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[trained]))
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
     for sentence in _unlike(read_text(told), runtime, recipe, machine.stack):
         typer.echo(f"read: stack {chosen} is priced {sentence}", err=True)
@@ -132,8 +150,7 @@ def read(
     typer.echo(
         f"{recipe.model.name} on {recipe.layout.devices:,} devices of {system}: "
         f"{shape(row.layout, row.recomputed_layers)}\n"
-        f"{row.time_s:.5g} s a step, four of five runs like it {row.time_s_low:.4g} to "
-        f"{row.time_s_high:.4g}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, most time {row.bound_by}\n"
         f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}"
     )

@@ -36,6 +36,7 @@ class RuntimeOption(StrEnum):
     BRIDGE = "bridge"
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
+    MAXTEXT = "maxtext"
 
     @property
     def planned(self) -> str:
@@ -86,7 +87,10 @@ def plan(
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
     ] = None,
     top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 10,
-    runtime: Annotated[RuntimeOption, typer.Option(help="Software that trains.")] = RuntimeOption.MEGATRON,
+    runtime: Annotated[
+        RuntimeOption | None,
+        typer.Option(help="Software that trains; megatron unless given, on TPUs maxtext."),
+    ] = None,
     fix: Annotated[
         str | None, typer.Option(help="Fields of the layout that are given, as tp=8,pp=16.")
     ] = None,
@@ -219,14 +223,14 @@ def _questions(
     devices: str | None,
     sequence: int | None,
     global_batch: int | None,
-    runtime: RuntimeOption,
+    runtime: RuntimeOption | None,
     fixed: Mapping[str, int | str],
     lora: int | None,
     precision: PrecisionOption,
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.models import load_transformer
-    from phaze.spec.systems import load_cluster, load_stack, sized, stack_for
+    from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
     model, system, stack = names
@@ -236,7 +240,8 @@ def _questions(
             {**spec.model_dump(exclude_none=True), "lora": lora}, f"plan: --lora: {model}"
         )
     cluster = load_cluster(system)[0]
-    chosen = stack or stack_for(cluster, runtime.planned)
+    trained = runtime_for(system, asked=None if runtime is None else runtime.planned)
+    chosen = stack or stack_for(cluster, trained)
     load_stack(chosen)
     tokens = min(spec.usual_sequence, SEQUENCE) if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
@@ -244,7 +249,7 @@ def _questions(
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
-        "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": runtime.planned,
+        "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
         "precision": precision.value,
         "fixed": dict(fixed), "global_batch": global_batch or _samples(tokens, max(numbers)),
     }  # fmt: skip

@@ -135,12 +135,14 @@ def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
 def _simulate_runs(runs: Path, system: str | None, out: Path) -> None:
     from phaze.plan.machines import load_machine
     from phaze.validate.rows import unknown_columns
-    from phaze.validate.table import ADDED, OK, predict_table, write_table
+    from phaze.validate.table import ADDED, OK, STACK, predict_table, write_table
 
     with telling("simulate"):
         table, accuracy = predict_table(runs, None if system is None else load_machine(system))
     write_table(table, out)
     typer.echo(f"{len(table)} runs, {int(table['status'].str.startswith(OK).sum())} ok: {out}")
+    stacks = ", ".join(map(str, table[STACK].dropna().unique()))
+    typer.echo(f"software stacks, of rows that name none those of their systems: {stacks or 'none'}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]
     if kept:
         typer.echo(f"columns that say nothing of a run are kept: {', '.join(kept)}")

@@ -29,7 +29,14 @@ def load_machine(
 def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
     """Devices of a cluster on its network, with the software that trains on them."""
     cycles = usual_cycles(folder)
-    machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack)
+    machine = Machine(
+        network_of(cluster),
+        0.0,
+        cluster.devices,
+        vector_cycles=cycles,
+        stack=stack,
+        calibrated=cluster.calibrated is not None,
+    )
     return machine.with_device(device)
 
 

@@ -36,6 +36,8 @@ class Machine:
     """Cycles of vector operations by role and kind."""
     stack: Stack = field(default_factory=Stack)
     """Software that trains on the devices."""
+    calibrated: bool = False
+    """Whether constants are fitted to runs on these devices."""
 
     @classmethod
     def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:

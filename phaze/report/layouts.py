@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import pandas as pd
@@ -104,6 +105,8 @@ def _best_sheet(best: pd.DataFrame) -> Sheet:
         "step": lambda row: seconds(row["time_s"]),
         "published runs like it": lambda row: (
             f"{seconds(row['time_s_low'])} to {seconds(row['time_s_high'])}"
+            if isfinite(row["time_s_high"])
+            else "not calibrated: an upper limit of speed"
         ),
         "MFU": "{mfu:percent}",
         "tokens/s/device": lambda row: f"{row['tokens_per_s_per_device']:,.0f}",

@@ -1,9 +1,12 @@
 """Runtimes by name."""
 
 from phaze.runtimes.deepspeed import DEEPSPEED
+from phaze.runtimes.maxtext import MAXTEXT
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime
 from phaze.runtimes.torchtitan import TORCHTITAN
 
-RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN, DEEPSPEED)}
+RUNTIMES: dict[str, Runtime] = {
+    runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN, DEEPSPEED, MAXTEXT)
+}
 """Every runtime that plans are made for."""

@@ -30,7 +30,7 @@ class LayoutStudy(Noun):
     """Samples of a batch."""
     sequence: PositiveInt = 8192
     """Tokens of a sample."""
-    runtime: Literal["megatron", "torchtitan", "deepspeed"] = "megatron"
+    runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
     """Software whose rules a layout keeps."""
     stack: Location | None = None
     """Software stack, a file in config/stacks; the system's own, or the runtime's, unless given."""

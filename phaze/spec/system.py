@@ -112,6 +112,8 @@ class Device(Architecture):
     """Precisions below half that its arrays multiply in."""
     attention: dict[str, AttentionSpeed] = Field(default_factory=dict)
     """Speeds of attention kernels by generation, of which a software stack names one."""
+    stack: Name | None = None
+    """File in config/stacks, where only the runtime of that stack runs on the device."""
 
 
 class Stack(Noun):
@@ -217,7 +219,8 @@ class Cluster(Noun):
     levels: tuple[Level, ...] = Field(min_length=1)
     """Levels of the network; the last one holds all devices."""
     stack: Location | None = None
-    """Name of a file in config/stacks, or path of one: what runs are trained with unless they say another."""
+    """Name of a file in config/stacks, or path of one: what runs are trained with unless they say another;
+    unless given that of the device, or else megatron-core."""
     calibrated: Calibration | None = None
     """Constants of device and stack that are fitted to runs on this system."""
     torus: Torus | None = None

@@ -20,8 +20,13 @@ from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
-STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed"}
+STACKS = {
+    "megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed",
+    "maxtext": "maxtext",
+}  # fmt: skip
 """Software stacks of runtimes, where a system's own is of another one."""
+RUNTIME = "megatron"
+"""Runtime of devices that are not bound to another one's stack."""
 
 
 def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
@@ -112,7 +117,8 @@ def load_map_networks(
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     """Cluster of config/systems by name, or of a YAML file by path, and its device.
 
-    Raises PhazeError also for a system that says nothing of its device and the levels of its network.
+    A system that names no software stack has that of its device, or else that of RUNTIME. Raises PhazeError
+    also for a system that says nothing of its device and the levels of its network.
     """
     path = system_path(name, folder)
     fields = read_mapping(path)
@@ -124,6 +130,8 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
         )
     cluster = Cluster.parse(fields, str(path))
     device = _read_device(_device_path(cluster.device, folder, path.parent))
+    if cluster.stack is None:
+        cluster = cluster.model_copy(update={"stack": device.stack or STACKS[RUNTIME]})
     if cluster.calibrated is None:
         return cluster, device
     return cluster, with_numbers(device, cluster.calibrated.device, f"{path}: calibrated.device")
@@ -172,6 +180,15 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
     return path, _device_path(cluster.device, folder, path.parent), *stack
+
+
+def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) -> str:
+    """Runtime that trains on a system unless one is asked for; PhazeError for one that its device has not."""
+    device = load_cluster(system, folder)[1]
+    own = next((name for name, stack in STACKS.items() if stack == device.stack), None)
+    if asked is not None and own not in (None, asked):
+        raise PhazeError(f"runtime: must be {own} on {device.name} (system {system}), got {asked}")
+    return asked or own or RUNTIME
 
 
 def stack_for(cluster: Cluster, runtime: str) -> str:

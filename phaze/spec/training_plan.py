@@ -58,7 +58,7 @@ class AskedPlan(Noun):
     """Samples of a batch."""
     sequence: PositiveInt
     """Tokens of a sample."""
-    runtime: Literal["megatron", "torchtitan", "deepspeed"] = "megatron"
+    runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
     """Software whose rules a layout keeps."""
     precision: Compute = "bf16"
     """Of products of blocks' weights; all else is in bf16, states in mixed precision."""
@@ -145,9 +145,10 @@ class RankedPlan(Noun):
 
     time_s: Result
     """Seconds of a step."""
-    time_s_low: Result
-    """Lower end of the interval in which four of five runs like it are to lie."""
-    time_s_high: Result
+    time_s_low: Result | None = None
+    """Lower end of the 80 % interval, from similar measured runs; none where no run of the device is
+    measured."""
+    time_s_high: Result | None = None
     """Upper end of that interval."""
     tokens_per_s_per_device: Result
     """Throughput of a device."""
@@ -309,9 +310,9 @@ class TrainingRun(Noun):
     """What was asked."""
     days: Result
     """Days that it takes, failures included."""
-    days_low: Result
-    """Days at the lower end of the interval of the step's time."""
-    days_high: Result
+    days_low: Result | None = None
+    """Days at the lower end of the interval of the step's time, where there is one."""
+    days_high: Result | None = None
     """Days at its upper end."""
     device_hours: Result
     """Hours of all devices."""
@@ -349,6 +350,8 @@ class TrainingPlan(RankedPlan):
     """Plans of planners of the literature, where they were asked for."""
     next_longer_s: dict[Label, Finite]
     """Seconds by which parts of a step of the next plan are longer, the largest first."""
+    uncalibrated: str | None = None
+    """Why the time is an upper limit of speed, where no run of the device is measured."""
     rests_on: tuple[str, ...] = ()
     """Assumptions without which another one of the first plans would be the fastest."""
     what_if: tuple[WhatIf, ...] = ()

@@ -19,8 +19,12 @@ class RankedLayouts(Table):
     keys = {**_SIZE, "rank": count("place by time, from 1", 1)}
     columns = {
         "time_s": real("time of a step"),
-        "time_s_low": real("least time that runs like it are to take"),
-        "time_s_high": real("longest time that runs like it are to take"),
+        "time_s_low": real(
+            "least time that runs like it are to take; infinite without such runs", finite=False
+        ),
+        "time_s_high": real(
+            "longest time that runs like it are to take; infinite without them", finite=False
+        ),
         "tokens_per_s_per_device": real("throughput of a device"),
         "mfu": MFU,
         "fullest_gib": real("memory of the fullest device"),

@@ -108,6 +108,11 @@ class PublishedErrors:
                 f"{path}: holds no errors of runs ({error}); python -m phaze validate --errors {path}"
             ) from error
 
+    def has_device(self, kind: tuple[str, ...]) -> bool:
+        """Whether some run is of the device of these values of KEYS."""
+        place = KEYS.index("device")
+        return kind[place] in self._values[place]
+
     @cached_property
     def _likest(self) -> dict[tuple[str, ...], Likeness]:
         """What was found before."""
@@ -204,9 +209,16 @@ def _published(folder: Path) -> PublishedErrors:
     return PublishedErrors.load(folder)
 
 
-def interval(machine: Machine, layout: Layout, seconds: float, folder: Path = FOLDER) -> tuple[float, float]:
-    """Seconds between which four of five runs of a layout with that predicted time are to lie."""
-    found = _published(folder).likest(kind_of(machine, layout))
+def interval(
+    machine: Machine, layout: Layout, seconds: float, folder: Path = FOLDER
+) -> tuple[float, float] | None:
+    """Seconds between which four of five runs of a layout with that predicted time are to lie; None where no
+    run of the device is measured.
+    """
+    errors, kind = _published(folder), kind_of(machine, layout)
+    if not (machine.calibrated or errors.has_device(kind)):
+        return None
+    found = errors.likest(kind)
     return found.low * seconds, found.high * seconds
 
 
@@ -215,14 +227,16 @@ def with_intervals(
 ) -> pd.DataFrame:
     """Runs with a predicted time in a column and KEYS, and INTERVAL from the errors of all sources but one.
 
-    Rows without a predicted time have no interval.
+    Rows without a predicted time have no interval, nor have those of devices of which no run is measured.
     """
     errors = _published(folder)
     factors = np.full((2, len(runs)), np.nan)
     times = runs[seconds].to_numpy(float)
     for place in np.flatnonzero(np.isfinite(times)):
-        found = errors.likest(tuple(runs[list(KEYS)].iloc[place]), but)
-        factors[:, place] = found.low, found.high
+        kind = tuple(runs[list(KEYS)].iloc[place])
+        if errors.has_device(kind):
+            found = errors.likest(kind, but)
+            factors[:, place] = found.low, found.high
     return runs.assign(**dict(zip(INTERVAL, factors * times, strict=True)))
 
 

@@ -83,7 +83,9 @@ CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 """What a row left open and was chosen, and the time of the worst choice."""
 DIVIDED = "pipeline_layout_used"
 """Layers of every stage where they do not divide evenly and no layout is given; left out if no row has it."""
-ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, "status")
+STACK = "stack_used"
+"""Software stack of a row, its own or that of its system."""
+ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, STACK, "status")
 """Columns that predictions add."""
 OK = "ok"
 """How the status of a run begins that fits."""
@@ -143,7 +145,7 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
         raise PhazeError(
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
-    found = with_intervals(predict_rows(rows, machine))[list(ADDED)]
+    found = with_intervals(predict_rows(rows, machine)).rename(columns={"stack": STACK})[list(ADDED)]
     if not found[DIVIDED].fillna("").any():
         found = found.drop(columns=DIVIDED)
     out = pd.concat([table, found], axis=1)
@@ -157,7 +159,7 @@ def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path =
     """
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
-    columns = [*(name for name in ADDED if name not in INTERVAL), *KEYS]
+    columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS]
     return pd.DataFrame(found, columns=columns).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
 
 

@@ -13,7 +13,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, digits
 from phaze.cost.kernels import speed_of
 from phaze.layout import Layout
-from phaze.plan.layouts.assumptions import assumptions, versions
+from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
@@ -36,8 +36,8 @@ from phaze.spec.training_plan import (
     UnfitPlan,
 )
 
-Interval = Callable[[Machine, Layout, float], tuple[float, float]]
-"""Seconds between which runs of a layout with a predicted time are to lie."""
+Interval = Callable[[Machine, Layout, float], tuple[float, float] | None]
+"""Seconds between which runs of a layout with a predicted time are to lie; None where nothing tells."""
 Fixed = Mapping[str, int | str]
 
 
@@ -87,6 +87,7 @@ class TrainingPlanner:
             certificate=certificate_of(found.certificate),
             alternatives=rows,
             next_longer_s=priced[1].longer_s(first) if len(priced) > 1 else {},
+            uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
             rests_on=tuple(rests_on(priced)),
             what_if=tuple(what_if(self.asked.system, first, self.folder)),
             assumptions=tuple(assumptions(self.question)),

@@ -10,6 +10,7 @@ from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, usable_gib
+from phaze.plan.plan import Machine
 from phaze.runtimes.rules import Runtime
 from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack
@@ -46,6 +47,13 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
     yield f"ranks numbered tp-cp-dp-pp, tp fastest, over {_groups(machine.network)}; no contention of others"
     yield "every step alike: no input stalls, evaluation, checkpoints, failures"
+
+
+def uncalibrated(machine: Machine) -> str:
+    """What times on a device are worth of which no run is measured."""
+    return (
+        f"{device_of(machine).name} is not calibrated: an upper limit of speed, as no run of it is measured"
+    )
 
 
 def _groups(network: Network) -> str:

@@ -96,15 +96,15 @@ class PricedLayout:
                 work_gib=found.recompute_bytes / GIB,
             )
 
-    def row(self, interval_s: tuple[float, float]) -> RankedPlan:
-        """Row of the ranked table; runs are to take as long as the interval says."""
+    def row(self, interval_s: tuple[float, float] | None) -> RankedPlan:
+        """Row of the ranked table; runs are to take as long as the interval says, where there is one."""
         question, found, each = self.question, self.price, self.tokens_per_s_per_device
         peak = peak_of(question.machine, question.task.compute)
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(
             time_s=found.time_s,
-            time_s_low=interval_s[0],
-            time_s_high=interval_s[1],
+            time_s_low=interval_s[0] if interval_s else None,
+            time_s_high=interval_s[1] if interval_s else None,
             tokens_per_s_per_device=each,
             mfu=model_flops_utilisation(each, token_flops(question.task), peak),
             memory_gib=tuple((found.peak_bytes / GIB).tolist()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pandas as pd
 
 from phaze.plan.machines import device_of
@@ -27,6 +29,7 @@ def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.Data
 def _columns(plan: RankedPlan) -> dict[str, object]:
     layout = plan.layout.model_dump()
     own = {name: getattr(plan, name) for name in OWN}
+    own |= {name: inf for name in ("time_s_low", "time_s_high") if own[name] is None}
     return own | {name: layout[name] for name in RankedLayouts.columns if name in layout}
 
 

@@ -64,11 +64,13 @@ def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun
     trained = 1.0 if lost is None else lost.share
     days = asked.tokens / (plan.tokens_per_s_per_device * devices) / SECONDS_PER_DAY / trained
     hours = days * HOURS_PER_DAY * devices
+    ends = (None if end is None else days * end / plan.time_s for end in (plan.time_s_low, plan.time_s_high))
+    days_low, days_high = ends
     return TrainingRun(
         asked=asked,
         days=days,
-        days_low=days * plan.time_s_low / plan.time_s,
-        days_high=days * plan.time_s_high / plan.time_s,
+        days_low=days_low,
+        days_high=days_high,
         device_hours=hours,
         cost=None if asked.price is None else hours * asked.price,
         goodput=lost,

@@ -47,7 +47,8 @@ def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
     ]
     rows = ([str(i + 1), *_row(one)] for i, one in enumerate(plan.alternatives))
     others = map(_planner_row, plan.planners)
-    return "\n".join([_asked(plan), *table([HEAD, *rows, *others]), *map(wrapped, said)])
+    first = [_asked(plan), *([] if plan.uncalibrated is None else [wrapped(plan.uncalibrated)])]
+    return "\n".join([*first, *table([HEAD, *rows, *others]), *map(wrapped, said)])
 
 
 def _planner_row(one: PlannerRow) -> list[str]:
@@ -102,10 +103,9 @@ def _best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
 def _length(run: TrainingRun) -> str:
     """Days of a whole training with its device-hours and their price."""
     paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
-    return (
-        f"{run.days:.4g} days ({run.days_low:.4g} to {run.days_high:.4g}), "
-        f"{run.device_hours:,.0f} device-hours{paid}"
-    )
+    ends = (run.days_low, run.days_high)
+    within = "" if None in ends else f" ({' to '.join(f'{end:.4g}' for end in ends)})"
+    return f"{run.days:.4g} days{within}, {run.device_hours:,.0f} device-hours{paid}"
 
 
 def run_in_words(run: TrainingRun) -> Iterator[str]:
@@ -183,13 +183,22 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _best(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     yield (
-        f"the first takes {plan.time_s:.4g} s, four of five runs like it {plan.time_s_low:.4g} to "
-        f"{plan.time_s_high:.4g} s; stages {plan.layout.pipeline_layout}; its fullest rank holds "
+        f"{predicted(plan)}; stages {plan.layout.pipeline_layout}; the rank with peak memory uses "
         f"{plan.fullest_gib:.1f} of {hbm_gib:g} GiB"
     )
     yield from plan.rests_on
     if plan.run is not None:
         yield from run_in_words(plan.run)
+
+
+def predicted(plan: RankedPlan) -> str:
+    """Time of a step with its interval, where there is one."""
+    said = f"predicted {plan.time_s:.4g} s"
+    if plan.time_s_low is None or plan.time_s_high is None:
+        return f"{said}, not calibrated: an upper limit of speed"
+    return (
+        f"{said}; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s, from similar measured runs"
+    )
 
 
 def _why(plan: TrainingPlan) -> Iterator[str]:

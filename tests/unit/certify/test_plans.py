@@ -57,7 +57,7 @@ def with_bound(plan: TrainingPlan, bound_s: float) -> TrainingPlan:
 
 @pytest.mark.parametrize("runtime", sorted(RUNTIMES))
 def test_no_drawn_plan_is_faster_than_the_bound(runtime: str) -> None:
-    for pp in (None, 4):
+    for pp in (None, *(() if runtime == "maxtext" else (4,))):
         found = audited(runtime, pp)
         assert found.counterexamples == []
         assert len(found.drawn) == DRAWS

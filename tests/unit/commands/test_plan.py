@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -186,6 +187,47 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     assert lacking == [digits(found["lacking_gib"])]
 
 
+def test_a_system_without_a_stack_is_planned_and_simulated_with_the_same_one(
+    model: str, tmp_path: Path, project_root: Path
+) -> None:
+    system = tmp_path / "own.yaml"
+    text = (project_root / "config/systems/h100.yaml").read_text()
+    system.write_text(text.replace("stack: megatron-bridge\n", ""))
+    fixed = "tp=2,cp=1,pp=1,microbatch=2,zero=1,sequence_parallel=true,recompute=none"
+    options = ("--system", str(system), "--devices", "8", "--global-batch", "16", "--fix", fixed)
+    plan = json.loads(run("plan", model, *options, "--json").stdout)
+    row = {"model": Path(model).name, "seq": plan["question"]["sequence"], "gpus": 8, "global_batch": 16}
+    row |= {
+        "tp": 2,
+        "dp": 4,
+        "microbatch": 2,
+        "zero": 1,
+        "sequence_parallel": "true",
+        "flash_attention": "true",
+    }
+    runs, out = Path(model).parent / "runs.csv", tmp_path / "out.csv"
+    runs.write_text(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+    said = run("simulate", "--runs", str(runs), "--system", str(system), "-o", str(out)).stdout
+    found = pd.read_csv(out)
+    assert found["time_s"][0] == pytest.approx(plan["time_s"])
+    assert plan["question"]["stack"] == found["stack_used"][0] == "megatron-core"
+    assert "megatron-core" in said
+
+
+def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    options = ("--system", "tpu-v5p", "--devices", "8", "--global-batch", "16", "--tokens", "1e9")
+    lines = run("plan", model, *options, "-o", str(out)).stdout.splitlines()
+    assert lines[0].endswith("maxtext, bf16")
+    assert lines[1] == "tpu-v5p is not calibrated: an upper limit of speed, as no run of it is measured"
+    assert not any("interval" in line for line in lines)
+    plan = read_as(TrainingPlan, out)
+    assert (plan.question.runtime, plan.question.stack, plan.layout.pp) == ("maxtext", "maxtext", 1)
+    assert (plan.time_s_low, plan.run and plan.run.days_low) == (None, None)
+    with pytest.raises(PhazeError, match="--for megatron: a plan for maxtext is written for no runtime"):
+        run("emit", str(out), "--for", "megatron")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -207,6 +249,7 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
         (("gpt2", "--system", "h100", "--devices", "12", "--global-batch", "8"), "a multiple of 8"),
         (("resnet-50", *H100), "must be a transformer"),
         (("mixtral-8x7b", *H100, "--lora", "16"), "--lora: mixtral-8x7b.*must not be given for a model with"),
+        (("gpt2", "--gpus", "8xtpu-v5p", "--runtime", "megatron"), "runtime: must be maxtext on tpu-v5p"),
         (("gpt2", *H100, "--price", "2"), "--price needs --tokens"),
         (("gpt2", *H100, "--tokens", "1e9", "--mtbf", "1e4", "--restart", "9"), "got no --checkpoint"),
         (("gpt2", *H100, "--tokens", "1e9", "--days", "-1"), "--days: must be a number > 0"),

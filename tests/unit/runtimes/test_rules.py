@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from phaze.layout import Layout
+from phaze.runtimes.maxtext import MAXTEXT
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.torchtitan import TORCHTITAN
@@ -222,6 +223,33 @@ CASES = [
     Refused(
         (TORCHTITAN,), "tied pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
         "weight tying is not supported with a pipeline, pp must be 1 with tied embeddings, got 2", model=TIED,
+    ),
+    Refused(
+        (MAXTEXT,), "no pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
+        "plans have no axis stage, pp must be 1, got 2",
+    ),
+    Refused(
+        (MAXTEXT,), "key-value heads", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
+        "key-value heads 2 must be a multiple of tp, got 4",
+        model=SMALL.model_copy(update={"key_value_heads": 2}),
+    ),
+    Refused(
+        (MAXTEXT,), "expert axis", (Layout(tp=2, ep=2, etp=2), "1f1b"),
+        (Layout(dp=2, ep=2, zero=3), "1f1b"),
+        "ep must divide dp 1, got 2", model=SPARSE,
+    ),
+    Refused(
+        (MAXTEXT,), "expert widths", (Layout(tp=2), "1f1b"), (Layout(tp=2, etp=2), "1f1b"),
+        "tensor cuts experts as all else, etp must be tp 2, got 1", model=SPARSE,
+    ),
+    Refused(
+        (MAXTEXT,), "sequence slices", (Layout(cp=16, zero=3), "1f1b"), (Layout(cp=8, zero=3), "1f1b"),
+        "the sequence 240 must be a multiple of 2 * cp with cp >= 2, times tp with sequence_parallel, got tp "
+        "1 and cp 16",
+    ),
+    Refused(
+        (MAXTEXT,), "fsdp", (Layout(dp=2), "1f1b"), (Layout(dp=2, zero=3), "1f1b"),
+        "weights are sharded over dp * cp, zero must be 3, got 0",
     ),
 ]  # fmt: skip
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of, sized
+from phaze.plan.machines import load_machine
+from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of, runtime_for, sized
 
 PEAK_FLOPS = {
     "a100-40gb": 312e12, "a100-80gb": 312e12, "h100-80gb": 989e12, "h200": 989e12, "b200": 2.25e15,
@@ -44,6 +45,20 @@ def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device(
         load_system_of("tpu-v4", "h100", flat=50e9)
     own = load_system_of("config/devices/tpu-v4.yaml", "h100", flat=50e9)
     assert own.clock_hz == load_device("tpu-v4").clock_hz
+
+
+def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
+    tmp_path: Path, project_root: Path
+) -> None:
+    text = (project_root / "config/systems/h100.yaml").read_text()
+    path = tmp_path / "own.yaml"
+    path.write_text(text.replace("stack: megatron-bridge\n", ""))
+    assert load_cluster(str(path))[0].stack == "megatron-core"
+    assert load_machine(str(path)).stack.name == "megatron-core"
+    assert load_cluster("tpu-v4")[0].stack == "maxtext"
+    assert (runtime_for("h100"), runtime_for("tpu-v4")) == ("megatron", "maxtext")
+    with pytest.raises(PhazeError, match=r"runtime: must be maxtext on tpu-v4 .*, got torchtitan"):
+        runtime_for("tpu-v4", asked="torchtitan")
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:
     assert interval(machine, layout, 2.0) == (2 * likest.low, 2 * likest.high)
     unknown = replace(machine, stack=Stack(name="none"))
     assert interval(unknown, layout, 2.0) != interval(machine, layout, 2.0)
+    assert interval(load_machine("tpu-v5p"), layout, 2.0) is None  # no run of it is measured
     assert parallelism_of(Layout(cp=2)) == "dp"
     assert parallelism_of(Layout()) == "one"
 
@@ -97,5 +98,6 @@ def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:
 def test_rows_without_a_time_have_no_interval_and_a_missing_file_is_said() -> None:
     table = PublishedErrors.load().table.head(2).assign(time_s=[1.0, np.nan])
     assert with_intervals(table)["time_low_s"].notna().tolist() == [True, False]
+    assert with_intervals(table.assign(device="of my own"))["time_low_s"].isna().all()
     with pytest.raises(PhazeError, match=rf"{ERRORS}: holds no errors of runs .* validate --errors"):
         PublishedErrors.load(FOLDER / "none")

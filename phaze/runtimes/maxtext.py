@@ -1,0 +1,105 @@
+"""Layouts that MaxText runs: meshes of the axes fsdp, tensor, context and expert, without a pipeline.
+
+Source is `logical_axis_rules` of MaxText's `configs/base.yml`: weights are sharded over fsdp, context and
+expert, batches over fsdp and expert, heads, feed-forward and vocabulary over tensor or tensor_sequence. JAX
+cuts arrays evenly. dp here is fsdp times expert.
+"""
+
+from __future__ import annotations
+
+from phaze.base.arrays import Bools
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import (
+    BATCH,
+    EXPERT_SLICES,
+    EXPERTS,
+    FEED_FORWARD,
+    HEADS,
+    SEQUENCE_PARALLEL,
+    VIRTUAL_STAGES,
+    Rule,
+    Runtime,
+    TrainingTask,
+    leaves_rest,
+)
+from phaze.spec.training_plan import ChosenLayout
+
+
+def _no_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    return grid.pp > 1
+
+
+def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    return leaves_rest(task.model.kv_heads, grid.tp)
+
+
+def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`context_parallel_load_balance`: a rank has two chunks; tensor_sequence cuts what is left."""
+    chunks = grid.cp * (1 + (grid.cp > 1))
+    return leaves_rest(task.sequence, chunks * (1 + (grid.tp - 1) * grid.sequence_parallel))
+
+
+def _fsdp(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    return (grid.sharers > 1) & (grid.zero < 3)
+
+
+def _expert_axis(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    broken: Bools = grid.dp % grid.ep != 0
+    return broken
+
+
+def _expert_widths(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    uneven: Bools = grid.etp != grid.tp
+    return uneven & (task.experts > 0)
+
+
+MAXTEXT = Runtime(
+    name="maxtext",
+    version="of 2025",
+    schedules=("1f1b",),
+    zeros=(0, 3),
+    sequence_parallel=(False, True),
+    cp_kinds=("all_gather",),
+    recomputes_part=False,
+    computes=("bf16",),
+    rules=(
+        Rule("no pipeline", "plans have no axis stage, pp must be 1, got {pp}", ("pp",), _no_pipeline),
+        VIRTUAL_STAGES,
+        HEADS,
+        Rule(
+            "key-value heads",
+            "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
+            ("tp",),
+            _key_value_heads,
+        ),
+        FEED_FORWARD,
+        EXPERTS,
+        Rule("expert axis", "ep must divide dp {dp}, got {ep}", ("ep", "dp"), _expert_axis),
+        EXPERT_SLICES,
+        Rule(
+            "expert widths",
+            "tensor cuts experts as all else, etp must be tp {tp}, got {etp}",
+            ("tp", "etp"),
+            _expert_widths,
+        ),
+        SEQUENCE_PARALLEL,
+        Rule(
+            "sequence slices",
+            "the sequence {sequence} must be a multiple of 2 * cp with cp >= 2, times tp with "
+            "sequence_parallel, got tp {tp} and cp {cp}",
+            ("sequence_parallel", "tp", "cp"),
+            _sequence_slices,
+        ),
+        BATCH,
+        Rule("fsdp", "weights are sharded over dp * cp, zero must be 3, got {zero}", ("zero",), _fsdp),
+    ),
+)
+"""MaxText without the axes data and stage: zero 3 is fsdp, sequence parallelism tensor_sequence instead of
+tensor; full and no recomputation are its remat policies full and minimal_with_context."""
+
+
+def axes_of(layout: ChosenLayout) -> str:
+    """Sizes of MaxText's mesh that a layout has, as its configuration names them."""
+    tensor = "tensor_sequence" if layout.sequence_parallel else "tensor"
+    sizes = {"fsdp": layout.dp // layout.ep, "expert": layout.ep, "context": layout.cp, tensor: layout.tp}
+    return ", ".join(f"ici_{name}_parallelism={size}" for name, size in sizes.items())
