@@ -1,5 +1,6 @@
 """The cluster in which the accelerators work."""
 
+from collections.abc import Mapping
 from math import prod
 from typing import Literal, Self
 
@@ -187,9 +188,44 @@ class Level(Noun):
     """Time of a step of a tree, by which all-reduces go where that is faster; 0: they go in rings alone."""
     start_s: Size = 0.0
     """Time of a collective beside its steps."""
-    port_devices: PositiveInt = 1
-    """Devices that share a port to this level: collectives of several devices of a node none of which share
-    one go through one port of the node, as NCCL looks for rings."""
+    nics_per_node: PositiveInt | None = None
+    """Network cards of a node, a group of the level inside, to this level: with nic_bytes_per_s in place of
+    bandwidth_bytes_per_s, which then is the share of a device."""
+    nic_bytes_per_s: Positive | None = None
+    """Bandwidth of a network card, in each direction."""
+    ring_port_devices: PositiveInt = 1
+    """Devices beside each port to this level, as NCCL looks for rings: collectives of several devices of a
+    node none of which are beside one port go through one port of the node. It says nothing of bandwidth."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, fields: object) -> object:
+        if isinstance(fields, Mapping) and "port_devices" in fields:
+            raise ValueError(
+                "port_devices: is named ring_port_devices; devices that share network cards are described by "
+                "nics_per_node and nic_bytes_per_s"
+            )
+        return fields
+
+
+def _with_share(number: int, level: object, inside: object) -> object:
+    """Fields of a level with the bandwidth of a device, its share of the network cards of a node."""
+    if not isinstance(level, Mapping) or level.get("nics_per_node", level.get("nic_bytes_per_s")) is None:
+        return level
+    if not isinstance(inside, Mapping):
+        raise ValueError(f"levels.{number}.nics_per_node: needs a level inside, whose groups are the nodes")
+    cards, each, devices = level.get("nics_per_node"), level.get("nic_bytes_per_s"), inside.get("devices")
+    if cards is None or each is None:
+        raise ValueError(f"levels.{number}: nics_per_node and nic_bytes_per_s must be given together")
+    if not all(isinstance(one, int | float) and one > 0 for one in (cards, each, devices)):
+        return level
+    share, given = cards * each / devices, level.get("bandwidth_bytes_per_s")
+    if given not in (None, share):
+        raise ValueError(
+            f"levels.{number}.bandwidth_bytes_per_s: must not be given beside nics_per_node, of which a "
+            f"device has {share:g}, got {given}"
+        )
+    return {**level, "bandwidth_bytes_per_s": share}
 
 
 class Calibration(Noun):
@@ -225,6 +261,17 @@ class Cluster(Noun):
     """Constants of device and stack that are fitted to runs on this system."""
     torus: Torus | None = None
     """The links where devices form a torus or a mesh: then what is simulated with contention uses them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_shares_of_nics(cls, fields: object) -> object:
+        """Levels with the bandwidth of a device where they say network cards of nodes."""
+        if not isinstance(fields, Mapping) or not isinstance(fields.get("levels"), list | tuple):
+            return fields
+        levels = fields["levels"]
+        pairs = zip(levels, (None, *levels), strict=False)
+        found = [_with_share(n, level, inside) for n, (level, inside) in enumerate(pairs)]
+        return {**fields, "levels": found}
 
     @model_validator(mode="after")
     def _nested(self) -> Self:

@@ -61,7 +61,7 @@ def _tier(level: Level) -> Tier:
         level.latency_s,
         level.start_s,
         0.0 if messages is None else bandwidth * messages,
-        level.port_devices,
+        level.ring_port_devices,
         0.0 if exchange is None else bandwidth * exchange,
         level.tree_latency_s,
     )

@@ -110,8 +110,8 @@ class Tier(NamedTuple):
     """Time of a collective beside its steps."""
     message_bytes_per_s: float = 0.0
     """What a message to one other device reaches; 0: as much as collectives do."""
-    port_devices: int = 1
-    """Devices that share a port to this level."""
+    ring_port_devices: int = 1
+    """Devices beside each port to this level, as NCCL looks for rings."""
     exchange_bytes_per_s: float = 0.0
     """What an all-to-all reaches; 0: as much as other collectives do."""
     tree_latency_s: float = 0.0
@@ -195,7 +195,7 @@ class Levels:
         device rather than another one for the way out (`ncclTopoCompute`, src/graph/search.cc). Where no two
         ranks of a node are at one port, all groups of the node then use the same.
         """
-        shared = self.tiers[level].port_devices
+        shared = self.tiers[level].ring_port_devices
         stride = group.stride if isinstance(group, Group) else 1
         return 1.0 if stride < shared or shared == 1 else self.tiers[level - 1].devices / shared
 

@@ -18,6 +18,11 @@ PEAK_FLOPS = {
 """Of dense products in 16 bits, as data sheets say."""
 
 
+INNER, OUTER = ({"devices": number, "bandwidth_bytes_per_s": 1.0} for number in (8, 64))
+CARDS = {"nics_per_node": 4, "nic_bytes_per_s": 4e10}
+"""Network cards that eight devices of a node share."""
+
+
 @pytest.mark.parametrize("name", sorted(PEAK_FLOPS))
 def test_a_device_by_the_template_has_the_published_peak(name: str) -> None:
     device = load_device(name)
@@ -69,6 +74,16 @@ def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
             r"no device 'a1000'; nearest: a100-80gb, a100-40gb; all \d+ are in config/devices",
         ),
         ({"levels": []}, "levels: .*at least 1 item"),
+        (
+            {"levels": [INNER, OUTER | {"port_devices": 2}]},
+            "port_devices: is named ring_port_devices; .*nics_per",
+        ),
+        (
+            {"levels": [INNER, OUTER | CARDS]},
+            r"levels\.1\.bandwidth_bytes_per_s: must not .* has 2e\+10, got 1",
+        ),
+        ({"levels": [INNER | CARDS]}, r"levels\.0\.nics_per_node: needs a level inside"),
+        ({"levels": [INNER, OUTER | {"nics_per_node": 2}]}, "nic_bytes_per_s must be given together"),
         ({"levels": [{"devices": 8}]}, r"levels\.0\.bandwidth_bytes_per_s: Field required"),
         (
             {"levels": [{"devices": n, "bandwidth_bytes_per_s": 1.0} for n in (8, 12)]},

@@ -241,7 +241,7 @@ def test_a_step_has_its_latency() -> None:
 
 def test_rings_of_devices_at_different_ports_share_one_port_of_the_node() -> None:
     """Of four ports for eight devices groups at a stride of four or two use one, neighbours all."""
-    levels = Levels((Tier(8, 1e30), Tier(64, 1e9, port_devices=2)))
+    levels = Levels((Tier(8, 1e30), Tier(64, 1e9, ring_port_devices=2)))
     groups = (Group(8, 8), Group(64, 1), Group(16, 4), Group(32, 2))
     alone, neighbours, two, four = (levels.seconds("all_reduce", 8.0, group) for group in groups)
     assert (alone, neighbours) == pytest.approx((2 * 7 / 1e9, 2 * 7 / 8 / 1e9))
@@ -281,6 +281,10 @@ def test_a_system_says_what_its_network_is() -> None:
     outer = {"devices": 64, "bandwidth_bytes_per_s": 1e9}
     cluster = Cluster.model_validate({"device": "a100", "levels": (inner, outer)})
     assert network_of(cluster) == Levels((Tier(8, 1.5e11), Tier(64, 1e9)))
+    shared = {"devices": 64, "nics_per_node": 4, "nic_bytes_per_s": 5e8}
+    cards = Cluster.model_validate({"device": "a100", "levels": (inner, shared)})
+    assert network_of(cards) == Levels((Tier(8, 1.5e11), Tier(64, 4 * 5e8 / 8)))
+    assert Cluster.model_validate(cards.model_dump()) == cards
     pairs = network_of(Matrix(bandwidths_bytes_per_s=((0, 2, 0), (2, 0, 4), (0, 4, 0)), latency_s=1))
     assert pairs.seconds("send", 8.0, (0, 1)) == 5
     assert pairs.seconds("send", 8.0, (0, 2)) == 6  # the widest path, of two links
