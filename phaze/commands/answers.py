@@ -60,7 +60,7 @@ class PlacementQuestion:
     """Devices, at most the system's, which are all unless given."""
     global_batch: int
     sequence: int | None
-    """Tokens of a sample; the model's longest unless given."""
+    """Tokens of a sample; the model's usual ones unless given."""
     widths: tuple[int, ...]
     """TMP widths to consider; those of 1, 2, 4, 8 that divide the model if empty."""
     microbatches: tuple[int, ...]

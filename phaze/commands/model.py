@@ -22,12 +22,12 @@ ModelArgument = Annotated[
     ),
 ]
 SequenceOption = Annotated[
-    int | None, typer.Option(help="Tokens of a sample; 8192 unless given, or the model's longest.", min=1)
+    int | None,
+    typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
 ]
 SystemOption = Annotated[
     str, typer.Option(help="System whose software says what layers keep.", callback=known_system)
 ]
-USUAL_SEQUENCE = 8192
 
 
 class BlockAnswer(TypedDict):
@@ -71,8 +71,7 @@ def model(
     from phaze.spec.models import load_transformer
 
     found = load_transformer(name, "model")
-    longest = found.position_count if found.counts_positions else 0
-    tokens = sequence or min(USUAL_SEQUENCE, longest or USUAL_SEQUENCE)
+    tokens = sequence or found.usual_sequence
     found.check_sequence(tokens, "--sequence")
     answer = answer_of(found, tokens, system)
     typer.echo(json.dumps(answer, indent=1) if as_json else in_words(answer))

@@ -82,9 +82,7 @@ ArchitectureOption = Annotated[
 ]
 SequenceOption = Annotated[
     int | None,
-    typer.Option(
-        help="Tokens of a sample; the model's longest unless given, or 2048 where it has none.", min=1
-    ),
+    typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
 ]
 TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
 MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]

@@ -79,6 +79,15 @@ def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
         typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
 
 
+def tell_sequence(model: str, sequence: int | None) -> None:
+    """Say on standard error how many tokens samples of a model have where they are not given."""
+    from phaze.spec.models import load_model_named
+
+    found = load_model_named(model)
+    if sequence is None and found.token == "token":
+        typer.echo(f"by default: --sequence {found.usual_sequence}", err=True)
+
+
 @contextmanager
 def ended_at_once() -> Iterator[None]:
     """Let Ctrl-C end the process while compiled code runs, which hears of no interrupt before it returns.

@@ -12,7 +12,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
-from phaze.commands.output import refuse_outputs, telling
+from phaze.commands.output import refuse_outputs, tell_sequence, telling
 from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def partition(
         str | None, typer.Option(help="System whose device runs a model; titan-v-ethernet unless given.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(help="Tokens of a sample of a model; its longest unless given.", min=1)
+        int | None,
+        typer.Option(help="Tokens of a sample of a model; 8192 unless given, or its longest.", min=1),
     ] = None,
     baselines: Annotated[
         bool,
@@ -146,6 +147,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
     from phaze.spec.models import load_model_named
 
     model, samples = load_model_named(graph), 1 if microbatch is None else microbatch
+    tell_sequence(graph, sequence)
     operators = profile_model(model, samples, SYSTEM if system is None else system, sequence=sequence)
     return _Subject(operators, Path(graph).stem, samples, model.hyper_operators)
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
-SEQUENCE = 8192
-"""Tokens of a sample in most published pre-training; a model's longest is for later phases."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 WORDS = {"true": 1, "false": 0}
 
@@ -243,7 +241,7 @@ def _questions(
     trained = runtime_for(system, asked=None if runtime is None else runtime.planned)
     chosen = stack or stack_for(cluster, trained)
     load_stack(chosen)
-    tokens = min(spec.usual_sequence, SEQUENCE) if sequence is None else sequence
+    tokens = spec.usual_sequence if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:

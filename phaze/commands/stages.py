@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from phaze.commands import options
-from phaze.commands.output import print_tables, telling
+from phaze.commands.output import print_tables, tell_sequence, telling
 
 
 def extract(
@@ -20,6 +20,7 @@ def extract(
     """Print the operators of a model's distinct layers, forward and backward, after fusion."""
     from phaze.commands.answers import read_workloads
 
+    tell_sequence(model, sequence)
     points = read_workloads(model, sequence, tensor or [1], microbatch or [1], backward.value)
     print_tables([point.tables["operators"] for point in points], as_json=as_json)
 
@@ -39,6 +40,7 @@ def estimate(
     from phaze.commands.answers import estimate_subject, read_subject
 
     options.refuse_unless_positive("estimate", flat_bandwidth=flat_bandwidth)
+    tell_sequence(model, sequence)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
     with telling("estimate"):
         tables = estimate_subject(subject, architecture, system, flat_bandwidth)
@@ -61,6 +63,7 @@ def schedule(
     from phaze.commands.answers import read_subject, schedule_subject
 
     options.refuse_unless_positive("schedule", flat_bandwidth=flat_bandwidth)
+    tell_sequence(model, sequence)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
     with telling("schedule"):
         solves, schedules = schedule_subject(subject, architecture, system, flat_bandwidth)

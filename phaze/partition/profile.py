@@ -53,7 +53,7 @@ def profile_model(
     """Operators of a model with their times on the device of a system, for one microbatch.
 
     `system` is a file in config/systems that says its device, or the path of one; `sequence` the tokens of a
-    sample, by default the model's longest; `compute_factor` multiplies all times. Operators are named
+    sample, by default the model's usual ones; `compute_factor` multiplies all times. Operators are named
     LAYER.OPERATOR. Raises PhazeError.
     """
     if microbatch < 1:

@@ -15,8 +15,8 @@ from phaze.spec.pattern import MIXERS, runs_of, words_of
 from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.values import Flag, Name, PositiveInt, Seed, Share
 
-UNLIMITED_SEQUENCE = 2048
-"""Tokens of a sample of a model without longest sequence, unless they are given."""
+SEQUENCE = 8192
+"""Tokens of a sample in most published pre-training; a model's longest is for later phases."""
 
 
 class Model(Noun):
@@ -185,8 +185,8 @@ class Model(Noun):
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens of a sample unless they are given: the longest, or 2048 where there is none."""
-        return self.position_count or UNLIMITED_SEQUENCE
+        """Tokens of a sample unless they are given: SEQUENCE, or the model's longest if that is less."""
+        return min(self.position_count or SEQUENCE, SEQUENCE)
 
     @property
     def kv_heads(self) -> int:

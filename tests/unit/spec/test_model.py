@@ -264,3 +264,11 @@ def test_only_a_transformer_is_one(tmp_path: Path) -> None:
     )
     with pytest.raises(PhazeError, match="plan: swin-l must be a transformer, got Swin"):
         load_transformer("swin-l", "plan")
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("nemotron-3-nano-30b-a3b", 8192), ("llama-3.1-8b", 8192), ("llama2-7b", 4096), ("gpt2", 1024)],
+)
+def test_samples_have_8192_tokens_or_all_that_a_model_has(name: str, tokens: int) -> None:
+    assert load_transformer(name, "test").usual_sequence == tokens
