@@ -26,8 +26,8 @@ from phaze.spec.architecture import Grid
 from phaze.spec.config import GRID_SHARDS, load_architecture, load_technology
 from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, Training
-from phaze.spec.system import Scenario
-from phaze.spec.systems import load_device_as_architecture, load_system_of
+from phaze.spec.system import Cluster, Scenario
+from phaze.spec.systems import load_device_as_architecture, load_network, load_system_of, sized
 from phaze.tables.columns import POINT, layout_of
 from phaze.tables.plans import PLAN
 from phaze.workload.models import extract_workload
@@ -92,8 +92,7 @@ class PlacementQuestion:
         system = load_system_of(self.architecture, self.system, flat=self.flat_bandwidth)
         devices = system.devices if self.devices is None else self.devices
         if devices > system.devices:
-            most = f"must be at most the {system.devices} of system {self.system}"
-            raise PhazeError(f"place: --devices: {most}, got {devices}")
+            _refuse_more(self.system, system.devices, devices)
         changes = {"global_batch": self.global_batch, "devices": devices}
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
@@ -114,6 +113,14 @@ class PlacementQuestion:
         factor = scenario.all_reduce_factor
         found.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
         return found
+
+
+def _refuse_more(name: str, most: int, devices: int) -> None:
+    """Raise PhazeError where a system cannot grow to so many devices."""
+    network = load_network(name)
+    if not isinstance(network, Cluster):
+        raise PhazeError(f"place: --devices: must be at most the {most} of system {name}, got {devices}")
+    sized(network, devices, f"place: --devices: {name}")
 
 
 @dataclass(frozen=True)

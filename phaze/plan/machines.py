@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
@@ -35,9 +36,17 @@ def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FO
         cluster.devices,
         vector_cycles=cycles,
         stack=stack,
-        calibrated=cluster.calibrated is not None,
+        system=cluster,
     )
     return machine.with_device(device)
+
+
+def grown(machine: Machine, devices: int) -> Machine:
+    """Machine with at least so many devices, its system `sized` where it has fewer."""
+    if machine.system is None or devices <= machine.devices:
+        return machine
+    system = sized(machine.system, devices, "gpus")
+    return replace(machine, network=network_of(system), devices=system.devices, system=system)
 
 
 def device_of(machine: Machine) -> Device:

@@ -16,7 +16,7 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.spec.system import Stack
 
 if TYPE_CHECKING:
-    from phaze.spec.system import Device
+    from phaze.spec.system import Cluster, Device
 
 Way = Literal["forward", "recompute", "backward"]
 
@@ -36,13 +36,18 @@ class Machine:
     """Cycles of vector operations by role and kind."""
     stack: Stack = field(default_factory=Stack)
     """Software that trains on the devices."""
-    calibrated: bool = False
-    """Whether constants are fitted to runs on these devices."""
+    system: Cluster | None = None
+    """System whose devices these are, where it is read from a file."""
 
     @classmethod
     def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
         """Devices with equal links among all of them."""
         return cls(Flat(bandwidth_bytes_per_s), hbm_bytes_per_s)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether constants are fitted to runs on these devices."""
+        return self.system is not None and self.system.calibrated is not None
 
     def with_device(self, device: Device) -> Machine:
         """Machine with other devices."""

@@ -103,6 +103,8 @@ def load_map_networks(
         network, stem = load_network(name, folder), Path(name).stem if is_path(name) else name
         if isinstance(network, System):
             raise PhazeError(f"{where} is a flat network, on which all mappings are alike")
+        if isinstance(network, Cluster) and network.devices < devices:
+            network = sized(network, devices, where)
         if network.devices < devices:
             raise PhazeError(
                 f"{where} must have at least the {devices} devices of the plans, got {network.devices}; "

@@ -18,7 +18,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
-from phaze.plan.machines import device_of, load_machine
+from phaze.plan.machines import device_of, grown, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
@@ -96,6 +96,7 @@ STEP = 0.01
 
 def predict(run: Run, machine: Machine) -> Prediction:
     """Time, memory and what binds of a run; PhazeError where the run cannot be right."""
+    machine = grown(machine, run.gpus)
     found = price(plan_of_run(run, machine), machine)
     memory, shares = found.memory, found.shares
     most = max(shares, key=lambda name: shares[name])
@@ -146,7 +147,7 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
     found = with_intervals(predict_rows(rows, machine)).rename(columns={"stack": STACK})[list(ADDED)]
-    if not found[DIVIDED].fillna("").any():
+    if not found[DIVIDED].astype(object).fillna("").any():
         found = found.drop(columns=DIVIDED)
     out = pd.concat([table, found], axis=1)
     return out, _accuracy(rows, out)

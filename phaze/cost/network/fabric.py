@@ -16,6 +16,7 @@ from phaze.cost.network.network import Flat, Levels, Network, Tier, Wired
 from phaze.cost.network.topology import Link, Topology, both_ways
 from phaze.spec.network import Absent, Matrix
 from phaze.spec.system import Cluster, Level, System
+from phaze.spec.systems import sized
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
 
     Raises `PhazeError` where there are not so many.
     """
+    if isinstance(system, Cluster) and devices > system.devices:
+        system = sized(system, devices, "system")
     there = system.devices if isinstance(system, Cluster) else len(system.bandwidths_bytes_per_s)
     if devices > there:
         raise PhazeError(f"system: has {there} devices, the plan needs {devices}")

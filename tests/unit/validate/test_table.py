@@ -55,6 +55,16 @@ def test_a_predicted_time_lies_in_its_interval(runs: Path) -> None:
     assert table["time_low_s"].notna().equals(table["time_s"].notna())
 
 
+def test_a_system_grows_to_the_devices_of_a_row(tmp_path: Path) -> None:
+    """As it does for `plan`: h100 has 6,144 devices, a torus no more than it has."""
+    row = "hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,system\n"
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{row}1024,16,8,512,50304,8192,2,1,4096,1,4096,h100\n")
+    assert predict_table(path, None)[0]["status"][0].startswith("ok")
+    path.write_text(f"{row}1024,16,8,512,50304,8192,2,1,4096,1,4096,tpu-v4\n")
+    assert "at most 4096, as it is a torus, got 8192" in predict_table(path, None)[0]["status"][0]
+
+
 def test_an_open_microbatch_is_the_fastest_that_fits(runs: Path) -> None:
     table, _ = predict_table(runs, machine())
     assert table["time_s"][4] <= table["time_s"][0] <= table["slowest_s"][4]
