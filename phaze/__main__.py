@@ -5,27 +5,36 @@ Verbs are the stages. Every verb prints a table for a reader, or with `--json` o
 
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
 
-import typer
+try:
+    from contextlib import redirect_stderr, redirect_stdout
+    from pathlib import Path
+    from typing import Annotated
 
-from phaze.base.errors import PhazeError
-from phaze.commands.calibrate import calibrate
-from phaze.commands.certify import certify
-from phaze.commands.compare import compare
-from phaze.commands.emit import emit, read
-from phaze.commands.export import export
-from phaze.commands.map import map_stages
-from phaze.commands.model import model
-from phaze.commands.partition import partition
-from phaze.commands.place import place
-from phaze.commands.plan import plan
-from phaze.commands.simulate import simulate
-from phaze.commands.stages import estimate, extract, schedule, space
-from phaze.commands.status import status
-from phaze.commands.trace import trace
-from phaze.commands.validate import validate
+    import typer
+
+    from phaze.base.errors import PhazeError
+    from phaze.base.printed import LONGEST_REMARK, Printed, shortened
+    from phaze.commands.calibrate import calibrate
+    from phaze.commands.certify import certify
+    from phaze.commands.compare import compare
+    from phaze.commands.emit import emit, read
+    from phaze.commands.export import export
+    from phaze.commands.map import map_stages
+    from phaze.commands.model import model
+    from phaze.commands.partition import partition
+    from phaze.commands.place import place
+    from phaze.commands.plan import plan
+    from phaze.commands.simulate import simulate
+    from phaze.commands.stages import estimate, extract, schedule, space
+    from phaze.commands.status import status
+    from phaze.commands.trace import trace
+    from phaze.commands.validate import validate
+except KeyboardInterrupt:  # imports take half a second
+    sys.exit(130)
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as a shell gives it."""
 
 app = typer.Typer(
     name="phaze",
@@ -75,10 +84,25 @@ app.command(name="map")(map_stages)
 
 def main() -> int:
     """Run the command line; a mistake of the user is one message and exit status 1."""
+    said, told = Printed(sys.stdout), Printed(sys.stderr, LONGEST_REMARK)
+    try:
+        with redirect_stdout(said), redirect_stderr(told):  # type: ignore[type-var]
+            return _status()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        _print_the_rest()
+
+
+def _status() -> int:
+    """Exit status of the command; SystemExit for a command line that is no command."""
     try:
         app()
     except PhazeError as error:
-        typer.echo(f"phaze: {error}", err=True)
+        typer.echo(shortened(f"phaze: {error}"), err=True)
+        return 1
+    except MemoryError as error:
+        typer.echo(shortened(f"phaze: this needs more memory than there is: {error}"), err=True)
         return 1
     except OSError as error:
         if error.filename is not None:
@@ -87,6 +111,14 @@ def main() -> int:
         typer.echo(f"phaze: the answer cannot be printed: {error.strerror or error}", err=True)
         return 1
     return 0
+
+
+def _print_the_rest() -> None:
+    """Print what standard output holds back; nobody reads it where a pipe is broken."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _print_no_more()
 
 
 def _print_no_more() -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import printable
 from phaze.base.progress import heard
 from phaze.base.provenance import NUMERIC_LIBRARIES, library_version, phaze_version
 
@@ -126,7 +127,7 @@ class _OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """`error: message`."""
-        return f"{record.levelname.lower()}: {record.getMessage()}"
+        return f"{record.levelname.lower()}: {printable(record.getMessage())}"
 
 
 def let_jobs_import(folder: Path) -> None:
