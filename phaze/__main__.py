@@ -99,18 +99,21 @@ def _status() -> int:
     try:
         app()
     except PhazeError as error:
-        typer.echo(shortened(f"phaze: {error}"), err=True)
-        return 1
+        return _mistake(str(error))
     except MemoryError as error:
-        typer.echo(shortened(f"phaze: this needs more memory than there is: {error}"), err=True)
-        return 1
+        return _mistake(f"this takes more memory than there is: {error or 'try a smaller question'}")
     except OSError as error:
         if error.filename is not None:
-            raise
+            return _mistake(f"{error.filename}: cannot be used: {error.strerror or error}")
         _print_no_more()
-        typer.echo(f"phaze: the answer cannot be printed: {error.strerror or error}", err=True)
-        return 1
+        return _mistake(f"the answer cannot be printed: {error.strerror or error}")
     return 0
+
+
+def _mistake(message: str) -> int:
+    """Say what is wrong; exit status of mistakes."""
+    typer.echo(shortened(f"phaze: {message}"), err=True)
+    return 1
 
 
 def _print_the_rest() -> None:

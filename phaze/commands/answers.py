@@ -196,7 +196,7 @@ def estimate_subject(
     chips = read_architecture(architecture)
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
-    terms = _terms(architecture, system, flat_bandwidth)
+    terms = _terms(subject, architecture, system, flat_bandwidth)
     return [_estimated(point, chips, designs, terms) for point in subject.points]
 
 
@@ -215,14 +215,18 @@ def schedule_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables solves and schedules of a model on an architecture."""
-    terms = _terms(architecture, system, flat_bandwidth)
+    terms = _terms(subject, architecture, system, flat_bandwidth)
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
     return found.solves, found.schedules
 
 
-def _terms(architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
+def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
+    """Conditions with a batch of which no microbatch of the subject is more than the whole."""
     cluster = load_system_of(architecture, system, flat=flat_bandwidth).model_dump()
-    return Terms(Scenario.parse(cluster, system), Training(), load_technology(TECHNOLOGY))
+    largest = max(point.layout.microbatch for point in subject.points)
+    scenario = Scenario.parse(cluster, system)
+    batch = {"global_batch": max(scenario.global_batch, largest)}
+    return Terms(scenario.model_copy(update=batch), Training(), load_technology(TECHNOLOGY))
 
 
 def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import refuse_outputs, telling
 
@@ -65,6 +66,7 @@ def validate(
     with telling("validate"):
         machine = None if system is None else load_machine(system)
         runs = predict_files(files or measured_files(), machine)
+    _refuse_unpredicted(runs)
     if errors is not None:
         write_table(error_table(runs), errors)
     runs = runs_with_intervals(runs)
@@ -72,6 +74,13 @@ def validate(
     if out is not None:
         write_table(runs, out)
     typer.echo(_as_json(scores, groups_of(runs)) if as_json else _shown(scores))
+
+
+def _refuse_unpredicted(runs: pd.DataFrame) -> None:
+    """Raise PhazeError with the reasons where no run is predicted, of which there is nothing to compare."""
+    if runs["predicted_s"].isna().all():
+        reasons = runs["status"].str.removeprefix("invalid: ").unique()
+        raise PhazeError(f"validate: none of {len(runs)} runs can be predicted: {'; '.join(reasons[:3])}")
 
 
 def _as_json(scores: pd.DataFrame, groups: pd.DataFrame) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.room import refuse_beyond_memory
 from phaze.pipeline.durations import (
     JobKind,
     borders,
@@ -25,6 +26,9 @@ from phaze.pipeline.durations import (
 from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
+
+PASS_BYTES = 190
+"""Memory that the jobs of a microbatch in a stage take with their times, as measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +55,13 @@ class Join:
 
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
-    """Jobs of workers and ports in the schedule's order."""
+    """Jobs of workers and ports in the schedule's order; PhazeError where memory cannot hold them."""
+    count = pipeline.lane_microbatches * pipeline.batches
+    refuse_beyond_memory(
+        float(PASS_BYTES * count * len(pipeline.stages)),
+        f"the events of {count:,} microbatches in {len(pipeline.stages):,} stages",
+        "make the batch smaller, or the microbatches larger",
+    )
     return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
 
 

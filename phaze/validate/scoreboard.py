@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.tables import ALL_SOURCES, GroupRegrets
@@ -96,6 +97,8 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     predicted_gib, measured_gib, outcome and status.
     """
     table, rows = read_rows(path)
+    if not rows:
+        raise PhazeError(f"{path}: has no run below its headings; write a run a row, see config/formats.md")
     return beside(path.stem, table, rows, predict_rows(rows, machine))
 
 

@@ -161,7 +161,8 @@ def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path =
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS]
-    return pd.DataFrame(found, columns=columns).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
+    kinds = {**dict.fromkeys(CHOSEN[:2], "Int64"), **dict.fromkeys((DIVIDED, *KEYS), object)}
+    return pd.DataFrame(found, columns=columns).astype(kinds)
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:

@@ -323,6 +323,11 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
         (("place", "x.json", "--levels", "8@300"), "--levels is for --planner piper only"),
         (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),
+        (("validate", "headings.csv", "--system", "h100"), "headings.csv: has no run below its headings"),
+        (
+            ("validate", "run.csv"),
+            "none of 1 runs can be predicted: system must be given, in the row or with -",
+        ),
         (("place", "/dev/zero"), "/dev/zero: cannot be read: is a device, not a file"),
         (("place", "/dev/zero", "--planner", "piper"), "/dev/zero: cannot be read: is a device, not a file"),
         (("export", "/dev/zero"), "/dev/zero: cannot be read as a table: is a device, not a file"),
@@ -333,12 +338,61 @@ def test_a_mistake_is_one_message(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    headings = "hidden,heads,layers,seq,vocab,gpus,global_batch\n"
+    for name, text in {"headings.csv": headings, "run.csv": f"{headings}64,4,4,64,512,8,8\n"}.items():
+        (tmp_path / name).write_text(text)
+    arguments = tuple(str(tmp_path / one) if (tmp_path / one).is_file() else one for one in arguments)
     with pytest.raises(PhazeError, match=message):
         run(*arguments)
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
     assert capsys.readouterr().err.startswith("phaze: ")
+
+
+TOO_LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("read", TOO_LONG, "--for", "megatron", "--gpus", "8xh100"),
+        ("partition", f"{TOO_LONG}.json", "--stages", "2"),
+        ("calibrate", "x.csv", "--system", "h100", "-o", TOO_LONG),
+        ("status", "--configfile", TOO_LONG),
+        ("map", "loop.yaml", "--topology", "two-level"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_one_message(
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to(loop)
+    monkeypatch.setattr("sys.argv", ["phaze", *(str(loop) if one == loop.name else one for one in arguments)])
+    assert main() == 1
+    told = capsys.readouterr().err
+    assert told.startswith("phaze: ")
+    assert "File name too long" in told or "Too many levels of symbolic links" in told
+    assert told.count("\n") == 1
+
+
+def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Path) -> None:
+    """Events of all its microbatches would take terabytes."""
+    path, out = tmp_path / "runs.csv", tmp_path / "out.csv"
+    path.write_text(f"model,seq,gpus,global_batch,pp,microbatch\ngpt2,1024,8,{2**31},8,1\n")
+    run("simulate", "--runs", str(path), "--system", "h100", "-o", str(out))
+    assert "invalid: the events of 2,147,483,648 microbatches in 8 stages take" in out.read_text()
+    with pytest.raises(PhazeError, match="the events of 536,870,912 microbatches in 1 stages take"):
+        run("plan", "gpt2", "--gpus", "8xh100", "--global-batch", str(2**31))
+
+
+def test_microbatches_larger_than_a_batch_are_scheduled(model: str) -> None:
+    for verb in ("estimate", "schedule"):
+        assert json.loads(run(verb, "--model", model, "--microbatch", "8192", "--json").stdout)
 
 
 @pytest.mark.parametrize("arguments", [("space",), ("space", "--json"), ("--help",)])

@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "verb": ("VALUE",),
 }
 """Commands that are given a value somewhere."""
-ENDS_WELL = {"cell", "column"}
+ENDS_WELL = {"column"}
 
 
 def _given(case: str, value: str) -> tuple[str, ...]:
