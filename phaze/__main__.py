@@ -101,7 +101,7 @@ def _status() -> int:
     except PhazeError as error:
         return _mistake(str(error))
     except MemoryError as error:
-        return _mistake(f"this takes more memory than there is: {error or 'try a smaller question'}")
+        return _mistake(f"this takes more memory than there is: {str(error) or 'ask a smaller question'}")
     except OSError as error:
         if error.filename is not None:
             return _mistake(f"{error.filename}: cannot be used: {error.strerror or error}")

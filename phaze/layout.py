@@ -50,6 +50,13 @@ Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
 earlier steps, of the tensor, or of blocks of 128; eight or four bits scaled by 32 or 16 in hardware.
 Attention, embedding, head and router stay in half precision (Megatron-Core, `--fp8-recipe`)."""
 COMPUTES: tuple[Compute, ...] = get_args(Compute)
+COMPUTE_NAMES: dict[str, Compute] = {
+    **{name: name for name in COMPUTES}, "bfloat16": "bf16", "mixed": "bf16", "fp8-delayed": "fp8",
+    "delayed": "fp8", "fp8-current": "fp8-cs", "fp8-tensorwise": "fp8-cs", "tensorwise": "fp8-cs",
+    "fp8-blockwise": "fp8-block", "blockwise": "fp8-block", "fp8-mx": "mxfp8", "fp4": "nvfp4",
+}  # fmt: skip
+"""Names that options and columns understand, also with _ for - and in any case: Megatron-Core's recipes too
+(`--fp8-recipe`), and mixed, the precision of weights that goes with bf16."""
 OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip
@@ -264,6 +271,14 @@ def pairs_passes(layout: Layout, mtp: int) -> bool:
     staged = layout.pp == 1 or layout.vp > 1
     whole = layout.recompute == "full" or "moe" in layout.modules
     return layout.ep > 1 and staged and not whole and mtp <= 1
+
+
+def compute_of(text: str) -> Compute:
+    """Numbers to multiply that a name means; PhazeError for none."""
+    found = COMPUTE_NAMES.get(text.strip().lower().replace("_", "-"))
+    if found is None:
+        raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {text[:40]}")
+    return found
 
 
 def cp_kind_of(text: str) -> CpKind:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 import typer
 
-from phaze.commands.options import JsonOption, known_model, known_system
+from phaze.commands.options import JsonOption, count, known_model, known_system
 from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
@@ -23,7 +23,11 @@ ModelArgument = Annotated[
 ]
 SequenceOption = Annotated[
     int | None,
-    typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
+    typer.Option(
+        help="Tokens of a sample; 8192 unless given, or all where a model has fewer.",
+        parser=count,
+        metavar="N",
+    ),
 ]
 SystemOption = Annotated[
     str, typer.Option(help="System whose software says what layers keep.", callback=known_system)

@@ -1,13 +1,18 @@
 """Options that several verbs have."""
 
 import math
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from phaze.base.errors import PhazeError
+
+MOST = 2**31
+"""Largest whole number of samples or tokens."""
 
 
 class Backward(StrEnum):
@@ -49,16 +54,81 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
     if gpus is None and system is None:
         raise PhazeError(f"{verb}: --gpus or --system must be given, such as --gpus 256xH100")
     if gpus is not None:
-        count, times, name = gpus.lower().partition("x")
-        if not times or not name or not count.isdecimal():
+        found = re.fullmatch("0*([1-9][0-9]{0,7})x(.+)", gpus, re.IGNORECASE)
+        if found is None:
             raise PhazeError(f"{verb}: --gpus: must be a number and a system such as 256xH100, got {gpus}")
         if system is not None or devices is not None:
             raise PhazeError(
                 f"{verb}: --gpus {gpus} stands for --system and --devices, which must not be given"
             )
-        system, devices = name, count
+        devices, system = found.groups()
     known_system(system)
     return str(system), devices
+
+
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+"""Decimal suffixes of numbers, in any case; b is a billion."""
+_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
+
+
+def amount(text: str | float) -> float:
+    """Number that a text means, such as 15T or 4e6; BadParameter for a text that is none."""
+    if found := _AMOUNT.fullmatch(str(text)):
+        return float(Decimal(found[1]) * SUFFIXES[found[2].lower()])
+    try:
+        return float(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"must be a number, perhaps with k, M, G or T, such as 15T, got {text}"
+        ) from error
+
+
+def count(text: str | int) -> int:
+    """The same where it must be whole."""
+    value = amount(text)
+    if not (value.is_integer() and 1 <= value <= MOST):
+        raise typer.BadParameter(
+            f"must be a whole number from 1 to {MOST}, perhaps with k, M, G or T, such as 4M, got {text}"
+        )
+    return int(value)
+
+
+def compute(text: str) -> str:
+    """Numbers that products multiply, by any of their names; BadParameter for none."""
+    from phaze.layout import compute_of
+
+    try:
+        return compute_of(text)
+    except PhazeError as error:
+        raise typer.BadParameter(str(error).removeprefix("compute ")) from error
+
+
+def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int) -> int | None:
+    """Samples of a batch that is given in samples, or in tokens of which as many are used as fill samples.
+
+    None where neither is given; PhazeError where both are, or where the tokens fill no sample.
+    """
+    if batch_tokens is None:
+        return global_batch
+    if global_batch is not None:
+        raise PhazeError(
+            f"{verb}: --global-batch (samples) and --batch-tokens say the same: give one of them"
+        )
+    if batch_tokens < sequence:
+        raise PhazeError(
+            f"{verb}: --batch-tokens: must be at least the {sequence} tokens of a sample, got {batch_tokens}"
+        )
+    return batch_tokens // sequence
+
+
+def grown(
+    verb: str, gpus: str | None, system: str | None, devices: int | None
+) -> tuple[str | None, int | None]:
+    """System and number of devices where --gpus may say both, and none of them must be given."""
+    if gpus is None:
+        return system, devices
+    named, number = cluster(verb, gpus, system, None if devices is None else str(devices))
+    return named, int(number or 0)
 
 
 GpusOption = Annotated[
@@ -80,9 +150,19 @@ ArchitectureOption = Annotated[
         "--architecture", "-a", help="File in config/architectures or config/devices, or path of one."
     ),
 ]
+BatchTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens in a batch, such as 4M, in place of --global-batch.", parser=count, metavar="N"
+    ),
+]
 SequenceOption = Annotated[
     int | None,
-    typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
+    typer.Option(
+        help="Tokens of a sample; 8192 unless given, or all where a model has fewer.",
+        parser=count,
+        metavar="N",
+    ),
 ]
 TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
 MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]
@@ -94,6 +174,7 @@ FlatBandwidthOption = Annotated[
     typer.Option(
         "--flat-bandwidth",
         metavar="BYTES_PER_S",
+        parser=amount,
         help="Bandwidth assumed between any two devices; needed for a system with levels.",
     ),
 ]

@@ -46,6 +46,7 @@ def partition(
         int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)
     ] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None,
+    gpus: options.GpusOption = None,
     devices: Annotated[
         int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1, max=MOST)
     ] = None,
@@ -87,7 +88,11 @@ def partition(
     ] = None,
     sequence: Annotated[
         int | None,
-        typer.Option(help="Tokens of a sample of a model; 8192 unless given, or its longest.", min=1),
+        typer.Option(
+            help="Tokens of a sample of a model; 8192 unless given, or its longest.",
+            parser=options.count,
+            metavar="N",
+        ),
     ] = None,
     baselines: Annotated[
         bool,
@@ -108,6 +113,7 @@ def partition(
     from phaze.spec.documents import write_document
     from phaze.workload.operator_graphs import stored_operators
 
+    system, devices = options.grown("partition", gpus, system, devices)
     refuse_outputs(graph_out, out, reads=(graph, system))
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
     subject = _subject(graph, microbatch, system, sequence)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _OF_MODELS = frozenset(
     (
-        "architecture", "system", "flat_bandwidth", "global_batch", "sequence", "tensor", "microbatch",
-        "hbm_gib", "recompute", "optimizer", "precision", "pipeline", "tokens", "backward",
+        "architecture", "system", "gpus", "flat_bandwidth", "global_batch", "batch_tokens", "sequence",
+        "tensor", "microbatch", "hbm_gib", "recompute", "optimizer", "precision", "pipeline", "tokens",
+        "backward",
     )
 )  # fmt: skip
 """Options that say how a model is placed, by parameter."""
@@ -34,6 +35,10 @@ _OF_PIPER = {
     )
 }  # fmt: skip
 """Options that say nothing to Phaze's planner, by parameter."""
+
+
+SAMPLES = 4096
+"""Of a batch unless one is given."""
 
 
 class PlannerOption(StrEnum):
@@ -61,6 +66,7 @@ def place(
     ] = None,
     architecture: options.ArchitectureOption = "tpu-v4-as-built",
     system: options.SystemOption = "tpu-v4-pod",
+    gpus: options.GpusOption = None,
     flat_bandwidth: options.FlatBandwidthOption = None,
     devices: Annotated[
         int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
@@ -107,7 +113,11 @@ def place(
             help="Piper: downsets that a graph may have; 100,000 (2,000 with levels) unless given.", min=1
         ),
     ] = None,
-    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(help="Samples in a batch; 4096 unless given.", parser=options.count, metavar="N"),
+    ] = None,
+    batch_tokens: options.BatchTokensOption = None,
     sequence: options.SequenceOption = None,
     tensor: options.TensorOption = None,
     microbatch: options.MicrobatchOption = None,
@@ -123,7 +133,9 @@ def place(
     tokens: Annotated[
         float | None,
         typer.Option(
-            help="Tokens or images to train on, for the time to train; 300e9 tokens unless given.", min=1
+            help="Tokens or images to train on, for the time to train; 300e9 tokens unless given.",
+            parser=options.amount,
+            metavar="N",
         ),
     ] = None,
     backward: options.BackwardOption = options.Backward.PAIRED,
@@ -159,15 +171,44 @@ def place(
         options.refuse_unless_positive("place", flat_bandwidth=flat_bandwidth, hbm_gib=hbm_gib, tokens=tokens)
         from phaze.commands.answers import PlacementQuestion
 
+        if gpus is not None:
+            architecture, system, devices = _cluster(context, gpus, (architecture, system, devices))
         question = PlacementQuestion(
             model=model, architecture=architecture, system=system, flat_bandwidth=flat_bandwidth,
-            devices=devices, global_batch=global_batch, sequence=sequence, widths=tuple(tensor or ()),
+            devices=devices, global_batch=_batch(model, global_batch, batch_tokens, sequence),
+            sequence=sequence, widths=tuple(tensor or ()),
             microbatches=tuple(microbatch or ()),
             hbm_gib=hbm_gib, recompute=(False, True) if recompute is None else (recompute,),
             memory={"optimizer": optimizer, "precision": precision, "schedule": pipeline}, tokens=tokens,
             backward=backward.value,
         )  # fmt: skip
         _place_model(question, out, as_json=as_json)
+
+
+def _batch(model: str, global_batch: int | None, batch_tokens: int | None, sequence: int | None) -> int:
+    """Samples of a batch, which is given in samples or in tokens."""
+    if batch_tokens is None or global_batch is not None:
+        return options.batch_samples("place", global_batch, batch_tokens, 1) or SAMPLES
+    from phaze.spec.models import load_model_named
+
+    tokens = load_model_named(model).usual_sequence if sequence is None else sequence
+    return options.batch_samples("place", None, batch_tokens, tokens) or SAMPLES
+
+
+def _cluster(
+    context: typer.Context, gpus: str, others: tuple[str, str, int | None]
+) -> tuple[str, str, int | None]:
+    """Architecture, system and number of devices of --gpus; the architecture is its device unless given."""
+    architecture, system, devices = others
+    own = system if options.is_given(context, "system") else None
+    named, number = options.grown("place", gpus, own, devices)
+    if named is not None and not options.is_given(context, "architecture"):
+        from phaze.spec.files import is_path, read_mapping, system_path
+
+        path = system_path(named)
+        device = str(read_mapping(path).get("device", architecture))
+        architecture = str(path.parent / device) if is_path(device) else device
+    return architecture, named or system, number
 
 
 def _place_model(question: PlacementQuestion, out: Path | None, *, as_json: bool) -> None:

@@ -42,17 +42,6 @@ class RuntimeOption(StrEnum):
         return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
 
 
-class PrecisionOption(StrEnum):
-    """Numbers that products multiply: half precision, or eight or four bits as Megatron-Core's recipes."""
-
-    BF16 = "bf16"
-    FP8 = "fp8"
-    FP8_CS = "fp8-cs"
-    FP8_BLOCK = "fp8-block"
-    MXFP8 = "mxfp8"
-    NVFP4 = "nvfp4"
-
-
 def plan(
     model: Annotated[
         str,
@@ -67,19 +56,35 @@ def plan(
     ] = None,
     global_batch: Annotated[
         int | None,
-        typer.Option(help="Samples in a batch; 4 Mi tokens, or 1,024 a device if that is more.", min=1),
+        typer.Option(
+            help="Samples in a batch; 4 Mi tokens, or 1,024 a device if that is more.",
+            parser=options.count,
+            metavar="N",
+        ),
     ] = None,
+    batch_tokens: options.BatchTokensOption = None,
     devices: Annotated[
         str | None,
         typer.Option(help="Devices, several numbers with commas; the system's unless given."),
     ] = None,
     sequence: Annotated[
         int | None,
-        typer.Option(help="Tokens of a sample; 8192 unless given, or all where a model has fewer.", min=1),
+        typer.Option(
+            help="Tokens of a sample; 8192 unless given, or all where a model has fewer.",
+            parser=options.count,
+            metavar="N",
+        ),
     ] = None,
     precision: Annotated[
-        PrecisionOption, typer.Option(help="Of products of blocks' weights.")
-    ] = PrecisionOption.BF16,
+        str,
+        typer.Option(
+            "--precision",
+            "--compute",
+            help="Of products of blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 or nvfp4.",
+            parser=options.compute,
+            metavar="NAME",
+        ),
+    ] = "bf16",
     lora: Annotated[
         int | None,
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
@@ -101,7 +106,12 @@ def plan(
         typer.Option(help="Share of the step by which a better plan may be missed; 0: none.", min=0, max=0.5),
     ] = 0.005,
     tokens: Annotated[
-        float | None, typer.Option(help="Tokens to train on, for the days that it takes.", min=1)
+        float | None,
+        typer.Option(
+            help="Tokens to train on, such as 15T, for the days that it takes.",
+            parser=options.amount,
+            metavar="N",
+        ),
     ] = None,
     price: Annotated[float | None, typer.Option(help="Price of a device-hour, for the cost.")] = None,
     days: Annotated[
@@ -138,7 +148,9 @@ def plan(
     refuse_outputs(out, reads=(model, named, stack))
     run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
-    asked = _questions((model, named, stack), number, sequence, global_batch, runtime, fixed, lora, precision)
+    asked = _questions(
+        (model, named, stack), number, sequence, (global_batch, batch_tokens), runtime, fixed, lora, precision
+    )
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
@@ -146,7 +158,7 @@ def plan(
         found = [_with_planners(one) for one in found] if planners else found
     _print(found, as_json=as_json)
     if not as_json and None in (sequence, global_batch):
-        typer.echo(_defaults(asked[0], sequence, global_batch))
+        typer.echo(_defaults(asked[0], sequence, global_batch, batch_tokens))
     _write(found[0], out)
     if not any(
         one.format == "phaze-plan" and (one.run is None or one.run.in_time is not False) for one in found
@@ -182,12 +194,15 @@ def _samples(sequence: int, devices: int) -> int:
     return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
 
 
-def _defaults(asked: AskedPlan, sequence: int | None, global_batch: int | None) -> str:
+def _defaults(
+    asked: AskedPlan, sequence: int | None, global_batch: int | None, batch_tokens: int | None
+) -> str:
     """Options that were not given, with their values."""
     said = [] if sequence is not None else [f"--sequence {asked.sequence}"]
     if global_batch is None:
         tokens = asked.global_batch * asked.sequence
-        said.append(f"--global-batch {asked.global_batch} ({tokens / 2**20:.3g} Mi tokens)")
+        of = f"{tokens / 2**20:.3g} Mi" if batch_tokens is None else f"{tokens:,} of {batch_tokens:,}"
+        said.append(f"--global-batch {asked.global_batch} ({of} tokens)")
     return f"by default: {', '.join([*said, f'--precision {asked.precision}'])}"
 
 
@@ -220,11 +235,11 @@ def _questions(
     names: tuple[str, str, str | None],
     devices: str | None,
     sequence: int | None,
-    global_batch: int | None,
+    batch: tuple[int | None, int | None],
     runtime: RuntimeOption | None,
     fixed: Mapping[str, int | str],
     lora: int | None,
-    precision: PrecisionOption,
+    precision: str,
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.models import load_transformer
@@ -248,8 +263,9 @@ def _questions(
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
         "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
-        "precision": precision.value,
-        "fixed": dict(fixed), "global_batch": global_batch or _samples(tokens, max(numbers)),
+        "precision": precision,
+        "fixed": dict(fixed),
+        "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
     }  # fmt: skip
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
 

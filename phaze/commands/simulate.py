@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _OF_PLANS = {**options.PLAN, "trace": "--trace", "picture": "--picture", "as_json": "--json"}
 """Options that say nothing of runs, by parameter."""
-_OF_STUDIES = {**options.PLAN, "system": "--system"}
+_OF_STUDIES = {**options.PLAN, "gpus": "--gpus", "system": "--system"}
 """Options that say nothing of a plan that `plan` wrote, by parameter."""
 
 
@@ -33,6 +33,7 @@ def simulate(
     runs: Annotated[
         Path | None, typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md.")
     ] = None,
+    gpus: options.GpusOption = None,
     system: Annotated[
         str | None,
         typer.Option(
@@ -64,6 +65,7 @@ def simulate(
     """
     if (placement is None) == (runs is None):
         raise PhazeError("simulate: give either the file of a study's plans or --runs")
+    system, devices = options.grown("simulate", gpus, system, None)
     refuse_outputs(out, trace, picture, reads=(placement, runs, system))
     if placement is not None:
         if out is not None:
@@ -72,13 +74,14 @@ def simulate(
             options.refuse(context, _OF_STUDIES, "simulate: {} is for a plan of a study, not of `plan`")
             _replay(placement, trace, picture, as_json=as_json)
             return
+        options.refuse(context, {"gpus": "--gpus"}, "simulate: {} is for --runs, a plan says its devices")
         choice = (model, architecture, hbm_gib, planner)
         _simulate_plan(placement, choice, system, (trace, picture), as_json=as_json)
         return
     options.refuse(context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
     if runs is None or out is None:
         raise PhazeError("simulate: --runs needs -o, and --system unless every row says its system")
-    _simulate_runs(runs, system, out)
+    _simulate_runs(runs, system, devices, out)
 
 
 def _simulate_plan(
@@ -132,13 +135,14 @@ def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
     save(path, lambda: picture(what))
 
 
-def _simulate_runs(runs: Path, system: str | None, out: Path) -> None:
+def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:
     from phaze.plan.machines import load_machine
     from phaze.validate.rows import unknown_columns
     from phaze.validate.table import ADDED, OK, STACK, predict_table, write_table
 
     with telling("simulate"):
-        table, accuracy = predict_table(runs, None if system is None else load_machine(system))
+        machine = None if system is None else load_machine(system, devices=devices)
+        table, accuracy = predict_table(runs, machine)
     write_table(table, out)
     typer.echo(f"{len(table)} runs, {int(table['status'].str.startswith(OK).sum())} ok: {out}")
     stacks = ", ".join(map(str, table[STACK].dropna().unique()))

@@ -12,12 +12,13 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
 from phaze.layout import (
-    COMPUTES,
+    COMPUTE_NAMES,
     Layout,
     Offload,
     Precision,
     Recompute,
     Zero,
+    compute_of,
     cp_kind_of,
     offload_of,
     recompute_of,
@@ -34,7 +35,6 @@ WORDS = {
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
     "optimizer": get_args(Optimizer),
     "precision": get_args(Precision),
-    "compute": COMPUTES,
     "gradients": get_args(Gradients),
     "outcome": ("ok", "oom"),
 }
@@ -139,7 +139,7 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
 
 def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
     """Runs that a row may mean; which are possible is not looked at."""
-    given = _with_chunks(_with_sizes(given, folder))
+    given = _with_compute(_with_chunks(_with_sizes(given, folder)))
     microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
     found = []
     for microbatch in microbatches:
@@ -197,6 +197,17 @@ def _spec(name: str, folder: Path) -> Model:
     """Transformer of a name in config/models, or of a file in the folder of the table."""
     by_path = is_path(name) or name.endswith(".json")
     return load_transformer(str(within(folder, folder / name)) if by_path else name, "model")
+
+
+def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Texts of a row whose precision may be what `plan --precision` calls so: numbers to multiply."""
+    name = given.get("precision", "").lower().replace("_", "-")
+    if name in WORDS["precision"] or name not in COMPUTE_NAMES:
+        return given
+    compute = given.get("compute", name)
+    if compute_of(compute) != compute_of(name):
+        raise PhazeError(f"precision and compute must agree, got {short(name)} and {short(compute)}")
+    return {**{key: text for key, text in given.items() if key != "precision"}, "compute": compute}
 
 
 def _with_chunks(given: Mapping[str, str]) -> Mapping[str, str]:
@@ -271,6 +282,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _offload
     if name == "cp_kind":
         return _cp_kind
+    if name == "compute":
+        return _compute
     if name == "flash_attention" or isinstance(OWN[name].default, bool):
         return _flag
     if name in ("mtp", "lora"):
@@ -298,6 +311,10 @@ def _recompute(_: str, text: str) -> Recompute:
 
 def _cp_kind(_: str, text: str) -> str:
     return cp_kind_of(text.lower())
+
+
+def _compute(_: str, text: str) -> str:
+    return compute_of(text)
 
 
 def _offload(_: str, text: str) -> Offload:

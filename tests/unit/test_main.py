@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 from typer.testing import CliRunner, Result
 
 from phaze.__main__ import app, main
 from phaze.base.errors import PhazeError
 from phaze.commands.answers import in_one_line
+from phaze.commands.options import amount, count
 
 MODEL = """
 layers: 4
@@ -349,6 +351,81 @@ def test_a_mistake_is_one_message(
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
     assert capsys.readouterr().err.startswith("phaze: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("4M", 4e6),
+        ("4m", 4e6),
+        ("8k", 8e3),
+        ("1.5T", 1.5e12),
+        ("15e12", 15e12),
+        ("2B", 2e9),
+        (7, 7),
+        (".5k", 500),
+    ],
+)
+def test_numbers_may_have_decimal_suffixes(text: str, number: float) -> None:
+    assert amount(text) == number
+    if number <= 2**31:
+        assert count(text) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["4X", "-1", "0", "nan", "inf", "", "k", "1e999", "4Mi", "1 k", "1e9T" * 9, "9" * 400, "1.5", "3G"],
+)
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match=r"must be a (whole )?number"):
+        count(text)
+
+
+@pytest.mark.parametrize("name", ["fp8-cs", "FP8_CS", "tensorwise"])
+def test_precision_has_the_names_of_rows(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    for option in ("--precision", "--compute"):
+        run("plan", "gpt2", "--gpus", "1xh100", "--global-batch", "1", option, name, "-o", str(out))
+        assert json.loads(out.read_text())["question"]["precision"] == "fp8-cs"
+
+
+def test_a_batch_may_be_given_in_tokens(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    shared = ("plan", "gpt2", "--gpus", "2xh100", "--sequence", "1k")
+    run(*shared, "--batch-tokens", "9.5k", "--top", "1", "-o", str(out))
+    question = json.loads(out.read_text())["question"]
+    assert (question["sequence"], question["global_batch"]) == (1000, 9)
+    place = ("place", "--model", "gpt2", "--devices", "2")
+    for both in (shared, place):
+        with pytest.raises(PhazeError, match=r"--global-batch .* and --batch-tokens say the same"):
+            run(*both, "--batch-tokens", "9k", "--global-batch", "8")
+    with pytest.raises(PhazeError, match="must be at least the 1000 tokens of a sample, got 900"):
+        run(*shared, "--batch-tokens", "900")
+    told = run(*place, "--batch-tokens", "8192", "--json").stdout
+    assert json.loads(told) == json.loads(run(*place, "--global-batch", "8", "--json").stdout)
+
+
+def test_devices_and_system_may_be_given_in_one() -> None:
+    place = ("place", "--model", "GPT2", "--global-batch", "64", "--json")
+    one = run(*place, "--gpus", "8xTPU-v4-Pod").stdout
+    assert one == run(*place, "--system", "tpu-v4-pod", "--devices", "8").stdout
+    partition = ("partition", "bert-large", "--json")
+    both = run(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
+    assert run(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
+    for verb in (place, partition):
+        with pytest.raises(PhazeError, match="stands for --system and --devices, which must not be given"):
+            run(*verb, "--gpus", "2xh100", "--devices", "2")
+        with pytest.raises(
+            PhazeError, match="--gpus: must be a number and a system such as 256xH100, got 0xh"
+        ):
+            run(*verb, "--gpus", "0xh100")
+
+
+def test_systems_grow_for_runs(tmp_path: Path) -> None:
+    path, out = tmp_path / "runs.csv", tmp_path / "out.csv"
+    path.write_text("model,seq,gpus,global_batch,microbatch\ngpt2,64,8192,8192,1\n")
+    run("simulate", "--runs", str(path), "--gpus", "8192xH100", "-o", str(out))
+    assert out.read_text().splitlines()[1].endswith(",ok")
 
 
 TOO_LONG = "x" * 300

@@ -34,6 +34,31 @@ def test_what_a_row_does_not_say_has_a_default(tmp_path: Path) -> None:
     assert (run.model.kv_heads, run.model.feed_forward) == (16, 4096)
 
 
+@pytest.mark.parametrize(
+    ("columns", "values", "compute", "precision"),
+    [
+        (",compute", ",MXFP8", "mxfp8", "mixed"),
+        (",compute", ",fp8_cs", "fp8-cs", "mixed"),
+        (",compute", ",tensorwise", "fp8-cs", "mixed"),
+        (",precision", ",fp8-block", "fp8-block", "mixed"),
+        (",precision,compute", ",fp8,delayed", "fp8", "mixed"),
+        (",precision,compute", ",half,nvfp4", "nvfp4", "half"),
+        (",precision", ",bf16", "bf16", "mixed"),
+    ],
+)
+def test_compute_has_the_names_of_plan(
+    columns: str, values: str, compute: str, precision: str, tmp_path: Path
+) -> None:
+    (row,) = rows_of(tmp_path, columns, values)
+    assert row.problem == ""
+    assert (row.runs[0].layout.compute, row.runs[0].layout.precision) == (compute, precision)
+
+
+def test_names_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, ",precision,compute", ",fp8,bf16")
+    assert row.problem == "precision and compute must agree, got 'fp8' and 'bf16'"
+
+
 def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path) -> None:
     assert rows_of(tmp_path, ",tp", ",8")[0].runs[0].model.vocabulary == 50176
 
