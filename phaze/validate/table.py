@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -161,7 +162,8 @@ def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path =
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS]
-    kinds = {**dict.fromkeys(CHOSEN[:2], "Int64"), **dict.fromkeys((DIVIDED, *KEYS), object)}
+    kinds: dict[str, Literal["Int64", "object"]] = dict.fromkeys((DIVIDED, *KEYS), "object")
+    kinds |= dict.fromkeys(CHOSEN[:2], "Int64")
     return pd.DataFrame(found, columns=columns).astype(kinds)
 
 
