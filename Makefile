@@ -6,7 +6,7 @@ READY := .venv/.ready
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study quick wheel test benchmark lint format lock clean
+.PHONY: help setup study quick wheel test runtimes benchmark lint format lock clean
 
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: $(READY) ## Install the programs that tests need, where that is permitted,
 	@.ci/system-packages
 	$(BIN)/pytest -n $(CORES) --dist worksteal
 
+runtimes: ## Install Megatron-Core, torchtitan and DeepSpeed into .venv-runtimes, and run the tests that ask them
+	@.ci/runtimes "$(PYTHON)" .venv-runtimes
+
 benchmark: $(READY) ## Time every stage, and draw its cost against size into .benchmarks/
 	$(BIN)/pytest tests/benchmarks --benchmark-enable
 
@@ -47,5 +50,5 @@ lock: $(READY) ## Resolve the newest versions that pyproject.toml allows into re
 	.ci/lock --upgrade
 
 clean: ## Remove environment and caches; results stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-runtimes .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
