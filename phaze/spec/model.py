@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import StringConstraints, model_validator
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.blocks import Attention, Block, Experts, FeedForward, Latent, Mixer, Window
@@ -13,7 +13,7 @@ from phaze.spec.counts import Counts, TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.pattern import MIXERS, runs_of, words_of
 from phaze.spec.scans import DeltaNet, Mamba
-from phaze.spec.values import Flag, Name, PositiveInt, Seed, Share
+from phaze.spec.values import Flag, Label, Name, PositiveInt, Seed, Share
 
 SEQUENCE = 8192
 """Tokens of a sample in most published pre-training; a model's longest is for later phases."""
@@ -118,6 +118,9 @@ class Model(Noun):
     lora: PositiveInt | None = None
     """Rank r of the two matrices beside every matrix of a block that alone are trained, where all else is
     frozen (Hu et al., LoRA, ICLR 2022); for models without experts. Unless given everything is trained."""
+    untimed: dict[Label, JsonValue] = Field(default_factory=dict)
+    """Fields of the published configuration that change what is learnt, and neither time nor memory, by their
+    published names, as `rope_theta: 500000.0`; `emit` passes them to a runtime."""
     hyper_operators: PositiveInt | None = None
     """K, up to which `partition` clusters the operators unless it is told another."""
 

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from phaze.base.errors import PhazeError
+from phaze.spec.huggingface.untimed import untimed
 from phaze.spec.noun import describe
 from phaze.spec.plain import Plain
 from phaze.spec.values import Flag, Label, PositiveInt, Seed, Share
@@ -127,7 +128,14 @@ class Family:
             set_field(found, field, value)
         if self.arrange is not None:
             found = self.arrange(found, {key.published: read(config, key, source) for key in self.also})
+        found["untimed"] = self._untimed(config) or None
         return {field: value for field, value in found.items() if value is not None}
+
+    def _untimed(self, config: Config) -> Config:
+        """Published fields that change what is learnt, and no time."""
+        used = {key.published for key in (*self.keys.values(), *self.also)}
+        names = (key.published for key in self.keys.values() if key.kind == "activation")
+        return untimed(config, (COSTLESS | self.costless) - used, frozenset(names))
 
     def _refuse_unknown(self, config: Config, source: str) -> None:
         """Raise PhazeError for a field that is not known, or not modelled with its value."""

@@ -85,16 +85,24 @@ def test_an_absent_number_of_key_value_heads_means_all_heads(tmp_path: Path) -> 
 
 
 def test_fields_without_cost_change_nothing(tmp_path: Path) -> None:
-    """Tokens, seeds of the weights and task settings are ignored."""
+    """Tokens and task settings are ignored."""
     config = published("gpt2")
     more = {
         **config,
         "bos_token_id": 7,
-        "initializer_range": 1.0,
         "id2label": {"0": "no"},
         "use_cache": False,
     }
     assert load(tmp_path, more) == load(tmp_path, config)
+
+
+def test_what_is_learnt_otherwise_in_the_same_time_is_kept(tmp_path: Path) -> None:
+    """Fields that no price depends on, and that the trained model does."""
+    config = {**published("Llama-2-7b-hf"), "rope_theta": 5e5, "hidden_act": "gelu_pytorch_tanh"}
+    untimed = load(tmp_path, config).untimed
+    assert untimed["rope_theta"] == 5e5
+    assert untimed["hidden_act"] == "gelu_pytorch_tanh"
+    assert not untimed.keys() & {"bos_token_id", "architectures", "torch_dtype", "use_cache"}
 
 
 BAD = {
