@@ -40,29 +40,32 @@ def compare(
         raise PhazeError(f"compare: --row is for a CSV of runs, got {run}")
     with telling("compare"):
         found = _of_row(run, row, plan) if run.suffix == ".csv" else _of_flags(run, plan)
-        found.check()
+        found.check(str(run))
+        for sentence in found.remarks:
+            typer.echo(f"compare: {sentence}", err=True)
         said = json.dumps(found.as_row(), indent=1) if as_json else found.in_words()
     typer.echo(said)
 
 
 def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
     """Run of what the plan's runtime is told; torchtitan, which is not told the model, trains the plan's."""
-    from phaze.base.files import read_text
     from phaze.plan.layouts.comparison import Comparison
-    from phaze.runtimes.megatron_flags import read_megatron
-    from phaze.runtimes.torchtitan_read import read_torchtitan
-    from phaze.spec.models import file_name
+    from phaze.runtimes.given import GivenRun
+    from phaze.runtimes.megatron_flags import NAMES
+    from phaze.spec.systems import load_stack
 
-    asked, text = plan.question, read_text(told)
+    asked = plan.question
     if asked.runtime not in ("megatron", "torchtitan"):
         raise PhazeError(f"compare: flags of {asked.runtime} are not read, give the run as a row of a CSV")
     if asked.runtime == "torchtitan":
-        recipe, unread = read_torchtitan(text, asked.model, asked.devices)
+        given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
     else:
-        recipe, unread = read_megatron(text, asked.devices, file_name(told))
-    if unread:
-        typer.echo(f"compare: not priced: {', '.join(unread)}", err=True)
-    return Comparison(recipe, plan)
+        given = GivenRun.of_megatron(told, asked.devices, asked.model.vocabulary)
+    software = given.software(load_stack(asked.stack))
+    for sentence in given.remarks(software):
+        typer.echo(f"compare: {sentence}", err=True)
+    names = NAMES if asked.runtime == "megatron" else {}
+    return Comparison(given.recipe, plan, software.stack, flash=software.flash, names=names)
 
 
 def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
@@ -80,7 +83,9 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
         runs = next(settled([found], predict_rows([found], machine))).runs
     if not runs:
         raise PhazeError(f"{file}: {found.problem or 'no microbatch or number of chunks is possible'}")
-    return Comparison(recipe_of_run(runs[0], asked.model), plan, runs[0].stack_of(machine))
+    chosen = runs[0]
+    recipe = recipe_of_run(chosen, asked.model)
+    return Comparison(recipe, plan, chosen.stack_of(machine), flash=chosen.flash_attention)
 
 
 def _row(file: Path, row: int | None) -> RunRow:

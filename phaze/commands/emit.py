@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +16,9 @@ from phaze.commands.output import refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
     from phaze.runtimes.flags import Emitted
+    from phaze.runtimes.given import GivenRun
     from phaze.runtimes.recipe import Recipe
-    from phaze.spec.system import Stack
-    from phaze.spec.training_plan import TrainingPlan
+    from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 
 class ReadOption(StrEnum):
@@ -51,12 +52,11 @@ def emit(
     refuse_outputs(out, reads=(planned,))
     from phaze.runtimes.recipe import Recipe
     from phaze.spec.documents import read_as
-    from phaze.spec.systems import load_stack
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)
     _refuse_maxtext(plan, planned, runtime)
-    found = _emitted(Recipe.of(plan), runtime, load_stack(plan.question.stack))
+    found = _emitted(Recipe.of(plan), runtime, plan.question)
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
@@ -65,7 +65,7 @@ def emit(
     for sentence in found.beyond:
         typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
     if found.elsewhere:
-        typer.echo(f"the training script has to say beside it: {', '.join(found.elsewhere)}", err=True)
+        typer.echo(f"set these yourself: {', '.join(found.elsewhere)}", err=True)
 
 
 def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> None:
@@ -82,19 +82,21 @@ def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> N
         raise PhazeError(f"emit: --for: must be one of {others}: nothing is written for maxtext")
 
 
-def _emitted(recipe: Recipe, runtime: ToldOption, stack: Stack) -> Emitted:
+def _emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
+    from phaze.spec.systems import load_cluster, load_stack
 
-    emitters = {
-        ToldOption.MEGATRON: emit_megatron,
-        ToldOption.BRIDGE: emit_bridge,
-        ToldOption.TORCHTITAN: emit_torchtitan,
-        ToldOption.DEEPSPEED: emit_deepspeed,
-    }
-    return emitters[runtime](recipe, stack)
+    stack = load_stack(asked.stack)
+    if runtime in (ToldOption.MEGATRON, ToldOption.BRIDGE):
+        blackwell = load_cluster(asked.system)[1].is_blackwell
+        emit = emit_megatron if runtime is ToldOption.MEGATRON else emit_bridge
+        return emit(recipe, stack, blackwell=blackwell)
+    return {ToldOption.TORCHTITAN: emit_torchtitan, ToldOption.DEEPSPEED: emit_deepspeed}[runtime](
+        recipe, stack
+    )
 
 
 def read(
@@ -113,6 +115,10 @@ def read(
         str | None, typer.Option("--model", "-m", help="Model, for torchtitan, whose flags do not say it.")
     ] = None,
     stack: Annotated[str | None, typer.Option(help="File in config/stacks, or path of one.")] = None,
+    vocab: Annotated[
+        int | None,
+        typer.Option(help="Vocabulary size, for Megatron-LM's flags without --vocab-size.", min=1, max=2**31),
+    ] = None,
     as_json: options.JsonOption = False,
     out: Annotated[
         Path | None,
@@ -122,8 +128,7 @@ def read(
     """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
     system, count = options.cluster("read", gpus, system, None if devices is None else str(devices))
     _refuse_table(out, reads=(told, system, model, stack))
-    recipe = _recipe(told, runtime, None if count is None else int(count), model)
-    from phaze.base.files import read_text
+    given = _given(told, runtime, None if count is None else int(count), model, vocab)
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.replay import priced_recipe
     from phaze.plan.layouts.words import predicted, shape
@@ -132,37 +137,34 @@ def read(
     from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval
 
+    recipe = given.recipe
     with telling("read"):
         trained = runtime_for(system, asked=runtime.value)
         chosen = stack or stack_for(load_cluster(system)[0], trained)
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
-        priced = priced_recipe(recipe, PlanQuestion(recipe.task, machine, RUNTIMES[trained]))
+        software = given.software(machine.stack)
+        machine = replace(machine, stack=software.stack)
+        question = PlanQuestion(recipe.task, machine, RUNTIMES[trained], flash=software.flash)
+        priced = priced_recipe(recipe, question)
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
-    for sentence in _unlike(read_text(told), runtime, recipe, machine.stack):
-        typer.echo(f"read: stack {chosen} is priced {sentence}", err=True)
+    for sentence in given.remarks(software):
+        typer.echo(f"read: {sentence}", err=True)
     if out is not None:
         from phaze.validate.written_rows import write_run
 
-        write_run(recipe, system, chosen, out)
+        write_run(recipe, system, chosen, software, out)
     if as_json:
-        typer.echo(json.dumps(row.model_dump(mode="json"), indent=1))
+        said = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": given.unread}
+        typer.echo(json.dumps(said, indent=1))
         return
     typer.echo(
         f"{recipe.model.name} on {recipe.layout.devices:,} devices of {system}: "
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, most time {row.bound_by}\n"
-        f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}"
+        f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}\n"
+        f"{software}"
     )
-
-
-def _unlike(text: str, runtime: ReadOption, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
-    """Sentences on what a runtime is told otherwise than a software stack is priced."""
-    from phaze.runtimes.megatron_flags import software_unlike
-    from phaze.runtimes.torchtitan_read import torchtitan_unlike
-
-    unlike = software_unlike if runtime is ReadOption.MEGATRON else torchtitan_unlike
-    return unlike(text, recipe, stack)
 
 
 def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> None:
@@ -176,25 +178,22 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     refuse_outputs(out, model_file(out), reads=reads)
 
 
-def _recipe(told: Path, runtime: ReadOption, devices: int | None, model: str | None) -> Recipe:
-    """Run of a file of flags; flags of which nothing is priced are named on standard error."""
-    from phaze.base.files import read_text
-    from phaze.runtimes.megatron_flags import read_megatron
-    from phaze.runtimes.torchtitan_read import read_torchtitan
-    from phaze.spec.models import file_name, load_transformer
+def _given(
+    told: Path, runtime: ReadOption, devices: int | None, model: str | None, words: int | None
+) -> GivenRun:
+    """Run of a file of flags, or of a configuration."""
+    from phaze.runtimes.given import GivenRun
+    from phaze.spec.models import load_transformer
 
-    text = read_text(told)
     if runtime is ReadOption.MEGATRON:
         if model is not None:
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
-        recipe, unread = read_megatron(text, devices, file_name(told))
-    elif model is None or devices is None:
+        return GivenRun.of_megatron(told, devices, words)
+    if words is not None:
+        raise PhazeError("read: --vocab is for Megatron-LM; of torchtitan --model says the vocabulary")
+    if model is None or devices is None:
         raise PhazeError(
             "read: a configuration of torchtitan says no model and no devices: give them, as "
             "--model llama-3.1-70b --gpus 256xH100"
         )
-    else:
-        recipe, unread = read_torchtitan(text, load_transformer(model, "read"), devices)
-    if unread:
-        typer.echo(f"read: not priced: {', '.join(unread)}", err=True)
-    return recipe
+    return GivenRun.of_torchtitan(told, load_transformer(model, "read"), devices)

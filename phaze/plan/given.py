@@ -322,6 +322,8 @@ class Lowerings:
     task: TrainingTask
     machine: Machine
     optimizer: Optimizer = "adam"
+    flash: bool = True
+    """Whether attention keeps its scores on the chip."""
     _known: dict[int, Lowering] = field(default_factory=dict)
 
     def of(self, layout: Layout) -> Lowering:
@@ -330,7 +332,7 @@ class Lowerings:
             task, words = self.task, padded_vocabulary(self.task.model.vocabulary, layout)
             model = task.model.model_copy(update={"vocabulary": words})
             training = ModelTraining(
-                model, task.sequence, task.global_batch, self.optimizer, flash_attention=True
+                model, task.sequence, task.global_batch, self.optimizer, flash_attention=self.flash
             )
             self._known[layout.tp] = Lowering(training, self.machine)
         return self._known[layout.tp]

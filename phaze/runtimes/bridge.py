@@ -14,6 +14,7 @@ from phaze.runtimes.flags import Emitted, Flags, parse_flags
 from phaze.runtimes.megatron_flags import LAYOUT, STRATEGY, emit_megatron
 from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid
 from phaze.runtimes.recipe import Recipe, shown
+from phaze.runtimes.untimed import UNTIMED_FLAGS
 from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
@@ -48,6 +49,8 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--cpu-offloading-num-layers": (0, ("model.cpu_offloading_num_layers",)),
     "--overlap-grad-reduce": (False, ("ddp.overlap_grad_reduce",)),
     "--overlap-param-gather": (False, ("ddp.overlap_param_gather",)),
+    "--cross-entropy-loss-fusion": (False, ("model.cross_entropy_loss_fusion",)),
+    "--no-bias-swiglu-fusion": (True, ("model.bias_activation_fusion",)),
 }  # fmt: skip
 """Fields of a flag, and what Megatron-LM does without it."""
 PRECISION = {
@@ -68,33 +71,50 @@ EXPERTS = {
     "--moe-grouped-gemm": "model.moe_grouped_gemm",
 }
 DEEPEP = "--moe-enable-deepep"
+UNTIMED = {
+    "--norm-epsilon": "model.layernorm_epsilon", "--rotary-base": "model.rotary_base",
+    "--rotary-percent": "model.rotary_percent", "--rotary-interleaved": "model.rotary_interleaved",
+    "--init-method-std": "model.init_method_std", "--moe-aux-loss-coeff": "model.moe_aux_loss_coeff",
+    "--moe-input-jitter-eps": "model.moe_input_jitter_eps",
+    "--moe-router-load-balancing-type": "model.moe_router_load_balancing_type",
+    "--moe-router-score-function": "model.moe_router_score_function",
+    "--moe-router-pre-softmax": "model.moe_router_pre_softmax",
+    "--moe-router-topk-scaling-factor": "model.moe_router_topk_scaling_factor",
+    "--moe-router-enable-expert-bias": "model.moe_router_enable_expert_bias",
+}  # fmt: skip
+"""Fields of `TransformerConfig` and of `GPTModelProvider` for what costs no time; others have the names of
+recipes, and are named.
+"""
 LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
-KEPT = ("--bf16", "--transformer-impl", "--attention-backend")
+KEPT = ("--bf16", "--transformer-impl", "--attention-backend", "--no-rope-fusion")
 """Flags of what Megatron-Bridge does anyway."""
-READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS}
+READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS, *UNTIMED_FLAGS}
 LORA = "LoRA"
 
 
-def emit_bridge(recipe: Recipe, stack: Stack | None = None) -> Emitted:
+def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
     """Changes of a Megatron-Bridge configuration; raises PhazeError for what Megatron-Core cannot run.
 
     What differs, as it does with Megatron-LM's flags, and what has no field, is named.
     """
     whole = replace(recipe, model=recipe.model.model_copy(update={"lora": None}))
-    told = emit_megatron(whole, stack)
+    told = emit_megatron(whole, stack, blackwell=blackwell)
     flags = parse_flags(told.files["megatron.txt"])
     beyond = (
         *(sentence for sentence in told.beyond if not sentence.startswith("model.")),
         *(f"{flag[2:]}: has no field" for flag in flags if flag not in READ),
     )
+    left = [" ".join((flag[2:], *flags[flag])) for flag in flags if flag in UNTIMED_FLAGS - UNTIMED.keys()]
+    elsewhere = [f"model {recipe.model.name}", *told.elsewhere, *left]
+    if is_hybrid(recipe.model) and recipe.layout.pp > 1:
+        elsewhere.append(f"blocks {shown(recipe.blocks)}")
     header = [
         f"# Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices",
         *(f"# Unlike the plan, {sentence}" for sentence in beyond),
+        *(f"# Set this yourself: {name}" for name in elsewhere),
+        *(line for line in told.files["megatron.txt"].splitlines() if line.startswith("# Environment:")),
     ]
     files = {"plan.py": "\n".join([*header, *_lines(recipe, flags)])}
-    elsewhere = [f"model {recipe.model.name}"]
-    if is_hybrid(recipe.model) and recipe.layout.pp > 1:
-        elsewhere.append(f"blocks {shown(recipe.blocks)}")
     return Emitted(f"Megatron-Bridge {VERSION}", files, beyond, tuple(elsewhere))
 
 
@@ -126,7 +146,8 @@ def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
         found |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
     vp = recipe.layout.vp
     found["model.virtual_pipeline_model_parallel_size"] = vp if vp > 1 else None
-    found |= {name: _value(flag, flags, True) for flag, name in EXPERTS.items() if flag in flags}
+    fields = EXPERTS | UNTIMED
+    found |= {name: _value(flag, flags, True) for flag, name in fields.items() if flag in flags}
     if DEEPEP in flags:
         found["model.moe_flex_dispatcher_backend"] = "deepep"
     if "--overlap-moe-expert-parallel-comm" in flags:
@@ -136,7 +157,17 @@ def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
 
 def _value(flag: str, flags: Flags, bare: bool) -> Plain:
     """Value of a flag, of one without values that of its field."""
-    values: list[Plain] = [int(one) if one.isdecimal() else one for one in flags[flag]]
+    values: list[Plain] = [_number(one) for one in flags[flag]]
     if flag in LISTS:
         return values
     return values[0] if values else bare
+
+
+def _number(text: str) -> Plain:
+    """Number that a text is, else the text."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -32,6 +32,7 @@ from phaze.runtimes.rules import (
     TrainingTask,
     leaves_rest,
 )
+from phaze.runtimes.untimed import unsaid
 from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
@@ -142,6 +143,7 @@ def _elsewhere(recipe: Recipe) -> Iterator[str]:
     """What the script says, as the plan has it."""
     layout, usual = recipe.layout, Layout()
     yield f"model {recipe.model.name}"
+    yield from unsaid(recipe.model)
     yield f"sequence {recipe.sequence}"
     for field in fields(Layout):
         value = getattr(layout, field.name)

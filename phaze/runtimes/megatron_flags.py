@@ -7,8 +7,9 @@ handed back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from math import inf, prod
+from math import gcd, inf, lcm, prod
 from typing import cast
 
 from phaze.base.errors import PhazeError
@@ -25,14 +26,29 @@ from phaze.layout import (
     Recompute,
     Zero,
     offload_of,
-    pairs_passes,
     recompute_of,
 )
 from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number, word_of
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.megatron_model import HYBRID, MODEL_FLAGS, is_hybrid, model_flags, read_model
+from phaze.runtimes.megatron_model import HYBRID, MODEL_FLAGS, MODEL_NAMES, is_hybrid, model_flags, read_model
+from phaze.runtimes.megatron_software import (
+    IMPLEMENTATION,
+    SLICES,
+    SOFTWARE,
+    UNMODELLED,
+    Software,
+    read_software,
+    software_flags,
+)
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import (
+    CONNECTIONS_NAME,
+    connections_for,
+    refused_connections,
+    refused_overlap,
+)
+from phaze.runtimes.untimed import UNTIMED_FLAGS, untimed_flags
 from phaze.spec.model import Model
 from phaze.spec.plain import short
 from phaze.spec.system import Stack
@@ -63,11 +79,10 @@ OFFLOADED = {
 }  # fmt: skip
 """Activations and states that wait in the host's memory."""
 UNPRICED = (
-    "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload",
-    "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances",
-    "--moe-layer-recompute", "--fp4-param-gather",
+    "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload", "--moe-layer-recompute",
+    "--fp4-param-gather", "--perform-rl-step", "--encoder-num-layers", "--img-h",
 )  # fmt: skip
-"""Flags that change the price, and that no recipe has a word for."""
+"""Flags that change the price, or what is trained, and that no recipe has a word for."""
 PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
     "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
     "fp8-cs": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
@@ -77,72 +92,59 @@ PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
 }
 """Numbers that products of blocks' weights multiply: their format, and how they are scaled."""
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
+MIXED = {"--bf16", "--fp16", "--fp8-format", "--fp4-format"}
+"""Flags without which weights are in single precision."""
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Embedding and loss count as a layer each where layers are dealt out."""
-WRITTEN = ("--transformer-impl", "--attention-backend", "--bf16", "--tokenizer-type")
-"""Flags that are written for every recipe: kernels of Transformer Engine, in mixed precision."""
+CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS=['\"]?(\w+)")
+"""Where a command or a comment sets the variable."""
 
 
-def emit_megatron(recipe: Recipe, stack: Stack | None = None) -> Emitted:
+def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
     """Flags of a recipe, and those that a software stack stands for; raises PhazeError for a recipe that
     Megatron-Core cannot run.
 
     Recomputation is one number for all virtual stages: the least with which none of them recomputes fewer
-    blocks than the recipe says. What differs is named.
+    blocks than the recipe says. What differs is named, and what has to be set beside the flags.
     """
     recipe.check(MEGATRON)
     if recipe.model.lora:
         raise PhazeError("model.lora: Megatron-LM trains whole models, Megatron-Bridge has LoRA")
+    untimed, elsewhere = untimed_flags(recipe.model)
     flags = [
         *model_flags(recipe.model, recipe.sequence, recipe.blocks),
+        *untimed,
         *_batch_flags(recipe),
         *_layout_flags(recipe),
-        *(software_flags(recipe, stack) if stack else ()),
+        *software_flags(recipe, stack),
     ]
     text = print_flags(flags)
-    beyond = recipe.beyond(read_megatron(text, recipe.layout.devices, recipe.model.name)[0])
+    beyond = (
+        *recipe.beyond(read_megatron(text, recipe.layout.devices, recipe.model.name)[0]),
+        *_not_hidden(recipe, stack),
+    )
     program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
     header = [
         f"# {program}, Megatron-Core {MEGATRON.version}",
         f"# {recipe.model.name} on {recipe.layout.devices} devices",
         *(f"# {HYBRID[0]} with bars is of later versions" for _ in [0] if is_hybrid(recipe.model)),
         *(f"# Unlike the plan, {sentence}" for sentence in beyond),
+        *(f"# Set this yourself: {name}" for name in elsewhere),
+        *(
+            f"# Environment: {CONNECTIONS_NAME}={value}"
+            for value in connections_for(recipe.layout, blackwell)
+        ),
     ]
     files = {"megatron.txt": "\n".join([*header, text])}
-    return Emitted(f"Megatron-Core {MEGATRON.version}", files, beyond)
+    return Emitted(f"Megatron-Core {MEGATRON.version}", files, beyond, elsewhere)
 
 
-def software_flags(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, ...]]:
-    """Flags for what a software stack is priced with: what hides behind computing, gradients, dispatch."""
-    layout, hides = recipe.layout, stack.overlap
-    if "dp" in hides and layout.dp * layout.cp > 1:
-        yield ("--overlap-grad-reduce",)
-        if layout.zero:
-            yield ("--overlap-param-gather",)
-    if "tp" in hides and layout.cuts_sequence:
-        yield ("--tp-comm-overlap",)
-    if "pp" not in hides and layout.vp > 1:
-        yield ("--no-overlap-p2p-communication",)
-    if "ep" in hides and pairs_passes(layout, recipe.model.mtp):
-        yield ("--overlap-moe-expert-parallel-comm",)
-    if stack.gradient_bytes == 2:
-        yield ("--grad-reduce-in-bf16",)
-    if recipe.model.experts and stack.dispatch == "tokens":
-        yield from (("--moe-token-dispatcher-type", "flex"), ("--moe-enable-deepep",))
-    elif recipe.model.experts:
-        yield "--moe-token-dispatcher-type", "alltoall"
-
-
-def software_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
-    """Sentences on what flags say otherwise than a software stack that prices their recipe."""
-    found = parse_flags(text)
-    given = {(flag, *found[flag]) for flag in SOFTWARE if flag in found}
-    priced = set(software_flags(recipe, stack))
-    return (
-        *(f"with {' '.join(flag)}, which is not among the flags" for flag in sorted(priced - given)),
-        *(f"without {' '.join(flag)}" for flag in sorted(given - priced)),
-    )
+def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
+    """Sentence for collectives of slices that a stack hides and Megatron-LM cannot."""
+    hides = stack is not None and "tp" in stack.overlap
+    if hides and refused_overlap(recipe.layout, hides) is not None:
+        yield "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel"
 
 
 def _batch_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
@@ -151,8 +153,7 @@ def _batch_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     yield "--global-batch-size", str(recipe.global_batch)
     yield ("--bf16",)
     yield from PRECISIONS.get(recipe.layout.compute, ())
-    yield "--transformer-impl", "transformer_engine"
-    yield "--attention-backend", "flash"
+    yield IMPLEMENTATION, "transformer_engine"
 
 
 def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
@@ -208,13 +209,14 @@ def _full(method: str, layers: int) -> tuple[tuple[str, ...], ...]:
 
 
 def read_megatron(
-    text: str, devices: int | None = None, name: str = "megatron"
+    text: str, devices: int | None = None, name: str = "megatron", words: int | None = None
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Recipe of flags, and the flags of which nothing is priced.
 
     The number of devices is none of Megatron's flags: unless it is given, torchrun's `--nnodes` and
-    `--nproc-per-node` say it. Raises PhazeError for a flag that is missing, has no such value or is not
-    priced, and for what Megatron-Core cannot run.
+    `--nproc-per-node` say it, else it is the fewest that the layout allows. `words` are those of the
+    vocabulary where flags do not say it. Raises PhazeError for a flag that is missing, has no such value or
+    is not priced, and for what Megatron-Core cannot run.
     """
     flags = parse_flags(text)
     refused = next((flag for flag in UNPRICED if flag in flags), None)
@@ -222,29 +224,26 @@ def read_megatron(
         raise PhazeError(
             f"{refused}: is not modelled, got {short(' '.join(flags[refused])) if flags[refused] else 'it'}"
         )
-    model, stages = read_model(flags, name)
+    model, stages = read_model(flags, name, words)
     widths = {field: whole_number(flags, flag, 1) for field, flag in WIDTHS.items()}
     blocks = _stages(stages, widths["pp"]) if stages else _blocks(flags, model, widths["pp"])
     recompute, recomputed = _recomputed(flags, blocks)
-    if devices is None and "--nproc-per-node" not in flags:
-        raise PhazeError("--nproc-per-node: must be given, or the devices that train, as --gpus 256xH100")
-    count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
-    slices = widths["tp"] * widths["cp"] * widths["pp"]
-    if count % slices:
-        raise PhazeError(f"devices: must be a multiple of tp * cp * pp {slices}, got {count}")
+    ep = whole_number(flags, EXPERT_WIDTHS["ep"], 1)
+    etp = whole_number(flags, EXPERT_WIDTHS["etp"], widths["tp"]) if model.experts else 1
     layout = Layout(
         tp=widths["tp"],
         cp=widths["cp"],
         pp=widths["pp"],
         vp=len(blocks) // widths["pp"],
-        ep=whole_number(flags, EXPERT_WIDTHS["ep"], 1),
-        etp=whole_number(flags, EXPERT_WIDTHS["etp"], widths["tp"] if model.experts else 1),
+        ep=ep,
+        etp=etp,
         cp_kind=_cp_kind(flags),
-        dp=count // slices,
+        dp=_replicas(flags, devices, widths, ep * etp),
         microbatch=whole_number(flags, "--micro-batch-size"),
         sequence_parallel="--sequence-parallel" in flags and widths["tp"] > 1,
         zero=_zero(flags),
         recompute=recompute,
+        precision="mixed" if MIXED & flags.keys() else "single",
         compute=_compute(flags),
         load=_load(flags),
         offload=_offload(flags),
@@ -253,7 +252,40 @@ def read_megatron(
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
     recipe = Recipe(model, whole_number(flags, "--seq-length"), batch, layout, schedule, blocks, recomputed)
     recipe.check(MEGATRON)
+    _check_launch(text, flags, layout)
     return recipe, tuple(flag for flag in flags if flag not in READ)
+
+
+def megatron_software(text: str, recipe: Recipe, stack: Stack) -> Software:
+    """Software that flags say their recipe is trained with; of what they cannot say, that of a stack."""
+    return read_software(parse_flags(text), recipe, stack)
+
+
+def says_devices(text: str) -> bool:
+    """Whether flags say how many devices train."""
+    return "--nproc-per-node" in parse_flags(text)
+
+
+def _check_launch(text: str, flags: Flags, layout: Layout) -> None:
+    """Raise PhazeError for what Megatron-LM asserts of flags together, and of its environment."""
+    found = refused_overlap(layout, SLICES in flags)
+    given = CONNECTIONS.findall(text)
+    if found is None and given:
+        found = refused_connections(layout, given[-1])
+    if found is not None:
+        raise PhazeError(f"{MEGATRON.name}: {found}")
+
+
+def _replicas(flags: Flags, devices: int | None, widths: dict[str, int], experts: int) -> int:
+    """Replicas on so many devices; the fewest into which the ranks of experts fold, where none are given."""
+    slices = widths["tp"] * widths["cp"] * widths["pp"]
+    if devices is None and "--nproc-per-node" not in flags:
+        fewest = experts // gcd(experts, widths["tp"] * widths["cp"])
+        return lcm(fewest, whole_number(flags, "--num-distributed-optimizer-instances", 1))
+    count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
+    if count % slices:
+        raise PhazeError(f"devices: must be a multiple of tp * cp * pp {slices}, got {count}")
+    return count // slices
 
 
 def _stages(stages: tuple[int, ...], pp: int) -> tuple[int, ...]:
@@ -371,22 +403,27 @@ def _zero(flags: Flags) -> Zero:
     return cast(Zero, int(stage))
 
 
-SOFTWARE = (
-    "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--no-overlap-p2p-communication",
-    "--overlap-moe-expert-parallel-comm", "--grad-reduce-in-bf16", "--moe-token-dispatcher-type",
-    "--moe-enable-deepep",
-)  # fmt: skip
-"""Flags that a software stack stands for."""
 READ = frozenset(
     (
-        *MODEL_FLAGS, *WIDTHS.values(), *EXPERT_WIDTHS.values(), *WRITTEN, *SOFTWARE, *COUNTED,
+        *MODEL_FLAGS, *WIDTHS.values(), *EXPERT_WIDTHS.values(), *MIXED, *SOFTWARE, *UNMODELLED, *COUNTED,
+        *UNTIMED_FLAGS, *UNPRICED,
         *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH, STRATEGY, FIRST, LAST, CAPACITY, PADDED,
         CP_KIND, SIZES_OF_LEVELS,
         *(flag for said in PRECISIONS.values() for flag, _ in said),
         "--nnodes", "--nproc-per-node", "--seq-length", "--micro-batch-size",
         "--global-batch-size", "--sequence-parallel", "--recompute-granularity", "--recompute-method",
         "--recompute-num-layers", MODULES_AGAIN, "--recompute-activations", *OFFLOADED.values(),
-        "--cpu-offloading", "--moe-grouped-gemm",
+        "--cpu-offloading",
     )
 )  # fmt: skip
 """Flags that a recipe or a software stack says."""
+
+NAMES: dict[str, str] = {
+    **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
+    **WIDTHS, **EXPERT_WIDTHS, "vp": VIRTUAL, "stages": LAYOUT, "microbatch": "--micro-batch-size",
+    "sequence": "--seq-length", "global_batch": "--global-batch-size", "cp_kind": CP_KIND, "load": CAPACITY,
+    "sequence_parallel": "--sequence-parallel", "zero": "zero (--use-distributed-optimizer, FSDP)",
+    "recompute": "recompute (--recompute-granularity)", "compute": "compute (--fp8-format, --fp4-format)",
+    "offload": "offload (--offload-modules)",
+}  # fmt: skip
+"""Flags by the fields of a recipe that they say."""

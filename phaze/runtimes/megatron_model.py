@@ -13,6 +13,7 @@ from itertools import accumulate, groupby, pairwise
 
 from phaze.base.errors import PhazeError
 from phaze.runtimes.flags import Flags, one_value, share, whole_number, word_of
+from phaze.runtimes.vocabularies import VOCABULARY_FLAGS, is_word_piece, vocabulary
 from phaze.spec.model import Model
 from phaze.spec.pattern import MIXERS, MOST_BLOCKS, pattern_of, period_of, words_of
 from phaze.spec.plain import short
@@ -75,16 +76,35 @@ SWITCHES = {
     "rotary": "--use-rotary-position-embeddings",
 }  # fmt: skip
 SINKS = ("--softmax-type", "learnable")
+GROUPED = "--moe-grouped-gemm"
 MODEL_FLAGS = frozenset(
     (
         *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
         *MAMBA.values(), *BLOCKS_WITH.values(), *SWITCHES.values(), *HYBRID, LAYERS, FEED_FORWARD, LONGEST,
         VARIANT, WINDOW, FURTHER, SINKS[0], "--kv-channels", "--num-query-groups", "--normalization",
         "--position-embedding-type", "--hidden-dropout", "--attention-dropout", "--spec",
-        "--no-rope-fusion",
+        "--bert-no-binary-head", *VOCABULARY_FLAGS,
     )
 )  # fmt: skip
 """Flags that a model says."""
+
+MODEL_NAMES = {
+    **SIZES, "layers": LAYERS, "feed_forward": FEED_FORWARD, "position_count": LONGEST, "mtp": FURTHER,
+    "positions": "--position-embedding-type", "norm": "--normalization", "kv_heads": "--num-query-groups",
+    "head_width": "--kv-channels", "residual_dropout": "--hidden-dropout",
+    "embedding_dropout": "--hidden-dropout", "attention_dropout": "--attention-dropout",
+    "gated": SWITCHES["gated"], "qk_norm": SWITCHES["qk_norm"], "sinks": SINKS[0],
+    "attention_gate": SWITCHES["attention_gate"],
+    "tied_embeddings": f"tied_embeddings ({SWITCHES['untied']})",
+    "attention_bias": f"attention_bias ({SWITCHES['unbiased']})",
+    "feed_forward_bias": f"feed_forward_bias ({SWITCHES['unbiased']})", "window.size": WINDOW,
+    **{f"experts.{field}": flag for field, flag in EXPERTS.items()},
+    **{f"latent.{field}": flag for field, flag in LATENT.items()},
+    **{f"latent.index.{field}": flag for field, flag in INDEX.items()},
+    **{f"delta.{field}": flag for field, flag in DELTA.items()},
+    **{f"mamba.{field}": flag for field, flag in MAMBA.items()},
+}  # fmt: skip
+"""Flags by the fields of a model that they say."""
 
 
 def is_hybrid(model: Model) -> bool:
@@ -152,7 +172,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
         yield from _said(model.experts, EXPERTS)
         if model.experts.shared_gate:
             yield (SWITCHES["shared_gate"],)
-        yield from (("--moe-grouped-gemm",),)
+        yield (GROUPED,)
     if model.window:
         yield WINDOW, f"{model.window.size - 1},0"  # tokens before one, without it
     if model.delta:
@@ -206,12 +226,12 @@ def _list_of(values: Sequence[bool]) -> str:
     return text if size == len(values) else f"({text})*{len(values) // size}"
 
 
-def read_model(flags: Flags, name: str) -> tuple[Model, tuple[int, ...] | None]:
+def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model, tuple[int, ...] | None]:
     """Model of flags, with Megatron-LM's defaults for those that are not given; and of a hybrid the blocks
-    of its virtual stages.
+    of its virtual stages. Of BERT's vocabulary it is BERT.
     """
     kinds, mtp, stages = _read_kinds(flags)
-    words = {word for kind in kinds for word in kind.split("-")}
+    parts = {word for kind in kinds for word in kind.split("-")}
     hidden, heads = (whole_number(flags, SIZES[field]) for field in ("hidden", "heads"))
     gated, dropout = SWITCHES["gated"] in flags, share(flags, "--hidden-dropout", "0.1")
     groups = whole_number(flags, "--num-query-groups", heads) if SWITCHES["grouped"] in flags else heads
@@ -227,8 +247,8 @@ def read_model(flags: Flags, name: str) -> tuple[Model, tuple[int, ...] | None]:
         "heads": heads,
         "key_value_heads": groups if groups != heads else None,
         "head_size": whole_number(flags, "--kv-channels") if "--kv-channels" in flags else None,
-        "feed_forward": wide if "dense" in words else 0,
-        "vocabulary": whole_number(flags, SIZES["vocabulary"]),
+        "feed_forward": wide if "dense" in parts else 0,
+        "vocabulary": vocabulary(flags, words),
         "pattern": None if set(kinds) in ({"attention-dense"}, {"attention-experts"}) else pattern_of(kinds),
         "mtp": mtp,
         "positions": "rotary" if rotary else positions,
@@ -247,9 +267,20 @@ def read_model(flags: Flags, name: str) -> tuple[Model, tuple[int, ...] | None]:
         "residual_dropout": dropout,
         "embedding_dropout": dropout,
         "attention_dropout": share(flags, "--attention-dropout", "0.1"),
-        **_read_nouns(flags, words, wide),
+        **_read_nouns(flags, parts, wide),
+        **(_bert(flags) if _is_bert(flags) else {}),
     }
     return Model.parse({key: value for key, value in fields.items() if value is not None}, "flags"), stages
+
+
+def _is_bert(flags: Flags) -> bool:
+    return is_word_piece(flags) or any(flag.startswith("--bert-") for flag in flags)
+
+
+def _bert(flags: Flags) -> dict[str, object]:
+    """What `pretrain_bert.py` trains beside the blocks of GPT: masked tokens, and which sentence is next."""
+    pooler = "--bert-no-binary-head" not in flags
+    return {"causal": False, "head": "masked-lm", "token_types": 2, "pooler": pooler}
 
 
 def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:

@@ -15,8 +15,13 @@ from phaze.spec.pattern import pattern_of, words_of
 from phaze.spec.training_plan import TrainingPlan
 
 Value = int | str | bool | float | tuple[int, ...] | None
-NAMELESS = ("name", "hyper_operators", "key_value_heads", "head_size", "embedding_width")
-"""Fields of a model that no runtime is told as such; the last three are said as what follows from them."""
+NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size", "embedding_width")
+"""Fields of a model that no run differs by; the last three are compared as what follows from them."""
+
+REMARKED = (
+    *(f"model.{where}_dropout" for where in ("residual", "attention", "embedding")), "model.position_count",
+)  # fmt: skip
+"""Fields in which a run may differ from a plan: both are then priced as the plan."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,25 @@ class Recipe:
             if own.get(name) != said.get(name)
         )
 
-    def check_same_task(self, other: Recipe) -> None:
-        """Raise PhazeError where another run trains another model, another batch, or on other devices."""
+    def check_same_task(self, other: Recipe, where: str, names: Mapping[str, str]) -> None:
+        """Raise PhazeError where another run trains another model, another batch, or on other devices.
+
+        `where` says who asked, `names` what fields are called there.
+        """
         own, others = self._task_values(), other._task_values()
         for name, value in own.items():
-            if value != others[name]:
-                raise PhazeError(f"compare: {name} must be that of the plan, {others[name]}, got {value}")
+            if name not in REMARKED and value != others[name]:
+                raise PhazeError(
+                    f"{where}: {names.get(name, name)} must be that of the plan, {shown(others[name])}, got "
+                    f"{shown(value)}"
+                )
+
+    def unlike(self, other: Recipe, names: Mapping[str, str]) -> Iterator[str]:
+        """Sentences on fields that two runs of one task may have otherwise."""
+        own, others = self._task_values(), other._task_values()
+        for name in REMARKED:
+            if own[name] != others[name]:
+                yield f"{names.get(name, name)} {own[name]} is compared as the plan's {others[name]}"
 
     def _task_values(self) -> dict[str, Value]:
         sizes = {"sequence": self.sequence, "global_batch": self.global_batch}

@@ -393,3 +393,40 @@ LOW_PRECISION = Rule(
     ("tp", "etp", "cp", "microbatch"),
     _low_precision,
 )
+
+
+CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Variable of the environment: the queues in which kernels are handed to a device."""
+MANY_CONNECTIONS = "32"
+"""Its largest value."""
+
+
+def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
+    """Why Megatron-LM cannot hide collectives of tensor-parallel ranks behind products; None where it can.
+
+    `validate_args` of `megatron/training/arguments.py`, `args.tp_comm_overlap`.
+    """
+    if not overlaps_slices or layout.cuts_sequence:
+        return None
+    given = str(layout.sequence_parallel).lower()
+    return f"--tp-comm-overlap needs --sequence-parallel with tp >= 2, got tp {layout.tp} and {given}"
+
+
+def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
+    """What the variable has to be for a layout, none where it may be anything.
+
+    `validate_args`: before Blackwell kernels of products must start after the collectives that they wait for,
+    in one queue; Megatron-FSDP, and FSDP of PyTorch, need several.
+    """
+    if layout.zero >= 2:
+        return (MANY_CONNECTIONS,)
+    return ("1",) if max(layout.tp, layout.cp) > 1 and not blackwell else ()
+
+
+def refused_connections(layout: Layout, given: str, blackwell: bool = False) -> str | None:
+    """Why Megatron-LM does not start a layout with a value of the variable; None where it does."""
+    if layout.zero >= 2 and given == "1":
+        return f"{CONNECTIONS_NAME} must not be 1 with FSDP (zero {layout.zero}), got 1"
+    if connections_for(layout, blackwell) == ("1",) and given != "1":
+        return f"{CONNECTIONS_NAME} must be 1 with tp {layout.tp} and cp {layout.cp}, got {given[:20]}"
+    return None

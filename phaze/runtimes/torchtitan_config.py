@@ -41,6 +41,7 @@ from phaze.runtimes.torchtitan_words import (
     converters,
     software,
 )
+from phaze.runtimes.untimed import unsaid
 from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
@@ -67,14 +68,16 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     again = read_torchtitan(text, model, recipe.layout.devices)[0]
     beyond = (*recipe.beyond(again), *SCALES.get(recipe.layout.compute, ()))
     further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""
+    elsewhere = (f"model {model.name}{further}", *unsaid(model))
     header = [
         f"# torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices",
         *(f"# Unlike the plan, {sentence}" for sentence in beyond),
+        *(f"# Set this yourself: {name}" for name in elsewhere),
     ]
     files = {"plan.py": "\n".join([*header, text])}
     if recipe.schedule not in SCHEDULES:
         files[CSV] = schedule_csv(recipe)
-    return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond, (f"model {model.name}{further}",))
+    return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond, elsewhere)
 
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:

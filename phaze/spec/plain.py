@@ -32,7 +32,7 @@ def read_yaml(path: Path) -> Plain:
     """Content of a YAML file; PhazeError naming the file and the line."""
     from phaze.spec.strict_yaml import load  # short answers read JSON alone
 
-    text = _text(path)
+    text = read_source(path)
     try:
         return load(text)
     except ValueError as error:
@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> Plain:
 
 def read_json(path: Path) -> Plain:
     """Content of a JSON file; PhazeError naming the file and the place."""
-    text = _text(path)
+    text = read_source(path)
     try:
         loaded: Plain = json.loads(text, object_pairs_hook=_unique_object)
     except (ValueError, RecursionError) as error:
@@ -55,7 +55,8 @@ def shown(path: Path) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def _text(path: Path) -> str:
+def read_source(path: Path) -> str:
+    """Text of a file that a user names; PhazeError naming it where it is absent, a folder or no UTF-8."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:

@@ -116,6 +116,11 @@ class Device(Architecture):
     stack: Name | None = None
     """File in config/stacks, where only the runtime of that stack runs on the device."""
 
+    @property
+    def is_blackwell(self) -> bool:
+        """Whether it is of NVIDIA's generation of 2024 or later, which multiplies four bits."""
+        return "nvfp4" in self.low_precision
+
 
 class Stack(Noun):
     """A software stack that trains models: what it makes of the devices that it runs on."""

@@ -10,19 +10,28 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import write_text
+from phaze.layout import pairs_passes
+from phaze.plan.runs import GRADIENT_BYTES
 from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
+from phaze.spec.systems import load_stack
 from phaze.validate.rows import LAYOUT
 
 
-def write_run(recipe: Recipe, system: str, stack: str, out: Path) -> None:
-    """Write a table of one run, and beside it the spec of its model, which the row names.
+def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: Path) -> None:
+    """Write a table of one run, and beside it the spec of its model, which the row names; also its software
+    stack where that is not the named one in what a row has no column for.
 
     Raises PhazeError where stages run different numbers of blocks forward again: a row says one number.
     """
-    spec, row = model_file(out), _row(recipe)
+    spec, row = model_file(out), _row(recipe, software)
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
+    own = software.stack.model_dump(mode="json")
+    if {**own, **_OF_COLUMNS} != {**load_stack(stack).model_dump(mode="json"), **_OF_COLUMNS}:
+        stack = str(stack_file(out).resolve())
+        write_text(stack_file(out), yaml.safe_dump(own, sort_keys=False))
     said = {"model": spec.name, "system": system, "stack": stack, **row}
     table.writerows([list(said), list(said.values())])
     fields = recipe.model.model_dump(mode="json", exclude_none=True, exclude={"lora"})
@@ -30,19 +39,32 @@ def write_run(recipe: Recipe, system: str, stack: str, out: Path) -> None:
     write_text(out, text.getvalue())
 
 
+_OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
+"""What of a stack a row says."""
+
+
+def stack_file(out: Path) -> Path:
+    """Where the software stack of a table lies that is written to a file."""
+    return out.with_name(f"{out.stem}-stack.yaml")
+
+
 def model_file(out: Path) -> Path:
     """Where the model of a table lies that is written to a file."""
     return out.with_suffix(".yaml")
 
 
-def _row(recipe: Recipe) -> dict[str, str]:
-    layout, model = recipe.layout, recipe.model
+def _row(recipe: Recipe, software: Software) -> dict[str, str]:
+    layout, model, stack = recipe.layout, recipe.model, software.stack
+    # A row may not hide what its layout has not; then its stack does not matter for that.
+    overlap = "+".join(kind for kind in stack.overlap if kind != "ep" or pairs_passes(layout, model.mtp))
     said = {
         "seq": recipe.sequence,
         "gpus": layout.devices,
         "global_batch": recipe.global_batch,
         "schedule": recipe.schedule,
-        "flash_attention": True,
+        "flash_attention": software.flash,
+        "gradients": {size: word for word, size in GRADIENT_BYTES.items()}[stack.gradient_bytes],
+        "overlap": overlap or "none",
         "mtp": model.mtp,
         "lora": model.lora or 0,
         "pipeline_layout": layout_string(recipe.blocks, model.mtp),

@@ -7,14 +7,15 @@ alone, is made together with the fewest others that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from itertools import combinations
+from heapq import heappop, heappush
+from itertools import chain, combinations, pairwise
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
-from phaze.layout import Layout
+from phaze.layout import Layout, pairs_passes
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
@@ -32,8 +33,10 @@ from phaze.spec.training_plan import TrainingPlan
 STACK, SCHEDULE, STAGES = "stack", "schedule", "stages"
 """Changes beside those of the layout's fields; data parallel follows from the other widths."""
 FOLLOWS = ("dp", "precision")
-PLANNED: dict[str, object] = {"flash_attention": True, "optimizer": "adam"}
-"""What plans are priced with, and a row may say otherwise."""
+LOSES = 1e-9
+"""Share of the run's step by which a step towards a plan must be longer to count as a loss."""
+MOST_TRIED = 100
+"""Sets of changes from which orders without loss are looked for."""
 HEAD = ("", "step", "saved", "fullest GiB", "change")
 Taken = frozenset[str]
 """Changes that are made."""
@@ -75,6 +78,10 @@ class Comparison:
     planned: TrainingPlan
     stack: Stack | None = None
     """Software of the run; the plan's unless given."""
+    flash: bool = True
+    """Whether the run's attention keeps its scores on the chip, as the plan's does."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the fields of a run are called in its file, where that has other names."""
     _known: dict[Taken, PricedLayout | str] = field(default_factory=dict)
 
     @cached_property
@@ -90,16 +97,27 @@ class Comparison:
     @cached_property
     def run_question(self) -> PlanQuestion:
         """The same question for the software of the run."""
-        asked, stack = self.question, self.stack
-        if stack is None or stack == asked.machine.stack:
+        asked, stack = self.question, self.stack or self.question.machine.stack
+        if self.flash and self._same_software(stack, asked.machine.stack):
             return asked
-        return replace(asked, machine=replace(asked.machine, stack=stack))
+        return replace(asked, machine=replace(asked.machine, stack=stack), flash=self.flash)
 
-    def check(self) -> None:
+    def _same_software(self, one: Stack, other: Stack) -> bool:
+        """Whether two stacks differ at most in exchanges of experts that neither run nor plan can hide."""
+        paired = any(pairs_passes(each.layout, each.model.mtp) for each in (self.run, self.plan))
+        kinds = [{*stack.overlap} - ({"ep"} if not paired else set()) for stack in (one, other)]
+        return kinds[0] == kinds[1] and one == other.model_copy(update={"overlap": one.overlap})
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on what the run has otherwise than the plan, and no step changes."""
+        return tuple(dict.fromkeys(self.run.unlike(self.plan, self.names)))
+
+    def check(self, where: str = "compare") -> None:
         """Raise PhazeError where run and plan are not of the same model, batch and devices, or where the
-        plan's runtime cannot run one of them.
+        plan's runtime cannot run one of them; `where` is the file of the run.
         """
-        self.run.check_same_task(self.plan)
+        self.run.check_same_task(self.plan, where, self.names)
         for name, recipe in (("run", self.run), ("plan", self.plan)):
             try:
                 recipe.check(self.question.runtime)
@@ -126,8 +144,7 @@ class Comparison:
         taken: Taken = frozenset()
         now = first = self._priced(taken)
         yield ChangedRun((), first.price.time_s, 0.0, _fullest_gib(first))
-        while len(taken) < len(self.fields):
-            made = self._next(taken, now)
+        for made in self._order():
             reason = "; ".join(self._reasons(made, taken, now))
             after = taken.union(made)
             found = self._priced(after)
@@ -136,11 +153,57 @@ class Comparison:
             yield ChangedRun(changes, found.price.time_s, saved, _fullest_gib(found), reason)
             taken, now = after, found
 
-    def _next(self, taken: Taken, now: PricedLayout) -> tuple[str, ...]:
-        """Of the changes that are left the one that saves most, with the fewest others that it needs."""
+    def _order(self) -> tuple[tuple[str, ...], ...]:
+        """Changes in the order of their worth, or, where one of them loses, in an order that loses less.
+
+        Of all orders the one with the smallest loss of a step is looked for from the sets of changes that
+        lose least, the largest ones first.
+        """
+        greedy = tuple(self._greedy())
+        worst, everything = self._loss(greedy), frozenset(self.fields)
+        if worst <= LOSES:
+            return greedy
+        none: Taken = frozenset()
+        reached: list[tuple[float, int, int, Taken, tuple[tuple[str, ...], ...]]] = [(0.0, 0, 0, none, ())]
+        seen, number = set[Taken](), 0
+        while reached and len(seen) < MOST_TRIED:
+            loss, _, _, taken, order = heappop(reached)
+            if taken == everything:
+                return order
+            if taken in seen:
+                continue
+            seen.add(taken)
+            for made in self._ways(taken):
+                number += 1
+                more = max(loss, self._lost(taken, taken.union(made)))
+                if more < worst:
+                    left = len(everything) - len(taken.union(made))
+                    heappush(reached, (more, left, number, taken.union(made), (*order, made)))
+        return greedy
+
+    def _greedy(self) -> Iterator[tuple[str, ...]]:
+        """Of the changes that are left always the one that saves most, with what it needs."""
+        taken: Taken = frozenset()
+        while len(taken) < len(self.fields):
+            made = next(iter(self._ways(taken)))
+            yield made
+            taken = taken.union(made)
+
+    def _loss(self, order: Sequence[tuple[str, ...]]) -> float:
+        """Largest loss of a step of an order, a share of the run's step."""
+        sets = [frozenset(chain.from_iterable(order[:number])) for number in range(len(order) + 1)]
+        return max((self._lost(one, other) for one, other in pairwise(sets)), default=0.0)
+
+    def _lost(self, before: Taken, after: Taken) -> float:
+        """Share of the run's step by which one set of changes takes longer than another; 0 where it saves."""
+        longer_s = self._priced(after).price.time_s - self._priced(before).price.time_s
+        return max(longer_s / self._priced(frozenset()).price.time_s, 0.0)
+
+    def _ways(self, taken: Taken) -> list[tuple[str, ...]]:
+        """The changes that are left, each with the fewest others that it needs, the fastest first."""
         left = [name for name in self.fields if name not in taken]
-        ways = [self._with_needed(name, left, taken, now) for name in left]
-        return min(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
+        ways = [self._with_needed(name, left, taken, self._priced(taken)) for name in left]
+        return sorted(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
 
     def _with_needed(
         self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
@@ -243,6 +306,15 @@ class Comparison:
         words["recomputed blocks"] = str(sum(recipe.recomputed))
         return {SCHEDULE: recipe.schedule, **words, STACK: _stack_in_words(self._question(taken))}
 
+    def _named(self, change: Change) -> str:
+        """A change by the name that its field has in the file of the run."""
+        return str(replace(change, field=self.names.get(change.field, change.field)))
+
+    def _cells(self, step: ChangedRun) -> list[str]:
+        saved = f"{step.saved:.1%}" if step.changes else ""
+        said = ", ".join(map(self._named, step.changes))
+        return [f"{step.time_s:.4g} s", saved, f"{step.fullest_gib:.1f}", said]
+
     def as_row(self) -> dict[str, object]:
         """Seconds of the run and of the plan, and the steps between them."""
         run, *steps = self.steps
@@ -257,7 +329,7 @@ class Comparison:
     def in_words(self) -> str:
         """Answer for a reader."""
         asked, run, last = self.planned.question, self.steps[0], self.steps[-1]
-        rows = [[str(i) if i else "run", *_cells(step)] for i, step in enumerate(self.steps)]
+        rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1
         found = (
             f"{asked.model.name} on {asked.devices:,} devices of {asked.system}: the run takes "
@@ -269,7 +341,9 @@ class Comparison:
         """Why changes are made together, whether fewer of them are better, and whether the run fits."""
         for number, step in enumerate(self.steps):
             if step.because:
-                yield wrapped(f"{number}: {step.changes[0]} cannot be made alone: {step.because}")
+                yield wrapped(
+                    f"{number}: {self._named(step.changes[0])} cannot be made alone: {step.because}"
+                )
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
         if self.steps[best].time_s < self.steps[-1].time_s:
             yield f"fewer changes are better: after {best} the run takes {self.steps[best].time_s:.4g} s"
@@ -282,28 +356,19 @@ def _fullest_gib(found: PricedLayout) -> float:
     return max(rank.peak_gib for rank in found.memory)
 
 
-def _cells(step: ChangedRun) -> list[str]:
-    saved = f"{step.saved:.1%}" if step.changes else ""
-    said = ", ".join(map(str, step.changes))
-    return [f"{step.time_s:.4g} s", saved, f"{step.fullest_gib:.1f}", said]
-
-
 def _stack_in_words(question: PlanQuestion) -> str:
     stack = question.machine.stack
     overlap = "+".join(stack.overlap) or "none"
-    return f"{stack.name} (overlap {overlap}, gradients of {stack.gradient_bytes} bytes)"
+    scores = "" if question.flash else ", attention scores in memory"
+    return f"{stack.name} (overlap {overlap}, gradients of {stack.gradient_bytes} bytes{scores})"
 
 
 def recipe_of_run(run: Run, model: Model) -> Recipe:
     """Row of a table of runs as a run of a plan's model; PhazeError for what plans are never priced with, and
     for a row of another model.
     """
-    other = next(((key, value) for key, value in PLANNED.items() if getattr(run, key) != value), None)
-    if other is not None:
-        raise PhazeError(
-            f"compare: {other[0]} must be {str(other[1]).lower()}, as plans are priced, got "
-            f"{str(getattr(run, other[0])).lower()}"
-        )
+    if run.optimizer != "adam":
+        raise PhazeError(f"compare: optimizer must be adam, as plans are priced, got {run.optimizer}")
     if run.layout.precision != "mixed" or SCHEDULES[run.schedule].streams != 1:
         raise PhazeError(
             "compare: precision must be mixed and the schedule one of a runtime, got "

@@ -27,6 +27,8 @@ class PlanQuestion:
     machine: Machine
     runtime: Runtime
     optimizer: Optimizer = "adam"
+    flash: bool = True
+    """Whether attention keeps its scores on the chip, as in all plans; a given run may not."""
 
     @property
     def limit_bytes(self) -> float:
@@ -46,7 +48,7 @@ class PlanQuestion:
 
     @cached_property
     def _lowerings(self) -> Lowerings:
-        return Lowerings(self.task, self.machine, self.optimizer)
+        return Lowerings(self.task, self.machine, self.optimizer, self.flash)
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
         """A layout with all of its divisions."""

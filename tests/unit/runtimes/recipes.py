@@ -64,4 +64,4 @@ def small(layout: Layout, schedule: str, blocks: tuple[int, ...], again: tuple[i
 
 def of_model(model: Model) -> Recipe:
     """A recipe of another model on one device."""
-    return Recipe(model, 240, 24, Layout(), "1f1b", (model.layers,), (0,))
+    return Recipe(model, 240, 24, Layout(), "1f1b", (model.layers + model.mtp,), (0,))

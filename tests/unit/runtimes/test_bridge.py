@@ -45,7 +45,7 @@ def test_fields_are_those_of_the_layout_and_the_batch() -> None:
         assert said["ddp.use_distributed_optimizer"] == (layout.zero >= 1)
         assert said["ddp.use_megatron_fsdp"] == (layout.zero >= 2)
         assert said.get("mixed_precision.fp8_recipe") == ("mxfp8" if layout.compute == "mxfp8" else None)
-        stated = [one for one in emit_megatron(recipe).beyond if not one.startswith("model.")]
+        stated = [one for one in emit_megatron(recipe, STACK).beyond if not one.startswith("model.")]
         assert list(emitted.beyond) == stated
         assert ("blocks" in " ".join(emitted.elsewhere)) == (recipe.model.mamba is not None and layout.pp > 1)
 

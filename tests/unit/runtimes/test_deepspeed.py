@@ -36,14 +36,30 @@ def test_what_the_script_has_to_say_is_named_with_its_values() -> None:
         tp=2, pp=3, dp=2, microbatch=2, sequence_parallel=True, zero=1, recompute="full"
     )  # fmt: skip
     whole = emit_deepspeed(small(layout, "1f1b", (2, 2, 2), (2, 2, 2)), STACK)
-    widths = ("model small", "sequence 240", "tp 2", "pp 3", "sequence_parallel True", "blocks 2*3")
+    widths = (
+        "model small",
+        "rotary base",
+        "norm epsilon",
+        "sequence 240",
+        "tp 2",
+        "pp 3",
+        "sequence_parallel True",
+        "blocks 2*3",
+    )
     assert whole.elsewhere == widths
     assert json.loads(whole.files["deepspeed.json"])["pipeline"] == {"activation_checkpoint_interval": 1}
     part = emit_deepspeed(small(layout, "1f1b", (2, 2, 2), (2, 1, 1)), STACK)
     assert part.elsewhere == (*widths, "recompute full of 2 1*2 blocks")
     assert "pipeline" not in json.loads(part.files["deepspeed.json"])
     turns = emit_deepspeed(small(Layout(cp=4, cp_kind="a2a", zero=3), "1f1b", (6,)), STACK)
-    assert turns.elsewhere == ("model small", "sequence 240", "cp 4", "cp_kind a2a")
+    assert turns.elsewhere == (
+        "model small",
+        "rotary base",
+        "norm epsilon",
+        "sequence 240",
+        "cp 4",
+        "cp_kind a2a",
+    )
 
 
 def test_gradients_of_a_stack_that_deepspeed_adds_up_otherwise_are_named() -> None:

@@ -11,10 +11,12 @@ from phaze.plan.layouts.replay import priced_recipe
 from phaze.plan.machines import load_machine
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.megatron_flags import emit_megatron, read_megatron, software_unlike
+from phaze.runtimes.megatron_flags import emit_megatron, megatron_software, read_megatron
+from phaze.runtimes.untimed import UNTIMED_FLAGS
 from phaze.spec.blocks import Experts
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
+from phaze.spec.systems import load_stack
 from tests.unit.runtimes.examples import SMALL
 from tests.unit.runtimes.recipes import OF_TODAY, drawn, of_model, small
 
@@ -33,8 +35,9 @@ def test_what_is_read_is_what_was_written() -> None:
         emitted = emit_megatron(recipe)
         again = recipe.layout.recompute != "full" or any(recipe.recomputed)
         assert emitted.beyond == () or not again
+        timed = recipe.model.model_copy(update={"untimed": {}})
         assert read_megatron(emitted.files["megatron.txt"], recipe.layout.devices, recipe.model.name) == (
-            recipe,
+            replace(recipe, model=timed),
             (),
         )
 
@@ -58,25 +61,159 @@ def test_models_of_today_are_written_read_and_priced_as_they_are() -> None:
         assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
 
 
-def test_what_a_software_stack_stands_for_is_said() -> None:
+def test_what_a_software_stack_stands_for_is_said_and_read() -> None:
     layout = Layout(tp=2, dp=2, ep=2, sequence_parallel=True, zero=1)
-    model = SMALL.model_copy(update={"experts": Experts(count=4, per_token=2, width=96)})
+    model = SMALL.model_copy(update={"experts": Experts(count=4, per_token=2, width=96), "gated": True})
     recipe = replace(small(layout, "1f1b", (6,)), model=model)
-    stack = Stack(overlap=("dp", "tp", "ep"), gradient_bytes=2, dispatch="tokens")
+    stack = Stack(
+        overlap=("dp", "tp", "ep"), gradient_bytes=2, dispatch="tokens", fused_gate=True,
+        fused_gradients=True, attention=("cudnn", "2"),
+    )  # fmt: skip
     text = emit_megatron(recipe, stack).files["megatron.txt"]
     assert {
         "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--grad-reduce-in-bf16",
-        "--overlap-moe-expert-parallel-comm", "--moe-enable-deepep",
+        "--overlap-moe-expert-parallel-comm", "--moe-enable-deepep", "--cross-entropy-loss-fusion",
     } <= set(parse_flags(text))  # fmt: skip
-    assert software_unlike(text, recipe, stack) == ()
-    plain = stack.model_copy(update={"overlap": ("tp", "pp"), "dispatch": "rows"})
-    assert software_unlike(text, recipe, plain) == (
-        "with --moe-token-dispatcher-type alltoall, which is not among the flags",
-        "without --moe-enable-deepep",
-        "without --moe-token-dispatcher-type flex",
-        "without --overlap-grad-reduce",
-        "without --overlap-moe-expert-parallel-comm",
-        "without --overlap-param-gather",
+    assert megatron_software(text, recipe, stack).stack == stack
+    assert megatron_software(text, recipe, stack).unmodelled == ()
+    # Whatever stack is asked for, the flags say what overlaps, and in which precision gradients are.
+    plain = Stack(overlap=("pp",), gradient_bytes=4)
+    assert megatron_software(text, recipe, plain).stack.overlap == ("dp", "tp", "pp", "ep")
+    assert megatron_software(text, recipe, plain).stack.gradient_bytes == 2
+
+
+def test_without_flags_nothing_is_hidden_but_messages_of_interleaved_stages() -> None:
+    stack = load_stack("megatron-bridge")
+    for more, overlap in (
+        ("", ("pp",)),
+        ("--num-virtual-stages-per-pipeline-rank 2", ("pp",)),
+        ("--num-virtual-stages-per-pipeline-rank 2 --no-overlap-p2p-communication", ()),
+        ("--overlap-grad-reduce", ("pp",)),
+        ("--overlap-grad-reduce --overlap-param-gather", ("dp", "pp")),
+        ("--sequence-parallel --tp-comm-overlap", ("tp", "pp")),
+    ):
+        text = f"{FLAGS} {more}"
+        found = megatron_software(text, read_megatron(text)[0], stack).stack
+        assert {one for one in found.overlap if one != "ep"} == set(overlap)
+        assert (found.gradient_bytes, found.logit_bytes) == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("more", "flash", "attention"),
+    [
+        ("", True, ("cudnn", "2")),
+        ("--attention-backend auto", True, ("cudnn", "2")),
+        ("--attention-backend flash", True, ("2", "cudnn")),
+        ("--use-flash-attn", True, ("2", "cudnn")),
+        ("--attention-backend fused", True, ("cudnn", "2")),
+        ("--attention-backend unfused", False, ("cudnn", "2")),
+        ("--attention-backend local", False, ("cudnn", "2")),
+        ("--transformer-impl local", False, ("cudnn", "2")),
+    ],
+)
+def test_attention_is_by_the_kernels_that_flags_name(
+    more: str, flash: bool, attention: tuple[str, ...]
+) -> None:
+    text = f"{FLAGS} {more}"
+    found = megatron_software(text, read_megatron(text)[0], load_stack("megatron-core"))
+    assert (found.flash, found.stack.attention) == (flash, attention)
+    assert found.unmodelled == (("--transformer-impl local",) if "impl" in more else ())
+
+
+def test_flags_that_change_time_or_memory_and_are_not_modelled_are_listed() -> None:
+    text = f"{FLAGS} --use-distributed-optimizer --overlap-grad-reduce --deterministic-mode --optimizer muon"
+    recipe, unread = read_megatron(text)
+    assert megatron_software(text, recipe, Stack()).unmodelled == (
+        "--deterministic-mode", "--optimizer muon", "--overlap-grad-reduce without --overlap-param-gather",
+    )  # fmt: skip
+    assert unread == ("--lr", "--min-lr")
+
+
+def test_defaults_that_are_spelled_out_change_nothing() -> None:
+    more = "--num-distributed-optimizer-instances 1 --optimizer adam --expert-tensor-parallel-size 4"
+    text = f"{FLAGS} {more}"
+    assert read_megatron(text)[0] == read_megatron(FLAGS)[0]
+    assert megatron_software(text, read_megatron(text)[0], Stack()).unmodelled == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--vocab-file data/bpe/vocab.json --merge-file data/bpe/merges.txt", 50257),
+        ("--tokenizer-type GPT2BPETokenizer", 50257),
+        ("--vocab-file bert-large-cased-vocab.txt --tokenizer-type BertWordPieceCase", 28996),
+        ("--vocab-file bert-large-cased-vocab.txt", 28996),
+        ("--vocab-file bert-large-uncased-vocab.txt", 30522),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128256),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B", 151936),
+        ("--tokenizer-type GPT2BPETokenizer --make-vocab-size-divisible-by 1024", 51200),
+    ],
+)
+def test_tokenizers_have_their_words(more: str, words: int) -> None:
+    text = FLAGS.replace("--vocab_size 50257", "")
+    assert read_megatron(f"{text} {more}")[0].model.vocabulary == words
+    assert read_megatron(text, words=777)[0].model.vocabulary == 777
+    with pytest.raises(PhazeError, match=r"--vocab-size: must be given, or --vocab N of `read`"):
+        read_megatron(text)
+
+
+def test_the_vocabulary_of_bert_is_trained_as_bert() -> None:
+    text = FLAGS.replace("--vocab_size 50257", "--vocab-file vocab.txt")
+    model = read_megatron(text)[0].model
+    assert (model.head, model.causal, model.token_types, model.pooler) == ("masked-lm", False, 2, True)
+    assert not read_megatron(f"{text} --bert-no-binary-head")[0].model.pooler
+
+
+def test_untimed_fields_of_a_configuration_are_written_or_named() -> None:
+    """Each has its flag, or is named; without them Megatron-LM trains another model."""
+    emitted = emit_megatron(of_model(load_transformer("llama-3.1-8b", "test")))
+    flags = parse_flags(emitted.files["megatron.txt"])
+    said = {flag: flags[flag] for flag in flags if flag in UNTIMED_FLAGS}
+    assert said == {
+        "--init-method-std": ("0.02",), "--norm-epsilon": ("1e-05",), "--use-rope-scaling": (),
+        "--rope-scaling-factor": ("8.0",), "--rotary-base": ("500000",),
+    }  # fmt: skip
+    assert emitted.elsewhere == ()
+    deepseek = emit_megatron(of_model(load_transformer("deepseek-v3", "test")))
+    flags = parse_flags(deepseek.files["megatron.txt"])
+    assert flags["--moe-router-score-function"] == ("sigmoid",)
+    assert flags["--moe-router-topk-scaling-factor"] == ("2.5",)
+    assert (flags["--rope-type"], flags["--rotary-scaling-factor"]) == (("yarn",), ("40",))
+    assert "--moe-router-enable-expert-bias" in flags
+    named = emit_megatron(of_model(load_transformer("gpt-oss-20b", "test"))).elsewhere
+    assert {name.partition(" ")[0] for name in named} == {
+        "initial_context_length", "rope_scaling", "swiglu_limit",
+    }  # fmt: skip
+    assert emit_megatron(of_model(SMALL)).elsewhere == ("rotary base", "norm epsilon")
+
+
+@pytest.mark.parametrize(
+    ("layout", "blackwell", "line"),
+    [
+        (Layout(tp=2), False, "# Environment: CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        (Layout(cp=2, cp_kind="p2p"), False, "# Environment: CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        (Layout(tp=2), True, ""),
+        (Layout(dp=2), False, ""),
+        (Layout(dp=2, zero=3), False, "# Environment: CUDA_DEVICE_MAX_CONNECTIONS=32"),
+    ],
+)
+def test_the_environment_of_a_layout_is_written_and_read(layout: Layout, blackwell: bool, line: str) -> None:
+    recipe = small(layout, "1f1b", (6,))
+    text = emit_megatron(recipe, blackwell=blackwell).files["megatron.txt"]
+    assert [one for one in text.splitlines() if "CONNECTIONS" in one] == ([line] if line else [])
+    read_megatron(text, layout.devices)
+    wrong = "32" if line.endswith("=1") else "1"
+    if line:
+        with pytest.raises(PhazeError, match=f"CUDA_DEVICE_MAX_CONNECTIONS must .* got {wrong}"):
+            read_megatron(text.replace(line, f"export CUDA_DEVICE_MAX_CONNECTIONS={wrong}"), layout.devices)
+
+
+def test_collectives_of_slices_are_overlapped_with_sequence_parallelism_alone() -> None:
+    with pytest.raises(PhazeError, match="megatron: --tp-comm-overlap needs --sequence-parallel"):
+        read_megatron(f"{FLAGS} --tp-comm-overlap")
+    beyond = emit_megatron(small(Layout(tp=2), "1f1b", (6,)), Stack(overlap=("tp",))).beyond
+    assert beyond == (
+        "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel",
     )
 
 
@@ -280,11 +417,13 @@ def test_a_flag_that_cannot_be_is_named(more: str, message: str) -> None:
         read_megatron(f"{FLAGS} {more}")
 
 
-def test_devices_have_to_be_said() -> None:
+def test_devices_that_nothing_says_are_the_fewest_that_the_layout_allows() -> None:
     alone = FLAGS.partition("pretrain_gpt.py")[2].replace("# of somebody", "")
     assert read_megatron(alone, 32)[0].layout.dp == 8
-    with pytest.raises(PhazeError, match="--nproc-per-node: must be given"):
-        read_megatron(alone)
+    assert read_megatron(alone)[0].layout.dp == 1
+    experts = "--num-experts 8 --expert-model-parallel-size 8 --sequence-parallel --disable-bias-linear"
+    layout = read_megatron(f"{alone} {experts} --expert-tensor-parallel-size 1")[0].layout
+    assert (layout.dp, layout.devices) == (4, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,195 @@
+"""Flags of Megatron-LM for a software stack, and the stack, kernels and remarks that flags stand for.
+
+What a flag does not say is what Megatron-LM does without it (`megatron/training/arguments.py`): nothing hides
+behind computing but messages of interleaved stages, gradients are added up in single precision, the loss is
+not fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from phaze.layout import pairs_passes
+from phaze.runtimes.flags import Flags, word_of
+from phaze.runtimes.megatron_model import GROUPED
+from phaze.runtimes.recipe import Recipe
+from phaze.spec.system import Overlap, Stack
+
+GRADIENTS, WEIGHTS, SLICES = "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"
+SERIAL, PAIRED = "--no-overlap-p2p-communication", "--overlap-moe-expert-parallel-comm"
+HALF, LOSS, UNFUSED_GRADIENTS = (
+    "--grad-reduce-in-bf16", "--cross-entropy-loss-fusion", "--no-gradient-accumulation-fusion",
+)  # fmt: skip
+UNFUSED_GATE = "--no-bias-swiglu-fusion"
+DISPATCHER, DEEPEP = "--moe-token-dispatcher-type", "--moe-enable-deepep"
+BACKEND, IMPLEMENTATION, FLASH = "--attention-backend", "--transformer-impl", "--use-flash-attn"
+CUDNN = "cudnn"
+FUSED_LOGITS, LOGITS = 4, 6
+"""Bytes of a logit with its gradient alone, and with a copy in single precision that all else overwrites."""
+SOFTWARE = frozenset(
+    (
+        GRADIENTS, WEIGHTS, SLICES, SERIAL, PAIRED, HALF, LOSS, UNFUSED_GRADIENTS, UNFUSED_GATE, GROUPED,
+        DISPATCHER, DEEPEP, "--moe-flex-dispatcher-backend", BACKEND, FLASH,
+        "--accumulate-allreduce-grads-in-fp32",
+    )
+)  # fmt: skip
+"""Flags that a software stack stands for."""
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "--optimizer": ("adam",), "--exp-avg-dtype": ("fp32",), "--exp-avg-sq-dtype": ("fp32",),
+    "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
+    IMPLEMENTATION: ("transformer_engine",), "--make-vocab-size-divisible-by": ("128",),
+    "--num-layers-at-start-in-bf16": ("0",), "--moe-z-loss-coeff": ("0",),
+    "--num-distributed-optimizer-instances": ("1",),
+}  # fmt: skip
+"""Flags that change time or memory with another value than this."""
+UNMODELLED = frozenset(
+    (
+        *USUAL, "--align-grad-reduce", "--apply-query-key-layer-scaling", "--attention-softmax-in-fp32",
+        "--check-weight-hash-across-dp-replicas-interval", "--clone-scatter-output-in-embedding",
+        "--cuda-graph-modules", "--cuda-graph-scope", "--ddp-average-in-collective", "--ddp-bucket-size",
+        "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw", "--defer-embedding-wgrad-compute",
+        "--delay-wgrad-compute", "--deterministic-mode", "--distribute-saved-activations",
+        "--empty-unused-memory-level", "--enable-cuda-graph", "--export-kd-cfg", "--external-cuda-graph",
+        "--first-last-layers-bf16", "--fp16", "--fp32-residual-connection", "--fp8-param-gather",
+        "--high-priority-stream-groups", "--log-num-zeros-in-grad", "--log-params-norm",
+        "--microbatch-group-size-per-virtual-pipeline-stage", "--moe-expert-capacity-factor",
+        "--moe-flex-dispatcher-num-sms", "--moe-hybridep-num-sms", "--moe-permute-fusion",
+        "--moe-router-dtype", "--moe-router-fusion", "--moe-router-load-balancing-type",
+        "--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization",
+        "--moe-shared-expert-overlap", "--mtp-use-repeated-layer", "--nccl-ub", "--no-bias-dropout-fusion",
+        "--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--no-persist-layer-norm", "--no-rope-fusion",
+        "--num-layers-at-end-in-bf16", "--overlap-p2p-communication-warmup-flush",
+        "--overlap-param-gather-with-optimizer-step", "--reuse-grad-buf-for-mxfp8-param-ag",
+        "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--use-packed-sequence",
+        "--use-precision-aware-optimizer", "--use-tp-pp-dp-mapping", "--wgrad-deferral-limit",
+    )
+)  # fmt: skip
+"""Flags that change time or memory, and that no recipe or stack has a word for."""
+
+
+@dataclass(frozen=True)
+class Software:
+    """What flags say of the software that trains."""
+
+    stack: Stack
+    """The stack, with what the flags say otherwise."""
+    flash: bool = True
+    """Whether attention keeps its scores on the chip."""
+    unmodelled: tuple[str, ...] = ()
+    """Flags that change time or memory and are not modelled, with their values."""
+
+    def __str__(self) -> str:
+        stack, kept = self.stack, "on the chip" if self.flash else "in memory"
+        overlap = "+".join(stack.overlap) or "none"
+        return (
+            f"priced with stack {stack.name}: overlap {overlap}, gradients of {stack.gradient_bytes} bytes, "
+            f"attention scores {kept}"
+        )
+
+
+def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, ...]]:
+    """Flags for what a software stack is priced with: what hides behind computing, gradients, kernels."""
+    if stack is None:
+        yield BACKEND, "flash"
+        return
+    yield BACKEND, "auto" if stack.attention[:1] == (CUDNN,) else "flash"
+    yield from _overlap_flags(recipe, stack.overlap)
+    gated = recipe.model.gated and not stack.fused_gate
+    on = {
+        HALF: stack.gradient_bytes == 2,
+        LOSS: stack.logit_bytes <= FUSED_LOGITS,
+        UNFUSED_GRADIENTS: not stack.fused_gradients and recipe.layout.zero < 2,  # FSDP has the flag anyway
+        UNFUSED_GATE: gated,
+    }
+    yield from ((flag,) for flag, is_on in on.items() if is_on)
+    if recipe.model.experts and stack.dispatch == "tokens":
+        yield from ((DISPATCHER, "flex"), (DEEPEP,))
+    elif recipe.model.experts:
+        yield DISPATCHER, "alltoall"
+
+
+def _overlap_flags(recipe: Recipe, hides: Overlap) -> Iterator[tuple[str, ...]]:
+    layout = recipe.layout
+    if "dp" in hides and layout.dp * layout.cp > 1:
+        yield (GRADIENTS,)
+        if layout.zero:
+            yield (WEIGHTS,)
+    if "tp" in hides and layout.cuts_sequence:
+        yield (SLICES,)
+    if "pp" not in hides and layout.vp > 1:
+        yield (SERIAL,)
+    if "ep" in hides and pairs_passes(layout, recipe.model.mtp):
+        yield (PAIRED,)
+
+
+def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
+    """Software that flags stand for; of what they cannot say, that of a stack."""
+    local = flags.get(IMPLEMENTATION) == ("local",)
+    backends = ("auto", "flash", "fused", "unfused", "local")
+    usual = "flash" if FLASH in flags else "auto"
+    backend = word_of(flags, BACKEND, {word: word for word in backends}, usual)
+    own = {
+        "overlap": _overlap(flags, recipe, stack),
+        "attention": _attention(backend, stack),
+        "gradient_bytes": 2 if HALF in flags or "--fp16" in flags else 4,
+        "logit_bytes": min(stack.logit_bytes, FUSED_LOGITS)
+        if LOSS in flags
+        else max(stack.logit_bytes, LOGITS),
+        "fused_gradients": _unless(flags, UNFUSED_GRADIENTS, stack.fused_gradients, recipe.layout.zero < 2),
+        "fused_gate": _unless(flags, UNFUSED_GATE, stack.fused_gate, recipe.model.gated),
+        "dispatch": _dispatch(flags, recipe, stack),
+        "each_expert": stack.each_expert or (recipe.model.experts is not None and GROUPED not in flags),
+    }
+    found = stack.model_copy(update=own)
+    return Software(
+        found, not local and backend not in ("unfused", "local"), tuple(_unmodelled(flags, recipe))
+    )
+
+
+def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
+    """Whether kernels are fused: unless the flag is there, and where it means nothing as usual."""
+    return flag not in flags if asked else usual
+
+
+def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
+    """Communication that hides behind computing; where there is none of a kind, as in the stack."""
+    layout, usual = recipe.layout, stack.overlap
+    hides = {
+        "dp": GRADIENTS in flags and (not layout.zero or WEIGHTS in flags)
+        if layout.dp * layout.cp > 1
+        else None,
+        "tp": SLICES in flags if layout.tp > 1 else None,
+        "pp": SERIAL not in flags if layout.vp > 1 else None,
+        "ep": PAIRED in flags if pairs_passes(layout, recipe.model.mtp) else None,
+    }
+    kinds: Overlap = ("dp", "tp", "pp", "ep")
+    found = tuple(kind for kind in kinds if (kind in usual if hides[kind] is None else hides[kind]))
+    return usual if set(found) == set(usual) else found
+
+
+def _attention(backend: str, stack: Stack) -> tuple[str, ...]:
+    """Generations of attention kernels, those of Transformer Engine's choice as in the stack."""
+    others = tuple(name for name in stack.attention if name != CUDNN) or ("2",)
+    if backend == "flash" and stack.attention[:1] == (CUDNN,):
+        return (*others, CUDNN)
+    if backend == "fused" and stack.attention[:1] != (CUDNN,):
+        return (CUDNN, *others)
+    return stack.attention
+
+
+def _dispatch(flags: Flags, recipe: Recipe, stack: Stack) -> str:
+    if recipe.model.experts is None:
+        return stack.dispatch
+    return "tokens" if flags.get(DISPATCHER) == ("flex",) else "rows"
+
+
+def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
+    """Flags that change time or memory and are not modelled."""
+    for flag in sorted(flags.keys() & UNMODELLED):
+        if flags[flag] != USUAL.get(flag):
+            yield " ".join((flag, *flags[flag]))
+    if recipe.layout.zero and GRADIENTS in flags and WEIGHTS not in flags:
+        yield f"{GRADIENTS} without {WEIGHTS}"
+    if recipe.layout.ep > 1 and flags.get(DISPATCHER, ("allgather",)) == ("allgather",):
+        yield f"{DISPATCHER} allgather"

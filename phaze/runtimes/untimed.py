@@ -1,0 +1,187 @@
+"""Flags of Megatron-LM for what a model's configuration says and no step takes longer for.
+
+Without them Megatron-LM trains another model: its rotary base is 10,000, its router scores by softmax. Of a
+published field that no flag says, or that Megatron-LM has with another value only, the run has to be told.
+Sources are `megatron/training/arguments.py` and `MLATransformerConfig` of Megatron-Core 0.16.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from phaze.spec.model import Model
+from phaze.spec.plain import Plain, short
+
+Flag = tuple[str, ...]
+Fields = Mapping[str, Plain]
+EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
+"""Published names of the number beside the variance; of several the first counts."""
+NUMBERS = {
+    **dict.fromkeys(reversed(EPSILONS), "--norm-epsilon"),
+    "partial_rotary_factor": "--rotary-percent", "initializer_range": "--init-method-std",
+    "init_std": "--init-method-std", "router_aux_loss_coef": "--moe-aux-loss-coeff",
+    "aux_loss_alpha": "--moe-aux-loss-coeff", "router_jitter_noise": "--moe-input-jitter-eps",
+}  # fmt: skip
+"""Flags that take a field's number as it is."""
+BASE = ("--rotary-base", "--norm-epsilon")
+"""Flags of what every model with rotary positions, and every model, has."""
+YARN: Fields = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
+"""What `MLATransformerConfig` has beside the flags of YaRN."""
+LLAMA3: Fields = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
+"""What `--use-rope-scaling` has beside its factor."""
+ROTARY_PARTS = ("rope_theta", "partial_rotary_factor")
+"""Fields that later configurations have among `rope_parameters`."""
+UNTIMED_FLAGS = frozenset(
+    (
+        *NUMBERS.values(), *BASE, "--rotary-interleaved", "--use-rope-scaling", "--rope-scaling-factor",
+        "--rotary-scaling-factor", "--mscale", "--mscale-all-dim", "--rope-type",
+        "--rotary-seq-len-interpolation-factor", "--moe-router-topk-scaling-factor",
+        "--moe-router-score-function", "--moe-router-pre-softmax", "--moe-router-enable-expert-bias",
+        "--moe-router-load-balancing-type",
+    )
+)  # fmt: skip
+"""Flags that are written for such fields; none changes the price."""
+
+
+def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
+    """Flags of a model's untimed fields, and what no flag says, as `swiglu_limit 7.0`."""
+    fields = _whole(model.untimed)
+    flags: dict[str, Flag] = {}
+    left: list[str] = []
+    for name, value in fields.items():
+        found = _flags(name, value, fields, model)
+        if found is None:
+            left.append(f"{name} {short(value)}")
+        else:
+            flags = {flag[0]: flag for flag in found} | flags
+    return list(flags.values()), (*left, *_unsaid(model, flags))
+
+
+def unsaid(model: Model) -> tuple[str, ...]:
+    """All untimed fields of a model, for a runtime that is passed none of them, and what its spec lacks."""
+    flags, _ = untimed_flags(model)
+    said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
+    return (*said, *_unsaid(model, {flag[0]: flag for flag in flags}))
+
+
+def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
+    """What every model has and this one's spec does not say."""
+    rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
+    return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
+
+
+def _whole(untimed: Fields) -> dict[str, Plain]:
+    """Fields with those of one set of rotary parameters apart, as earlier configurations have them."""
+    parts = untimed.get("rope_parameters")
+    if not isinstance(parts, dict) or any(isinstance(value, dict) for value in parts.values()):
+        return dict(untimed)
+    own = {name: parts[name] for name in ROTARY_PARTS if name in parts}
+    rest = {name: value for name, value in parts.items() if name not in ROTARY_PARTS}
+    kept = {name: value for name, value in untimed.items() if name != "rope_parameters"}
+    return {**kept, **own, "rope_scaling": rest}
+
+
+def _flags(name: str, value: Plain, fields: Fields, model: Model) -> list[Flag] | None:
+    """Flags of a field, none where Megatron-LM does so anyway; None where it has to be told elsewhere."""
+    if name in NUMBERS and _is_number(value):
+        return [(NUMBERS[name], str(value))]
+    if name in _READ:
+        return _READ[name](value, fields, model)
+    return [] if value in (False, 0) else None
+
+
+def _is_number(value: Plain) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+    """The flag takes whole numbers only."""
+    whole = isinstance(value, int | float) and float(value).is_integer()
+    return [("--rotary-base", f"{value:.0f}")] if whole else None
+
+
+def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
+    """Rotary positions beyond those that a model was first trained with."""
+    if not isinstance(value, dict):
+        return None
+    kind = str(value.get("rope_type", value.get("type", "default")))
+    rest = {name: one for name, one in value.items() if name not in ("rope_type", "type")}
+    if kind == "default":
+        return [] if not rest else None
+    factor = str(rest.pop("factor", None))
+    if kind == "linear" and not model.latent and not rest:
+        return [("--rotary-seq-len-interpolation-factor", factor.removesuffix(".0"))]
+    if kind == "llama3" and not model.latent and rest == LLAMA3:
+        return [("--use-rope-scaling",), ("--rope-scaling-factor", factor)]
+    scales = [(flag, str(rest.pop(name))) for name, flag in _SCALES.items() if name in rest]
+    if kind == "yarn" and model.latent and {**YARN, **rest} == YARN:
+        return [("--rope-type", "yarn"), ("--rotary-scaling-factor", factor), *scales]
+    return None
+
+
+_SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
+
+
+def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
+    """Latent attention interleaves anyway (`_apply_rotary_pos_emb_bshd`)."""
+    if model.latent:
+        return [] if value else None
+    return [("--rotary-interleaved",)] if value else []
+
+
+def _score(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+    return [("--moe-router-score-function", value)] if value in ("softmax", "sigmoid") else None
+
+
+def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
+    """Megatron-LM scales scores that are not normalised by softmax after the choice."""
+    if value == 1:
+        return []
+    free = fields.get("scoring_func") == "sigmoid" or fields.get("norm_topk_prob") is False
+    return [("--moe-router-topk-scaling-factor", str(value))] if free and _is_number(value) else None
+
+
+def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
+    """Megatron-LM normalises the scores of chosen experts, unless softmax comes first."""
+    if value is True:
+        return []
+    return None if fields.get("scoring_func") == "sigmoid" else [("--moe-router-pre-softmax",)]
+
+
+def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+    """Choice of experts; groups of them are sizes of the model."""
+    bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
+    return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
+
+
+def _bias(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+    return [("--moe-router-enable-expert-bias",)] if value else []
+
+
+def _sequence_loss(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+    return [("--moe-router-load-balancing-type", "seq_aux_loss")] if value else []
+
+
+def _nothing(*_: object) -> list[Flag]:
+    """Said by the sizes of the model, or what Megatron-LM does."""
+    return []
+
+
+def _silu(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+    return [] if value == "silu" else None
+
+
+_READ: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] = {
+    "rope_theta": _base,
+    "rope_scaling": _scaling,
+    "rope_interleave": _interleaved,
+    "scoring_func": _score,
+    "routed_scaling_factor": _scaled,
+    "norm_topk_prob": _normalised,
+    "topk_method": _method,
+    "use_routing_bias": _bias,
+    "seq_aux": _sequence_loss,
+    "hidden_dropout": _nothing,
+    "expand": _nothing,
+    "mamba_hidden_act": _silu,
+}
