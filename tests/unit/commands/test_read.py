@@ -1,0 +1,96 @@
+"""Runs priced from what their runtime is passed: kernels and overlap of the flags, and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+
+RUN = CliRunner()
+FLAGS = """
+pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048
+    --max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 --vocab-file bpe/vocab.json
+    --merge-file bpe/merges.txt --bf16 --tensor-model-parallel-size 2 --sequence-parallel
+    --use-distributed-optimizer
+"""
+ALL = "--overlap-grad-reduce --overlap-param-gather --tp-comm-overlap --grad-reduce-in-bf16"
+
+
+def _read(folder: Path, more: str, *options: str) -> dict[str, object]:
+    file = folder / "flags.txt"
+    file.write_text(f"{FLAGS} {more}")
+    asked = ["read", str(file), "--for", "megatron", "--system", "h100", "--json", *options]
+    found: dict[str, object] = json.loads(RUN.invoke(app, asked, catch_exceptions=False).stdout)
+    return found
+
+
+def _time(found: dict[str, object]) -> float:
+    time_s = found["time_s"]
+    assert isinstance(time_s, float)
+    return time_s
+
+
+def _memory(found: dict[str, object]) -> float:
+    memory = found["memory_gib"]
+    assert isinstance(memory, list)
+    return float(max(memory))
+
+
+def test_what_flags_do_not_say_does_not_overlap(tmp_path: Path) -> None:
+    overlapped, plain = (_read(tmp_path, more, "--devices", "16") for more in (ALL, ""))
+    assert _time(plain) > 1.05 * _time(overlapped)
+    assert _memory(plain) > _memory(overlapped)  # gradients in single precision
+
+
+@pytest.mark.parametrize("more", ["--attention-backend unfused", "--transformer-impl local"])
+def test_scores_are_in_memory_where_flags_say_so(more: str, tmp_path: Path) -> None:
+    unfused, flash = _read(tmp_path, more), _read(tmp_path, "--attention-backend flash")
+    assert _time(unfused) > 1.05 * _time(flash)
+    assert _memory(unfused) > 1.2 * _memory(flash)
+
+
+def test_what_is_not_modelled_is_in_the_answer(tmp_path: Path) -> None:
+    found = _read(tmp_path, "--deterministic-mode --optimizer muon --log-interval 1")
+    assert found["unmodelled"] == ["--deterministic-mode", "--optimizer muon"]
+    assert found["not_priced"] == ["--log-interval"]
+
+
+def test_the_fewest_devices_are_taken_and_said(tmp_path: Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text(FLAGS)
+    found = RUN.invoke(
+        app, ["read", str(file), "--for", "megatron", "--system", "h100"], catch_exceptions=False
+    )
+    assert "flags on 2 devices of h100" in found.stdout
+    assert "the fewest that the layout allows, 2" in found.stderr
+
+
+def test_a_vocabulary_can_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text(FLAGS.replace("--vocab-file bpe/vocab.json", ""))
+    asked = ["read", str(file), "--for", "megatron", "--system", "h100"]
+    with pytest.raises(PhazeError, match=rf"{file}: --vocab-size: must be given, or --vocab N"):
+        RUN.invoke(app, asked, catch_exceptions=False)
+    assert RUN.invoke(app, [*asked, "--vocab", "50257"], catch_exceptions=False).exit_code == 0
+
+
+@pytest.mark.parametrize("verb", ["read", "compare", "emit"])
+@pytest.mark.parametrize("kind", ["absent", "folder", "bytes"])
+def test_files_that_cannot_be_read_are_named(kind: str, verb: str, plan_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "flags.txt"
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "bytes":
+        file.write_bytes(b"\xff\xfe\x00")
+    asked = {
+        "read": [str(file), "--for", "megatron", "--system", "h100"],
+        "compare": [str(file), str(plan_file)],
+        "emit": [str(file), "--for", "megatron"],
+    }
+    with pytest.raises(PhazeError, match=rf"^{file}: cannot be read"):
+        RUN.invoke(app, [verb, *asked[verb]], catch_exceptions=False)
