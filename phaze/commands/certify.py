@@ -24,11 +24,16 @@ def certify(
     One that fits and is faster than the certificate's bound is a counterexample: exit status 1.
     """
     from phaze.certify.plans import certify_plan
+    from phaze.plan.layouts.replay import ReplayedPlan
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
     with telling("certify"):
-        found = certify_plan(read_as(TrainingPlan, file), draws, seed)
+        plan = read_as(TrainingPlan, file)
+        replayed = ReplayedPlan.of(plan, str(file))
+        if not replayed.same:
+            raise PhazeError(f"{file}: {replayed.figures}; its certificate is of other prices: plan again")
+        found = certify_plan(plan, draws, seed)
     if not found.counterexamples or as_json:
         typer.echo(json.dumps(found.as_row(), indent=1) if as_json else found.in_words())
     if found.counterexamples:

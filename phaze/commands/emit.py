@@ -50,12 +50,17 @@ def emit(
     What the runtime will do otherwise, and what it has to be told elsewhere, is said on standard error.
     """
     refuse_outputs(out, reads=(planned,))
+    from phaze.plan.layouts.replay import ReplayedPlan
     from phaze.runtimes.recipe import Recipe
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)
     _refuse_maxtext(plan, planned, runtime)
+    with telling("emit"):
+        replayed = ReplayedPlan.of(plan, str(planned))
+    if not replayed.same:
+        typer.echo(f"emit: {planned}: {replayed.figures}", err=True)
     found = _emitted(Recipe.of(plan), runtime, plan.question)
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)

@@ -118,7 +118,7 @@ def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bo
 
     refuse_as_picture(picture)
     with telling("simulate"):
-        answer = ReplayedPlan.of(read_as(TrainingPlan, file))
+        answer = ReplayedPlan.of(read_as(TrainingPlan, file), str(file))
         timeline = answer.now.price.timeline
     if trace is not None:
         write_trace(timeline, trace)

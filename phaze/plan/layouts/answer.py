@@ -91,7 +91,7 @@ class TrainingPlanner:
             rests_on=tuple(rests_on(priced)),
             what_if=tuple(what_if(self.asked.system, first, self.folder)),
             assumptions=tuple(assumptions(self.question)),
-            versions=versions(self.question.runtime),
+            versions=versions(self.question),
         )
 
     def row(self, priced: PricedLayout) -> RankedPlan:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
-from phaze.base.provenance import library_version, phaze_version
+from phaze.base.provenance import library_version, phaze_version, source_digest
 from phaze.cost.network.network import Levels, Network
 from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
@@ -79,7 +80,16 @@ def _stack(stack: Stack, experts: bool) -> str:
     )
 
 
-def versions(runtime: Runtime) -> dict[str, str]:
-    """Versions of the programs that an answer depends on, by name."""
-    own = {"phaze": phaze_version(), runtime.name: runtime.version}
+def versions(question: PlanQuestion) -> dict[str, str]:
+    """Versions of the programs that an answer depends on, by name; `prices` stands for the code that prices a
+    plan and for its system: plans with the same one have the same prices.
+    """
+    runtime = question.runtime
+    own = {"phaze": phaze_version(), "prices": _prices(question.machine), runtime.name: runtime.version}
     return own | {name: library_version(name) for name in ("highspy", "numba", "numpy")}
+
+
+def _prices(machine: Machine) -> str:
+    """Digest of the code that prices plans, and of a machine."""
+    said = f"{source_digest('phaze.plan.layouts.priced')} {machine!r}"
+    return hashlib.sha256(said.encode()).hexdigest()[:16]

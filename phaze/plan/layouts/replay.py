@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from phaze.base.errors import PhazeError
 from phaze.plan.layouts.answer import question_of
+from phaze.plan.layouts.assumptions import versions
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.words import shape
+from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.recipe import Recipe
+from phaze.spec.plain import short
 from phaze.spec.training_plan import TrainingPlan
 
 CLOSE = 1e-9
-"""Relative difference of times that are the same."""
+"""Relative difference of figures that are the same."""
+PRICED = (
+    "time_s", "memory_gib", "tokens_per_s_per_device", "mfu", "bubble_share", "exposed_communication_share",
+)  # fmt: skip
+"""Figures of a plan that follow from its layout."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,16 +33,58 @@ class ReplayedPlan:
     now: PricedLayout
 
     @classmethod
-    def of(cls, planned: TrainingPlan) -> ReplayedPlan:
-        """Plan of a file; PhazeError for one that its runtime cannot run, or that does not hold the model."""
-        recipe, question = Recipe.of(planned), question_of(planned.question)
-        recipe.check(question.runtime)
-        return cls(planned, priced_recipe(recipe, question))
+    def of(cls, planned: TrainingPlan, where: str = "plan") -> ReplayedPlan:
+        """Plan of a file; PhazeError, naming the file `where`, for one that its runtime cannot run, that does
+        not hold the model, or that is not what `plan` wrote.
+        """
+        try:
+            recipe, question = Recipe.of(planned), question_of(planned.question)
+            recipe.check(question.runtime)
+            _check_agreement(planned)
+            found = cls(planned, priced_recipe(recipe, question))
+            if found.of_this_version:
+                found.check_prices()
+        except PhazeError as error:
+            lines = str(error).splitlines()
+            raise PhazeError(
+                "\n".join(f"{where}: {line.removeprefix(f'{where}: ')}" for line in lines)
+            ) from error
+        return found
+
+    @property
+    def of_this_version(self) -> bool:
+        """Whether the file is of a phaze, and of a system, whose prices are those of now."""
+        prices = versions(self.now.question)["prices"]
+        return self.planned.versions.get("prices") == prices
 
     @property
     def same(self) -> bool:
-        """Whether the time is that of the file."""
-        return abs(self.now.price.time_s / self.planned.time_s - 1) <= CLOSE
+        """Whether time and memory are those of the file."""
+        memory_gib = [rank.peak_gib for rank in self.now.memory]
+        return _close(self.now.price.time_s, self.planned.time_s) and all(
+            _close(now, then) for now, then in zip(memory_gib, self.planned.memory_gib, strict=True)
+        )
+
+    @property
+    def figures(self) -> str:
+        """Time and memory in the file, and now."""
+        then, now = self.planned, self.now
+        fullest_gib = max(rank.peak_gib for rank in now.memory)
+        return (
+            f"the file says {then.time_s:.5g} s and {then.fullest_gib:.4g} GiB, now it takes "
+            f"{now.price.time_s:.5g} s and {fullest_gib:.4g} GiB: phaze, the system or its stack has changed"
+        )
+
+    def check_prices(self) -> None:
+        """Raise PhazeError, naming field and values, where time or memory are not those of the layout."""
+        own = self.now.row((self.planned.time_s_low, self.planned.time_s_high)).model_dump()
+        given = dict(_numbers({key: getattr(self.planned, key) for key in PRICED}))
+        for name, value in _numbers({key: own[key] for key in PRICED}):
+            if not _close(value, given[name]):
+                raise PhazeError(
+                    f"{name}: must be that of its layout, {value:.9g}, got {given[name]:.9g}: it was changed "
+                    "since `plan` wrote it"
+                )
 
     def which(self) -> str:
         """Plan in a line."""
@@ -56,17 +107,50 @@ class ReplayedPlan:
 
     def in_words(self) -> str:
         """Answer for a reader."""
-        planned_s, time_s = self.planned.time_s, self.now.price.time_s
-        times = f"{time_s:.5g} s a step, as the file says"
-        if not self.same:
-            times = (
-                f"{time_s:.5g} s a step, {time_s / planned_s - 1:+.2%} of the {planned_s:.5g} s of the file: "
-                "the system, its stack, or phaze has changed since"
-            )
+        time_s = self.now.price.time_s
+        times = f"{time_s:.5g} s a step, as the file says" if self.same else self.figures
         ranked = sorted(self.now.parts_s.items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {part_s / time_s:.1%}" for name, part_s in ranked if part_s > 0)
         memory = ", ".join(f"{rank.peak_gib:.3g}" for rank in self.now.memory)
         return "\n".join([self.which(), times, parts, f"GiB by pipeline rank: {memory}"])
+
+
+def _check_agreement(planned: TrainingPlan) -> None:
+    """Raise PhazeError, naming a field, where parts of a file do not agree with each other."""
+    blocks = tuple(stage.layers for stage in planned.stages)
+    if blocks_of(planned.layout.pipeline_layout) != blocks:
+        text = layout_string(blocks, planned.question.model.mtp)
+        raise PhazeError(
+            f"layout.pipeline_layout: must be that of the stages, {text}, got "
+            f"{short(planned.layout.pipeline_layout)}"
+        )
+    first = planned.alternatives[0] if planned.alternatives else planned
+    own: dict[str, tuple[object, object]] = {
+        "memory_gib": (planned.memory_gib, tuple(rank.peak_gib for rank in planned.memory)),
+        "recomputed_layers": (planned.recomputed_layers, sum(stage.recomputed for stage in planned.stages)),
+        "memory": (len(planned.memory), planned.layout.pp),
+        "question.devices": (planned.question.devices, planned.layout.spread.devices),
+        "alternatives.0.time_s": (first.time_s, planned.time_s),
+    }
+    own |= {f"layout.{name}": (value, getattr(first.layout, name)) for name, value in planned.layout}
+    for name, (given, other) in own.items():
+        if given != other:
+            raise PhazeError(
+                f"{name}: must agree with the rest of the file, {short(other)}, got {short(given)}"
+            )
+
+
+def _numbers(fields: Mapping[str, float | Sequence[float]]) -> Iterator[tuple[str, float]]:
+    """Numbers of fields, those of lists by their place behind a dot."""
+    for name, value in fields.items():
+        if isinstance(value, Sequence):
+            yield from ((f"{name}.{place}", one) for place, one in enumerate(value))
+        else:
+            yield name, value
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= CLOSE * abs(other)
 
 
 def priced_recipe(recipe: Recipe, question: PlanQuestion) -> PricedLayout:
