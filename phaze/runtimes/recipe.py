@@ -94,10 +94,11 @@ class Recipe:
         `where` says who asked, `names` what fields are called there.
         """
         own, others = self._task_values(), other._task_values()
-        for name, value in own.items():
-            if name not in REMARKED and value != others[name]:
+        for name in {**own, **others}:
+            value, planned = own.get(name), others.get(name)  # of parts that only one of both has
+            if name not in REMARKED and value != planned:
                 raise PhazeError(
-                    f"{where}: {names.get(name, name)} must be that of the plan, {shown(others[name])}, got "
+                    f"{where}: {names.get(name, name)} must be that of the plan, {shown(planned)}, got "
                     f"{shown(value)}"
                 )
 
