@@ -85,7 +85,7 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
         raise PhazeError(f"{file}: {found.problem or 'no microbatch or number of chunks is possible'}")
     chosen = runs[0]
     recipe = recipe_of_run(chosen, asked.model)
-    return Comparison(recipe, plan, chosen.stack_of(machine), flash=chosen.flash_attention)
+    return Comparison(recipe, plan, chosen.stack_of(machine), flash=chosen.flash_on(machine))
 
 
 def _row(file: Path, row: int | None) -> RunRow:

@@ -12,7 +12,6 @@ from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, usable_gib
 from phaze.plan.plan import Machine
-from phaze.runtimes.rules import Runtime
 from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack
 
