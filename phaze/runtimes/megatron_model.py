@@ -215,7 +215,8 @@ def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
     held = [*blocks[:-1], blocks[-1] - model.mtp]
     ends = [0, *accumulate(held)]
     stages = "|".join(letters[start:end] for start, end in pairwise(ends))
-    return stages + f"/{letters[-1]}" * model.mtp
+    further = "".join(LETTERS[word] for word in words_of(model.mtp_kind))
+    return stages + f"/{further}" * model.mtp
 
 
 def _list_of(values: Sequence[bool]) -> str:
@@ -251,6 +252,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
         "vocabulary": vocabulary(flags, words),
         "pattern": None if set(kinds) in ({"attention-dense"}, {"attention-experts"}) else pattern_of(kinds),
         "mtp": mtp,
+        "mtp_pattern": _further_kind(flags, kinds[-1]),
         "positions": "rotary" if rotary else positions,
         "position_count": longest if rotary or positions != "none" else 0,
         "activation": "silu" if gated else "relu2" if SWITCHES["squared"] in flags else "gelu",
@@ -339,14 +341,23 @@ def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]
     main, *further = text.split("/")
     words = {letter: word for word, letter in LETTERS.items()}
     letters = main.replace("|", "")
-    if not letters or set(letters) - set(words) or set(further) - {letters[-1]}:
+    known = letters and not set(letters + "".join(further)) - set(words)
+    if not known or "" in further or len(set(further)) > 1:
         raise PhazeError(
-            f"{flag}: must be letters {', '.join(words)} with | between stages, after a / the last one again "
-            f"for every layer of multi-token prediction, got {short(text)}"
+            f"{flag}: must be letters {', '.join(words)} with | between stages, after / those of a layer of "
+            f"multi-token prediction, the same for each, got {short(text)}"
         )
     held = [len(stage) for stage in main.split("|")]
     held[-1] += len(further)
     return [words[letter] for letter in letters], len(further), tuple(held)
+
+
+def _further_kind(flags: Flags, last: str) -> str | None:
+    """Kind of a hybrid's layers of multi-token prediction, if it is not that of the last block."""
+    text = next((one_value(flags, flag) for flag in HYBRID if flag in flags), "")
+    words = {letter: word for word, letter in LETTERS.items()}
+    kind = "-".join(words[letter] for letter in text.partition("/")[2].partition("/")[0])
+    return kind if kind not in ("", last) else None
 
 
 def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:

@@ -135,6 +135,13 @@ class Attention(Noun):
     """Tokens of a chunk, outside of which a token attends to none."""
     latent: Latent | None = None
     """Keys and values from a narrow vector; `key_value_heads` and `head_size` are then not used."""
+    chooses: Flag = True
+    """With an indexer, it chooses tokens here; otherwise those that a block before chose are taken."""
+
+    @property
+    def index(self) -> Indexer | None:
+        """Indexer at work."""
+        return self.latent.index if self.latent and self.chooses else None
 
     @property
     def query_width(self) -> int:
@@ -184,7 +191,7 @@ class Attention(Noun):
         else:
             norms = (latent.query_rank or 0) + latent.kv_rank
             found += self.bias * ((latent.query_rank or 0) + latent.kv_rank + latent.rope_size)
-        index = latent.index if latent else None
+        index = self.index
         if latent and index:
             wide = index.heads * index.head_size
             found += (latent.query_rank or hidden) * wide + hidden * (index.head_size + index.heads)
@@ -206,7 +213,7 @@ class Attention(Noun):
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
         """Multiply-accumulates of a token in a forward pass."""
         scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
-        index = self.latent.index if self.latent else None
+        index = self.index
         if self.latent and index:
             everyone = sequence / 2 if causal else sequence
             wide = index.heads * index.head_size

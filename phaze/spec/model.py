@@ -50,12 +50,14 @@ class Model(Noun):
     """Delta rule of the kinds named `delta` (gated delta net)."""
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=20_000)] | None = None
     """Kinds of the blocks in order, as `attention-dense*3 attention-experts*58` or `(mamba experts)*23`. A
-    kind names what mixes tokens (attention, window, chunk, mamba, delta) and what works on each (dense,
-    experts), or one of both. Unless given all are equal: attention, and experts if there are some, else
-    dense."""
+    kind names what mixes tokens (attention, reuse, window, chunk, mamba, delta) and what works on each
+    (dense, experts), or one of both. `reuse` is attention to the tokens that the indexer of an earlier block
+    chose. Unless given all are equal: attention, and experts if there are some, else dense."""
     mtp: Seed = 0
-    """Layers after the last block that predict tokens further on, each a block of the last kind with a matrix
-    that joins it to the token's embedding (DeepSeek-AI 2024, V3, Section 2.2)."""
+    """Layers after the last block that predict tokens further on, each a block with a matrix that joins it to
+    the token's embedding (DeepSeek-AI 2024, V3, Section 2.2)."""
+    mtp_pattern: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    """Kind of the block of these layers; that of the last block unless given."""
     vocabulary: PositiveInt
     """Tokens in the vocabulary, padded as it is trained."""
     embedding_width: PositiveInt | None = None
@@ -161,7 +163,8 @@ class Model(Noun):
 
     def _check_kinds(self) -> None:
         """Raise ValueError where the pattern names what is not there, or what is there is in no kind."""
-        words = {word for kind, _ in self.runs for word in self._words(kind)}
+        kinds = [kind for kind, _ in self.runs] + [self.mtp_kind] * (self.mtp > 0)
+        words = {word for kind in kinds for word in self._words(kind)}
         needed = {
             "dense": self.feed_forward, "experts": self.experts, "window": self.window,
             "chunk": self.chunk, "mamba": self.mamba, "delta": self.delta,
@@ -172,6 +175,11 @@ class Model(Noun):
                 raise ValueError(f"{key} must be given, blocks of the model have it")
             if word not in words and value and word != "dense":
                 raise ValueError(f"{key} is given, and no block of pattern {self.pattern!r} has it")
+        index = self.latent.index if self.latent else None
+        if "reuse" in words and not (index and "attention" in self._words(self.runs[0][0])):
+            raise ValueError(
+                "pattern: blocks that reuse a choice need latent.index and a first block that chooses"
+            )
         total = sum(count for _, count in self.runs)
         if total != self.layers:
             raise ValueError(f"pattern must have layers {self.layers} blocks, it has {total}")
@@ -238,8 +246,13 @@ class Model(Noun):
 
     @property
     def mtp_kind(self) -> str:
-        """Kind of the blocks that predict tokens further on: that of the last block."""
-        return self.runs[-1][0]
+        """Kind of the blocks that predict tokens further on."""
+        return self.mtp_pattern or self.runs[-1][0]
+
+    @property
+    def mtp_block(self) -> Block:
+        """Block of a layer that predicts tokens further on."""
+        return self._block(self._words(self.mtp_kind))
 
     def _words(self, kind: str) -> tuple[str, ...]:
         """What mixes tokens and what works on each, in a kind of block."""
@@ -269,7 +282,8 @@ class Model(Noun):
             "shared_kv": self.shared_kv, "latent": self.latent,
         }  # fmt: skip
         chunk = self.chunk if word == "chunk" else None
-        return Attention(**plain | sizes, window=own.size if own else None, chunk=chunk)
+        chooses = word != "reuse"
+        return Attention(**plain | sizes, window=own.size if own else None, chunk=chunk, chooses=chooses)
 
     @property
     def parameters(self) -> int:
@@ -286,7 +300,7 @@ class Model(Noun):
     @property
     def mtp_parameters(self) -> int:
         """Parameters of the layers that predict tokens further on; embedding and head are the model's."""
-        block = self.blocks[self.mtp_kind].parameters(self.hidden, self.norm_parameters(self.hidden)).total()
+        block = self.mtp_block.parameters(self.hidden, self.norm_parameters(self.hidden)).total()
         joined = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
         return self.mtp * (block + joined)
 
@@ -343,7 +357,7 @@ class Model(Noun):
         )
         head = (self.head != "none") * self.word_width * self.vocabulary
         projections = 2 * self.projected * self.hidden * self.word_width
-        further = self.blocks[self.mtp_kind].products(self.hidden, sequence, causal=causal)
+        further = self.mtp_block.products(self.hidden, sequence, causal=causal)
         return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
 
     def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
 
-MIXERS = ("attention", "window", "chunk", "mamba", "delta")
+MIXERS = ("attention", "reuse", "window", "chunk", "mamba", "delta")
 NETWORKS = ("dense", "experts")
 MOST_BLOCKS = 10_000
 _SIGN = re.compile(r"\s*(?:([a-z-]+)|([()])|\*\s*(\d+))")

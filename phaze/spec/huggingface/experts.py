@@ -6,11 +6,13 @@ from phaze.spec.huggingface.llama import (
     DECODER,
     KEYS,
     LAYER_TYPES,
+    NETWORKS,
     QWEN,
     ROTARY,
     WINDOW,
     WITHOUT_BIAS,
     number,
+    windowed,
     with_kinds,
     words,
 )
@@ -34,7 +36,7 @@ FIRST_DENSE: dict[Plain, int] = {"deepseek_v2": 0, "glm4_moe": 1}
 """Dense layers before those with experts where nothing is said; 3 in families after DeepSeek-V3."""
 SHARED: dict[Plain, int] = {"deepseek_v2": 2}
 """Shared experts where nothing is said; one in other families."""
-NETWORKS = (
+FIRST = (
     Key("first_k_dense_replace", "count", lambda config: FIRST_DENSE.get(config["model_type"], 3)),
     Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
     Key("mlp_layer_types", "words", none),
@@ -45,7 +47,7 @@ def first_dense(found: Config, said: Config) -> list[str]:
     """Networks of all layers, of which the first may be dense."""
     layers, dense = number(found["layers"]), number(said["first_k_dense_replace"])
     usual = ["dense" if i < dense else "experts" for i in range(layers)]
-    return words(said, "mlp_layer_types", usual)
+    return words(found, said, "mlp_layer_types", usual, NETWORKS)
 
 
 def sparse(found: Config, said: Config) -> list[str]:
@@ -73,9 +75,9 @@ def _mixtral(found: Config, said: Config) -> Config:
 
 def _qwen_moe(found: Config, said: Config) -> Config:
     layers = number(found["layers"])
-    full = number(said["max_window_layers"]) if said["use_sliding_window"] else layers
+    full = number(said["max_window_layers"]) if windowed(said) else layers
     usual = ["attention" if i < full else "window" for i in range(layers)]
-    mixers = words(said, "layer_types", usual)
+    mixers = words(found, said, "layer_types", usual)
     if "window" in mixers:
         found = found | {"window": {"size": said["sliding_window"]}}
     return without_unused(with_kinds(found, mixers, sparse(found, said)))
@@ -99,7 +101,7 @@ def with_shared(found: Config, said: Config, mixers: list[str]) -> Config:
 def _gpt_oss(found: Config, said: Config) -> Config:
     """Layers with a window and without in turn."""
     layers = number(found["layers"])
-    mixers = words(said, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)])
+    mixers = words(found, said, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)])
     return with_kinds(found | {"window": {"size": said["sliding_window"]}}, mixers, ["experts"] * layers)
 
 
@@ -107,10 +109,18 @@ def _llama4(found: Config, said: Config) -> Config:
     """Layers without rotary positions attend to all tokens, others to their chunk; one expert is shared."""
     layers, step = number(found["layers"]), number(said["interleave_moe_layer_step"])
     sparse_ones = said["moe_layers"] or list(range(step - 1, layers, step))
-    rotary = said["no_rope_layers"] or [(i + 1) % 4 for i in range(layers)]
+    rotary = said["no_rope_layers"] or [
+        (i + 1) % number(said["no_rope_layer_interval"]) for i in range(layers)
+    ]
     assert isinstance(sparse_ones, list)
     assert isinstance(rotary, list)
-    mixers = words(said, "layer_types", ["chunk" if one else "attention" for one in rotary])
+    mixers = words(
+        found,
+        said,
+        "layer_types",
+        ["chunk" if one else "attention" for one in rotary],
+        ("attention", "chunk"),
+    )
     parts = found["experts"]
     assert isinstance(parts, dict)
     found = found | {
@@ -165,7 +175,7 @@ GLM4_MOE = Family(
     },
     constants={**ROTARY, "output_bias": False},
     fixed=DECODER,
-    also=(Key("use_qk_norm", "flag", False), *NETWORKS),
+    also=(Key("use_qk_norm", "flag", False), *FIRST),
     arrange=_glm,
 )
 MINIMAX = Family(
@@ -190,6 +200,7 @@ GPT_OSS = Family(
     keys={
         **WITHOUT_DENSE,
         "attention_bias": Key("attention_bias", "flag", True),
+        "head_size": Key("head_dim", "size", 64),
         **experts("num_local_experts", "intermediate_size", 4),
     },
     constants={**ROTARY, "sinks": True, "experts.bias": True},
@@ -203,6 +214,7 @@ LLAMA4 = Family(
         **KEYS,
         **BIAS,
         "feed_forward": Key("intermediate_size_mlp", "size"),
+        "head_size": Key("head_dim", "size", 128),
         **experts("num_local_experts", "intermediate_size", 1),
     },
     constants=ROTARY,
@@ -212,6 +224,7 @@ LLAMA4 = Family(
         Key("interleave_moe_layer_step", "size", 1),
         Key("moe_layers", "sizes", none),
         Key("no_rope_layers", "sizes", none),
+        Key("no_rope_layer_interval", "size", 4),
         Key("attention_chunk_size", "size", 8192),
         LAYER_TYPES,
     ),

@@ -19,7 +19,7 @@ GPT2 = Family(
         "tied_embeddings": Key("tie_word_embeddings", "flag", True),
     },
     constants={"fused_qkv": True},
-    fixed=(("scale_attn_weights", True), ("is_decoder", False)),
+    costless=frozenset({"scale_attn_weights"}),
 )
 
 
@@ -50,7 +50,7 @@ OPT = Family(
     },
     constants={"position_offset": 2},
     costless=frozenset({"activation_dropout"}),
-    fixed=(("layer_norm_elementwise_affine", True), ("layerdrop", 0.0), ("is_decoder", False)),
+    fixed=(("layer_norm_elementwise_affine", True), ("layerdrop", 0.0)),
     also=(Key("do_layer_norm_before", "flag", True), Key("_remove_final_layer_norm", "flag", False)),
     arrange=_opt_norms,
 )
@@ -78,7 +78,7 @@ BERT = Family(
         "head": "masked-lm",
         "pooler": True,
     },
-    fixed=(("position_embedding_type", "absolute"), ("is_decoder", False)),
+    fixed=(("position_embedding_type", "absolute"), ("is_decoder", False), ("chunk_size_feed_forward", 0)),
 )
 
 FAMILIES = {"bert": BERT, "gpt2": GPT2, "opt": OPT}

@@ -1,39 +1,111 @@
 """Families whose layers differ in more than windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
 
 from phaze.spec.huggingface.experts import SPARSE, experts, sparse, without_unused
-from phaze.spec.huggingface.keys import Config, Family, Key, none
+from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, none
 from phaze.spec.huggingface.llama import (
     BIAS,
     DECODER,
     GEMMA3,
     KEYS,
     LAYER_TYPES,
+    MIXERS,
     ROTARY,
     number,
     with_kinds,
     words,
 )
-from phaze.spec.pattern import pattern_of
+from phaze.spec.pattern import pattern_of, words_of
+from phaze.spec.plain import Plain
 
 _NEMOTRON = {"M": "mamba", "E": "experts", "*": "attention", "-": "dense"}
 _NEMOTRON |= {"mamba": "mamba", "moe": "experts", "attention": "attention", "mlp": "dense"}
+_NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _nemotron(found: Config, said: Config) -> Config:
     """Layers of one part each, by a string of signs or a list of words; parts of no layer are left out."""
-    signs = said["layers_block_type"] or list(str(said["hybrid_override_pattern"]))
-    assert isinstance(signs, list)
-    kinds = [_NEMOTRON.get(str(sign), str(sign)) for sign in signs]
+    main, further = _signs(said, "layers_block_type", "hybrid_override_pattern")
+    if main is None:
+        raise ValueError("hybrid_override_pattern: must be given, a sign or a word for every layer")
+    if found["layers"] not in (None, len(main)):
+        raise ValueError(
+            f"num_hidden_layers: must be {len(main)}, the layers of the pattern, got {found['layers']}"
+        )
+    found = found | {"layers": len(main), "pattern": pattern_of(main)}
+    if further is not None:
+        found = found | {"mtp": further.count("/") + 1}
+    if found["mtp"]:
+        found = found | {"mtp_pattern": _further(said, further)}
+    words = {*main, *str(found.get("mtp_pattern")).split("-")}
     unused = {"mamba": "mamba", "experts": "experts", "dense": "feed_forward"}
-    kept = {field: None for word, field in unused.items() if word not in kinds}
-    return found | {"pattern": pattern_of(kinds)} | kept
+    return found | {field: None for word, field in unused.items() if word not in words}
+
+
+def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
+    """Parts of the first field that is given: a string of signs, bars between stages left out, or a list of
+    words. Also the signs behind a stroke, of layers that predict tokens further on. Raises ValueError.
+    """
+    name = next((name for name in names if said[name]), None)
+    if name is None:
+        return None, None
+    given, further = said[name], None
+    if isinstance(given, str):
+        given, stroke, behind = given.replace("|", "").partition("/")
+        further = behind if stroke else None
+    assert isinstance(given, list | str)
+    wrong = next((sign for sign in given if sign not in _NEMOTRON), None)
+    if wrong is not None:
+        raise ValueError(f"{name}: must be of {', '.join(_NEMOTRON)}, got {wrong!r}")
+    return [_NEMOTRON[str(sign)] for sign in given], further
+
+
+def _further(said: Config, signs: str | None) -> str:
+    """Kind of the layers that predict tokens further on, attention with experts unless given."""
+    name = "hybrid_override_pattern"
+    own: Config = {name: (signs or "").partition("/")[0]}
+    if signs is None:
+        name, own = "mtp_layers_block_type", said
+    parts, _ = _signs(own, name) if signs else _signs(own, name, "mtp_hybrid_override_pattern")
+    kind = "-".join(parts or ("attention", "experts"))
+    try:
+        words_of(kind)
+    except ValueError as error:
+        raise ValueError(f"{name}: must be one part that mixes tokens and one network, got {kind}") from error
+    return kind
+
+
+def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain, Plain]:
+    """Width and number of the heads of keys and values in layers without a window: by fields of their own, or
+    by those in which single layers differ (since `transformers` 5.24). Raises ValueError.
+    """
+    layers = said[OVERRIDES]
+    if layers is None:
+        own = said["num_global_key_value_heads"] if said["attention_k_eq_v"] else None
+        return said["global_head_dim"] or found["head_size"], own or found["key_value_heads"]
+    usual = {"head_dim": found["head_size"], "num_key_value_heads": found["key_value_heads"]}
+    assert isinstance(layers, dict)
+    every = {int(layer): fields for layer, fields in layers.items() if isinstance(fields, dict)}
+    kinds = {
+        kind: [usual | every.get(i, {}) for i, mixer in enumerate(mixers) if mixer == kind] for kind in MIXERS
+    }
+    same = all(fields == kind[0] for kind in kinds.values() for fields in kind)
+    if (
+        not same
+        or any(fields != usual for fields in kinds["window"])
+        or set(kinds["attention"][0]) != set(usual)
+    ):
+        raise ValueError(
+            f"{OVERRIDES}: must be head_dim and num_key_value_heads, the same for all layers without a window"
+        )
+    own = kinds["attention"][0]
+    return own["head_dim"], own["num_key_value_heads"]
 
 
 def _qwen(found: Config, said: Config) -> Config:
     """Every so many layers one has attention, others the delta rule."""
     layers, step = number(found["layers"]), number(said["full_attention_interval"])
     usual = ["delta" if (i + 1) % step else "attention" for i in range(layers)]
-    mixers = words(said, "layer_types", usual)
+    mixers = words(found, said, "layer_types", usual, ("attention", "delta"))
     networks = sparse(found, said) if found.get("experts") else ["dense"] * layers
     return without_unused(with_kinds(found, mixers, networks))
 
@@ -42,8 +114,15 @@ def _gemma4(found: Config, said: Config) -> Config:
     """Layers with a window have heads of their own, and experts stand beside the dense network; the last
     layer has no window, whatever is said.
     """
-    layers, full = number(found["layers"]), said["global_head_dim"] or found["head_size"]
-    mixers = words(said, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)])
+    if said["hidden_size_per_layer_input"]:
+        raise ValueError(
+            "hidden_size_per_layer_input: only 0 is modelled, which must be given: the family has "
+            f"{said['hidden_size_per_layer_input']}"
+        )
+    layers = number(found["layers"])
+    mixers = words(
+        found, said, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)]
+    )
     mixers = [*mixers[:-1], "attention"]
     window = {
         "size": said["sliding_window"],
@@ -51,9 +130,7 @@ def _gemma4(found: Config, said: Config) -> Config:
         "head_size": found["head_size"],
         "shared_kv": False,
     }
-    heads = (said["num_global_key_value_heads"] if said["attention_k_eq_v"] else None) or found[
-        "key_value_heads"
-    ]
+    full, heads = _global_heads(found, said, mixers)
     found = found | {
         "window": window if "window" in mixers else None,
         "head_size": full,
@@ -68,8 +145,9 @@ def _gemma4(found: Config, said: Config) -> Config:
 NEMOTRON_H = Family(
     keys={
         **KEYS,
-        "layers": Key("num_hidden_layers", "size"),
+        "layers": Key("num_hidden_layers", "size", none),
         "activation": Key("mlp_hidden_act", "activation", "relu2"),
+        "head_size": Key("head_dim", "size", 128),
         "mamba.heads": Key("mamba_num_heads", "size"),
         "mamba.head_size": Key("mamba_head_dim", "size"),
         "mamba.state": Key("ssm_state_size", "size"),
@@ -81,7 +159,7 @@ NEMOTRON_H = Family(
         "experts.count": Key("n_routed_experts", "size", none),
         "experts.per_token": Key("num_experts_per_tok", "size", none),
         "experts.width": Key("moe_intermediate_size", "size", none),
-        "experts.shared_width": Key("moe_shared_expert_intermediate_size", "count", none),
+        "experts.shared_width": Key("moe_shared_expert_intermediate_size", "count", 7688),
         "experts.latent_width": Key("moe_latent_size", "size", none),
         "experts.groups": Key("n_group", "size", none),
         "experts.top_groups": Key("topk_group", "size", none),
@@ -103,7 +181,13 @@ NEMOTRON_H = Family(
         "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels",
     }),
     fixed=(("attention_bias", False), ("mamba_proj_bias", False), ("mlp_bias", False)),
-    also=(Key("layers_block_type", "words", none), Key("hybrid_override_pattern", "word", none)),
+    also=tuple(
+        Key(name, "pattern", none)
+        for name in (
+            "layers_block_type", "hybrid_override_pattern", "mtp_layers_block_type",
+            "mtp_hybrid_override_pattern",
+        )
+    ),
     arrange=_nemotron,
 )  # fmt: skip
 _DELTA = {
@@ -114,10 +198,15 @@ _DELTA = {
     "delta.conv": Key("linear_conv_kernel_dim", "size", 4),
 }
 _INTERVAL = (LAYER_TYPES, Key("full_attention_interval", "size", 4))
-_QWEN: Config = {**ROTARY, "qk_norm": "heads", "attention_gate": True}
+_QWEN: Config = {**ROTARY, "qk_norm": "heads"}
 _QWEN_COSTLESS = frozenset({"mamba_ssm_dtype", "mtp_use_dedicated_embeddings"})
-_QWEN_FIXED = (*DECODER, ("attn_output_gate", True))
-_HEADS = {**KEYS, **BIAS, "head_size": Key("head_dim", "size", 256), **_DELTA}
+_HEADS = {
+    **KEYS,
+    **BIAS,
+    "attention_gate": Key("attn_output_gate", "flag", True),
+    "head_size": Key("head_dim", "size", 256),
+    **_DELTA,
+}
 _MTP = {"mtp": Key("mtp_num_hidden_layers", "count", 0)}
 _SHARED = {
     **experts("num_experts"),
@@ -127,11 +216,11 @@ QWEN3_NEXT = Family(
     keys={**_HEADS, **_SHARED, "feed_forward": Key("intermediate_size", "size", none), **_MTP},
     constants={**_QWEN, "experts.shared_gate": True},
     costless=_QWEN_COSTLESS,
-    fixed=_QWEN_FIXED,
+    fixed=DECODER,
     also=(*_INTERVAL, *SPARSE),
     arrange=_qwen,
 )
-QWEN3_5 = Family({**_HEADS, **_MTP}, _QWEN, _QWEN_COSTLESS, _QWEN_FIXED, (*_INTERVAL, *SPARSE), _qwen)
+QWEN3_5 = Family({**_HEADS, **_MTP}, _QWEN, _QWEN_COSTLESS, DECODER, (*_INTERVAL, *SPARSE), _qwen)
 GEMMA4 = Family(
     keys={
         **GEMMA3.keys,
@@ -143,13 +232,14 @@ GEMMA4 = Family(
     costless=frozenset({"use_bidirectional_attention", "vocab_size_per_layer_input"}),
     fixed=(
         *DECODER,
-        ("hidden_size_per_layer_input", 0),
         ("num_kv_shared_layers", 0),
         ("use_double_wide_mlp", False),
     ),
     also=(
         Key("sliding_window", "size", 512),
         LAYER_TYPES,
+        Key(OVERRIDES, "overrides", lambda config: {} if OVERRIDES in config else None),
+        Key("hidden_size_per_layer_input", "count", 256),
         Key("global_head_dim", "size", 512),
         Key("num_global_key_value_heads", "size", none),
         Key("attention_k_eq_v", "flag", False),

@@ -16,47 +16,82 @@ from pydantic import TypeAdapter, ValidationError
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface.untimed import untimed
 from phaze.spec.noun import describe
-from phaze.spec.plain import Plain
+from phaze.spec.plain import Plain, short
 from phaze.spec.values import Flag, Label, PositiveInt, Seed, Share
 
 Config = dict[str, Plain]
+Scalar: TypeAlias = str | int | float | bool | None
 
 # fmt: off
-COSTLESS = frozenset({
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
-    "architectures", "attn_implementation", "attn_logit_softcapping", "auto_map", "aux_loss_alpha",
-    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "classifier_dropout", "cls_token_id",
+BASE = frozenset({
+    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash",
+    "_experts_implementation", "_experts_implementation_internal", "_name_or_path", "architectures",
+    "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "cls_token_id", "cross_attention_hidden_size", "custom_pipelines",
     "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping",
-    "encoder_no_repeat_ngram_size", "eos_token_id", "ep_size", "exponential_decay_length_penalty",
-    "final_logit_softcapping", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
-    "gradient_checkpointing", "id2label", "indexer_rope_interleave", "init_std", "initial_context_length",
-    "initializer_factor", "initializer_range", "keys_to_ignore_at_inference", "label2id", "language",
-    "layer_norm_eps", "layer_norm_epsilon", "length_penalty", "license", "max_length", "min_length",
-    "model_type", "n_ctx", "no_repeat_ngram_size", "norm_topk_prob", "num_beam_groups", "num_beams",
-    "num_labels", "num_logits_to_keep", "num_return_sequences", "output_attentions", "output_hidden_states",
-    "output_past", "output_router_logits", "output_scores", "pad_token_id", "partial_rotary_factor",
-    "prefix", "pretraining_tp", "problem_type", "quantization_config", "query_pre_attn_scalar",
-    "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "return_dict_in_generate",
-    "rms_norm_eps", "rope_interleave", "rope_local_base_freq", "rope_parameters", "rope_scaling",
-    "rope_theta", "rotary_dim", "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
-    "scale_attn_by_inverse_layer_idx", "scoring_func", "sep_token_id", "seq_aux", "summary_activation",
-    "summary_first_dropout", "summary_hidden_size", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "suppress_tokens", "swiglu_limit", "task_specific_params", "temperature",
-    "tokenizer_class", "top_k", "top_p", "topk_method", "torch_dtype", "torchscript",
-    "transformers_version", "typical_p", "unk_token_id", "use_bfloat16", "use_cache", "use_return_dict",
-    "vocab_type",
+    "encoder_no_repeat_ngram_size", "eos_token_id", "experts_implementation",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "id2label", "is_decoder", "is_encoder_decoder", "keys_to_ignore_at_inference",
+    "label2id", "length_penalty", "max_length", "max_new_tokens", "min_length", "min_new_tokens",
+    "model_type", "name_or_path", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id",
+    "prefix", "problem_type", "quantization_config", "remove_invalid_values", "renormalize_logits",
+    "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tie_last_hidden_states",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p",
+    "unk_token_id", "use_bfloat16", "use_cache", "use_return_dict",
+})
+"""Fields of every configuration of `transformers` (`PreTrainedConfig`, and what older versions wrote of it
+and of `GenerationConfig`): of a decoder none changes what is trained."""
+COSTLESS = frozenset({
+    "attn_logit_softcapping", "aux_loss_alpha", "classifier_dropout", "ep_size", "final_logit_softcapping",
+    "indexer_rope_interleave", "init_std", "initial_context_length", "initializer_factor",
+    "initializer_range", "language", "layer_norm_eps", "layer_norm_epsilon", "license", "n_ctx",
+    "norm_topk_prob", "num_logits_to_keep", "output_past", "output_router_logits", "partial_rotary_factor",
+    "pretraining_tp", "query_pre_attn_scalar", "reorder_and_upcast_attn", "rms_norm_eps", "rope_interleave",
+    "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "rotary_dim",
+    "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise", "scale_attn_by_inverse_layer_idx",
+    "scoring_func", "seq_aux", "summary_activation", "summary_first_dropout", "summary_hidden_size",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "swiglu_alpha", "swiglu_limit",
+    "topk_method", "vocab_type",
 })
 # fmt: on
 """Fields of any family that change neither the work nor the memory of training."""
 
-FIXED: Config = {
-    "add_cross_attention": False,
-    "chunk_size_feed_forward": 0,
-    "cross_attention_hidden_size": None,
-    "is_encoder_decoder": False,
-    "pruned_heads": {},
-    "tie_encoder_decoder": False,
+NAMES = {
+    "hybrid_override_pattern": ("hybrid_layer_pattern",),
+    "layers_block_type": ("layer_types",),
+    "moe_num_experts": ("num_experts", "num_local_experts"),
+    "n_embd": ("hidden_size",),
+    "n_group": ("num_expert_group",),
+    "n_head": ("num_attention_heads",),
+    "n_layer": ("num_hidden_layers",),
+    "n_positions": ("max_position_embeddings",),
+    "n_routed_experts": ("num_experts", "num_local_experts"),
+    "n_shared_experts": ("num_shared_experts",),
+    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "num_local_experts": ("num_experts", "n_routed_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "num_experts_per_token", "experts_per_token"),
+    "num_nextn_predict_layers": ("num_mtp_layers", "mtp_num_layers", "mtp_num_hidden_layers"),
+    "mtp_num_hidden_layers": ("num_mtp_layers", "num_nextn_predict_layers"),
+    "num_shared_experts": ("n_shared_experts",),
+    "sliding_window_pattern": ("_sliding_window_pattern",),
 }
+"""Published fields that other configurations of the same family name otherwise (`attribute_map` of
+`transformers`, whose `save_pretrained` writes its own name)."""
+
+LISTS = ("layer_types", "layers_block_type", "mlp_layer_types", "hybrid_override_pattern")
+"""Published lists, or strings, with a word for every layer, which say how many there are if nothing does."""
+
+NEEDED = (
+    "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
+)  # fmt: skip
+"""Fields of parts that some families may have."""
+
+OVERRIDES = "per_layer_config"
+"""Field with the fields in which single layers differ, by their numbers (`transformers` 5.24)."""
+
+FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
 """Fields that would change the work, with the one value that is modelled."""
 
 _ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
@@ -73,6 +108,8 @@ _Adapter: TypeAlias = (
     | TypeAdapter[_Activation]
     | TypeAdapter[list[int]]
     | TypeAdapter[list[str]]
+    | TypeAdapter[str | list[str]]
+    | TypeAdapter[dict[str, dict[str, Scalar]]]
 )
 _KINDS: dict[str, _Adapter] = {
     "size": TypeAdapter(PositiveInt),
@@ -83,7 +120,11 @@ _KINDS: dict[str, _Adapter] = {
     "flag": TypeAdapter(Flag),
     "share": TypeAdapter(Share),
     "activation": TypeAdapter(_Activation),
+    "pattern": TypeAdapter(Label | list[Label]),
+    "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
 }
+_NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
+"""Values of kinds for which false and zero say something; of others they say that there is no such thing."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +133,8 @@ class Key:
 
     published: str
     kind: str
-    """'size' (whole number > 0), 'count' (>= 0), 'flag', 'share' (0 <= p < 1), 'activation', 'word', or a
-    list of 'sizes' or 'words'."""
+    """'size' (whole number > 0), 'count' (>= 0), 'flag', 'share' (0 <= p < 1), 'activation', 'word', a list
+    of 'sizes' or 'words', a 'pattern' (a string or a list of words), or the 'overrides' of layers."""
     default: Plain | Callable[[Config], Plain] = None
     """Value where the field is absent or null, as the family's code has it; None means that it must be
     given."""
@@ -101,6 +142,12 @@ class Key:
 
 def none(_: Config) -> None:
     """No value, for a field that may be absent."""
+
+
+def listed(config: Config) -> int | None:
+    """Layers of a configuration that says a word for each, and not how many there are."""
+    found = (config.get(name) for name in LISTS)
+    return next((len(words) for words in found if isinstance(words, list | str) and words), None)
 
 
 @dataclass(frozen=True)
@@ -120,6 +167,7 @@ class Family:
 
     def fields(self, config: Config, source: str) -> Config:
         """Fields of the spec for a published configuration; PhazeError naming the key that is wrong."""
+        config = self._renamed(config, source)
         self._refuse_unknown(config, source)
         found: Config = {}
         for field, key in self.keys.items():
@@ -127,29 +175,76 @@ class Family:
         for field, value in self.constants.items():
             set_field(found, field, value)
         if self.arrange is not None:
-            found = self.arrange(found, {key.published: read(config, key, source) for key in self.also})
+            said = {key.published: read(config, key, source) for key in self.also}
+            try:
+                found = self.arrange(found, said)
+            except ValueError as error:
+                raise PhazeError(f"{source}: {error}") from error
+        self._refuse_gaps(found, source)
         found["untimed"] = self._untimed(config) or None
         return {field: value for field, value in found.items() if value is not None}
 
+    def _refuse_gaps(self, found: Config, source: str) -> None:
+        """Raise PhazeError where a part that may be absent is there, and a size that it needs is not."""
+        for field in NEEDED:
+            part, _, own = field.partition(".")
+            inner = found.get(part)
+            if field in self.keys and isinstance(inner, dict) and inner.get(own) is None:
+                raise PhazeError(f"{source}: {self.keys[field].published}: must be given, layers have {part}")
+
     def _untimed(self, config: Config) -> Config:
         """Published fields that change what is learnt, and no time."""
-        used = {key.published for key in (*self.keys.values(), *self.also)}
         names = (key.published for key in self.keys.values() if key.kind == "activation")
-        return untimed(config, (COSTLESS | self.costless) - used, frozenset(names))
+        return untimed(config, (COSTLESS | self.costless) - self._used, frozenset(names))
+
+    @property
+    def _used(self) -> set[str]:
+        return {key.published for key in (*self.keys.values(), *self.also)}
+
+    def _renamed(self, config: Config, source: str) -> Config:
+        """Configuration with this family's names of fields; PhazeError where two names say two things."""
+        used = self._used
+        others = {other: name for name in used for other in NAMES.get(name, ()) if other not in used}
+        found = {key: value for key, value in config.items() if key not in others}
+        for other, name in others.items():
+            value = config.get(other)
+            if value and found.get(name) and value != found[name]:
+                raise PhazeError(
+                    f"{source}: {other}: is another name of {name}, which is {short(found[name])}, got "
+                    f"{short(value)}"
+                )
+            if other in config and not found.get(name):
+                found[name] = value
+        return found
 
     def _refuse_unknown(self, config: Config, source: str) -> None:
-        """Raise PhazeError for a field that is not known, or not modelled with its value."""
-        fixed = FIXED | dict(self.fixed)
-        used = {key.published for key in (*self.keys.values(), *self.also)}
-        known = used | COSTLESS | self.costless | set(fixed)
+        """Raise PhazeError for a field that is not known, or not modelled with its value; a value that is
+        false, zero or nothing says that the model has no such thing.
+        """
+        fixed, used = FIXED | dict(self.fixed), self._used
+        known = used | BASE | COSTLESS | self.costless | set(fixed) | {OVERRIDES}
         for key, value in config.items():
-            if key not in known:
+            if value and key not in known:
                 raise PhazeError(
                     f"{source}: {key}: is not a known key of model_type {config['model_type']!r}, "
-                    f"got {value!r}"
+                    f"got {short(value)}"
                 )
-            if key in fixed and key not in used and value is not None and value != fixed[key]:
-                raise PhazeError(f"{source}: {key}: only {fixed[key]!r} is modelled, got {value!r}")
+            on = value or (key in fixed and fixed[key] is True and value is not None)
+            if on and key in fixed and key not in used and value != fixed[key]:
+                raise PhazeError(f"{source}: {key}: only {fixed[key]!r} is modelled, got {short(value)}")
+        if OVERRIDES not in used:
+            self._refuse_overrides(config, source)
+
+    def _refuse_overrides(self, config: Config, source: str) -> None:
+        """Raise PhazeError where a layer differs from the others in what costs time or memory."""
+        layers = read(config, Key(OVERRIDES, "overrides", none), source)
+        for layer, fields in layers.items() if isinstance(layers, dict) else ():
+            for key, value in fields.items() if isinstance(fields, dict) else ():
+                if value and key not in BASE | COSTLESS | self.costless and value != config.get(key):
+                    raise PhazeError(
+                        f"{source}: {OVERRIDES}.{layer}.{key}: must be that of the other layers in "
+                        f"model_type {config['model_type']!r}, got {short(value)}"
+                    )
 
 
 def set_field(fields: Config, name: str, value: Plain) -> None:
@@ -166,11 +261,17 @@ def set_field(fields: Config, name: str, value: Plain) -> None:
 def read(config: Config, key: Key, source: str) -> Plain:
     """Value of a published field, or its default; PhazeError where it is wrong or missing."""
     value = config.get(key.published)
+    if not value:
+        value = None if value is None else _NOTHING.get(key.kind)
     if value is None:
         value = key.default(config) if callable(key.default) else key.default
-        if value is None and not callable(key.default):
-            raise PhazeError(f"{source}: {key.published}: must be given, it is a {key.kind}")
     if value is None:
+        if key.default in (None, listed):
+            got = config.get(key.published)
+            raise PhazeError(
+                f"{source}: {key.published}: must be given, it is a {key.kind}"
+                + (f", got {short(got)}" if got is not None else "")
+            )
         return None
     try:
         _KINDS[key.kind].validate_python(value)

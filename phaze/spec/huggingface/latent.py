@@ -1,15 +1,37 @@
 """Families with latent attention: DeepSeek, Kimi K2, GLM-5."""
 
-from phaze.spec.huggingface.experts import NETWORKS, experts, with_shared
+from phaze.spec.huggingface.experts import FIRST, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, none
-from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number
+from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number, words
 
+_CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
+"""Published words for who chooses the tokens that a layer attends to: its indexer, or one before."""
 _HEADS = {name: key for name, key in KEYS.items() if name not in ("key_value_heads", "head_size")}
+
+
+def _query_rank(config: Config) -> int | None:
+    """Width of queries before they are made, where nothing is said; null says that there is none."""
+    usual = 2048 if config["model_type"] == "glm_moe_dsa" else 1536
+    return None if "q_lora_rank" in config else usual
 
 
 def _deepseek(found: Config, said: Config) -> Config:
     """Heads of keys and values as many as of queries, the shared experts, the first layers dense."""
     return with_shared(found, said, ["attention"] * number(found["layers"]))
+
+
+def _sparse(found: Config, said: Config) -> Config:
+    """Layers whose attention goes to the tokens that their indexer chooses, or one of a layer before."""
+    layers = number(found["layers"])
+    words(found, said, "layer_types", ["attention"] * layers, ("attention",))
+    pattern = said["index_topk_pattern"]
+    if pattern and not said["indexer_types"]:
+        said = said | {"indexer_types": list(pattern) if isinstance(pattern, str) else pattern}
+    step, first = number(said["index_topk_freq"]), number(said["index_skip_topk_offset"])
+    usual = ["reuse" if max(i - first + 1, 0) % step else "attention" for i in range(layers)]
+    return with_shared(
+        found, said, words(found, said, "indexer_types", usual, ("attention", "reuse"), _CHOICE)
+    )
 
 
 _DEEPSEEK = {
@@ -18,7 +40,7 @@ _DEEPSEEK = {
     **experts("n_routed_experts"),
     "experts.groups": Key("n_group", "size", 1),
     "experts.top_groups": Key("topk_group", "size", 1),
-    "latent.query_rank": Key("q_lora_rank", "size", none),
+    "latent.query_rank": Key("q_lora_rank", "size", _query_rank),
     "latent.kv_rank": Key("kv_lora_rank", "size"),
     "latent.nope_size": Key("qk_nope_head_dim", "size"),
     "latent.rope_size": Key("qk_rope_head_dim", "size"),
@@ -30,12 +52,18 @@ _INDEX = {
     "latent.index.head_size": Key("index_head_dim", "size"),
     "latent.index.top": Key("index_topk", "size"),
 }
+_CHOICES = (
+    Key("indexer_types", "words", none),
+    Key("index_topk_pattern", "pattern", none),
+    Key("index_topk_freq", "size", 1),
+    Key("index_skip_topk_offset", "count", 2),
+)
 _COSTLESS = frozenset({"head_dim", "num_key_value_heads", "qk_head_dim"})
 _FIXED = (*DECODER, ("moe_layer_freq", 1))
 
-DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, NETWORKS, _deepseek)
+DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, _deepseek)
 DEEPSEEK_SPARSE = Family(
-    {**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*NETWORKS, LAYER_TYPES), _deepseek
+    {**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*FIRST, LAYER_TYPES, *_CHOICES), _sparse
 )
 FAMILIES = {
     "deepseek_v2": DEEPSEEK,

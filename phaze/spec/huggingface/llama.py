@@ -1,14 +1,30 @@
 """Llama, and families that differ from it in attention: Mistral, Qwen2, Qwen3, Gemma 3."""
 
-from phaze.spec.huggingface.keys import Config, Family, Key, none
+from collections.abc import Mapping
+
+from phaze.spec.huggingface.keys import Config, Family, Key, listed, none
 from phaze.spec.pattern import pattern_of
 from phaze.spec.plain import Plain
 
+_GROUPS: dict[Plain, int] = {
+    "gemma3_text": 4, "gemma4_text": 4, "glm4_moe": 8, "gpt_oss": 8, "llama4_text": 8, "minimax_m2": 8,
+    "mistral": 8, "mixtral": 8, "nemotron_h": 8, "qwen2": 32, "qwen2_moe": 16, "qwen3": 32, "qwen3_moe": 4,
+    "qwen3_5_moe_text": 2, "qwen3_5_text": 4, "qwen3_next": 2,
+}  # fmt: skip
+"""Heads of keys and values of families whose code has a number for configurations that say nothing; others
+have as many as of queries, as all have for null."""
+
+
+def _groups(config: Config) -> Plain:
+    usual = None if "num_key_value_heads" in config else _GROUPS.get(config["model_type"])
+    return usual or config.get("num_attention_heads")
+
+
 KEYS = {
-    "layers": Key("num_hidden_layers", "size"),
+    "layers": Key("num_hidden_layers", "size", listed),
     "hidden": Key("hidden_size", "size"),
     "heads": Key("num_attention_heads", "size"),
-    "key_value_heads": Key("num_key_value_heads", "size", lambda c: c.get("num_attention_heads")),
+    "key_value_heads": Key("num_key_value_heads", "size", _groups),
     "head_size": Key("head_dim", "size", none),
     "feed_forward": Key("intermediate_size", "size"),
     "vocabulary": Key("vocab_size", "size"),
@@ -21,15 +37,20 @@ KEYS = {
 BIAS = {"attention_bias": Key("attention_bias", "flag", False)}
 ROTARY: Config = {"positions": "rotary", "gated": True, "norm": "rms_norm", "feed_forward_bias": False}
 WITHOUT_BIAS: Config = {**ROTARY, "attention_bias": False}
-DECODER = (("is_decoder", False), ("mlp_bias", False))
+DECODER = (("mlp_bias", False),)
 PARTS = {
     "sparse": "experts",
+    "moe": "experts",
     "full_attention": "attention",
+    "indexed_attention": "attention",
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "linear_attention": "delta",
 }
 """Published words for parts of a block."""
+MIXERS = ("attention", "window")
+"""Parts that mix tokens in most families with a list of them."""
+NETWORKS = ("dense", "experts")
 
 
 def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
@@ -39,16 +60,44 @@ def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
     return found if set(kinds) == {usual} else found | {"pattern": pattern_of(kinds)}
 
 
-def words(said: Config, key: str, otherwise: list[str]) -> list[str]:
-    """Words of a list that says the parts of all layers, in those of a pattern; otherwise these."""
+def words(
+    found: Config,
+    said: Config,
+    key: str,
+    otherwise: list[str],
+    allowed: tuple[str, ...] = MIXERS,
+    published: Mapping[str, str] = PARTS,
+) -> list[str]:
+    """Words of a list that says the parts of all layers, in those of a pattern; otherwise these.
+
+    Behind them a list may have those of the layers that predict tokens further on. Raises ValueError.
+    """
     given = said[key]
-    return [PARTS.get(str(word), str(word)) for word in given] if isinstance(given, list) else otherwise
+    if not isinstance(given, list):
+        return otherwise
+    layers, further = len(otherwise), found.get("mtp") or 0
+    if len(given) not in (layers, layers + number(further)):
+        raise ValueError(f"{key}: must have a word for each of {layers} layers, got {len(given)}")
+    known = {
+        word: part
+        for word, part in {**published, **{word: word for word in allowed}}.items()
+        if part in allowed
+    }
+    wrong = next((word for word in given if word not in known), None)
+    if wrong is not None:
+        raise ValueError(f"{key}: must be words of {', '.join(known)}, got {wrong!r}")
+    return [known[str(word)] for word in given[:layers]]
 
 
 def number(value: Plain) -> int:
     """Whole number of a field that was read as one."""
     assert isinstance(value, int)
     return value
+
+
+def windowed(said: Config) -> bool:
+    """Whether later layers of a Qwen have a window, which a switch turns on."""
+    return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
 def _mistral(found: Config, said: Config) -> Config:
@@ -66,16 +115,16 @@ def _windows(found: Config, said: Config, mixers: list[str]) -> Config:
 
 def _qwen(found: Config, said: Config) -> Config:
     """Windows, if they are used, from some layer on."""
-    full = number(said["max_window_layers"]) if said["use_sliding_window"] else number(found["layers"])
+    full = number(said["max_window_layers"]) if windowed(said) else number(found["layers"])
     later = ["attention" if i < full else "window" for i in range(number(found["layers"]))]
-    return _windows(found, said, words(said, "layer_types", later))
+    return _windows(found, said, words(found, said, "layer_types", later))
 
 
 def _gemma(found: Config, said: Config) -> Config:
     """Every so many layers one attends to all tokens."""
     step = number(said["sliding_window_pattern"])
     usual = ["window" if (i + 1) % step else "attention" for i in range(number(found["layers"]))]
-    return _windows(found, said, words(said, "layer_types", usual))
+    return _windows(found, said, words(found, said, "layer_types", usual))
 
 
 WINDOW = Key("sliding_window", "size", none)
@@ -85,7 +134,6 @@ QWEN = (WINDOW, LAYER_TYPES, Key("use_sliding_window", "flag", False), Key("max_
 LLAMA = Family(
     keys={**KEYS, **BIAS, "feed_forward_bias": Key("mlp_bias", "flag", False)},
     constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
-    fixed=(("is_decoder", False),),
 )
 MISTRAL = Family(keys=KEYS, constants=WITHOUT_BIAS, fixed=DECODER, also=(WINDOW,), arrange=_mistral)
 QWEN2 = Family(

@@ -191,8 +191,8 @@ def _latent_projections(
     narrow = replace(pair, elements=part.own_tokens * latent.kv_rank)
     narrow = layer.add("rms_norm", "key_value_norm", narrow, parameters=latent.kv_rank)
     one = replace(pair, elements=part.own_tokens * latent.rope_size, piece=1)
-    if latent.index is not None:
-        _index(layer, part, latent, latent.index, low, x)
+    if own.index is not None:
+        _index(layer, part, latent, own.index, low, x)
     low = part.enter(layer, "query_up" if latent.query_rank else "attention", low)
     narrow, one = (part.enter(layer, name, y) for name, y in (("key_value_up", narrow), ("key_rope", one)))
     first = layer.count

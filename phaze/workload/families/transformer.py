@@ -189,7 +189,7 @@ def further_layer(part: ModelSlice) -> LayerGraph:
     x = part.enter(layer, "join", x)
     x = layer.dense("join_matrix", x, part.tokens, model.hidden // part.layout.tp, bias=False)
     x = part.gather_width(layer, "join", x)
-    x = _block(layer, part, model.blocks[model.mtp_kind], x)
+    x = _block(layer, part, model.mtp_block, x)
     x = _norm(layer, "final_norm", part, x)
     loss = _cross_entropy(layer, part, _logits(layer, part, part.enter(layer, "logits", x), shared=True))
     layer.add("select", "further_loss", layer.input, loss, elements=part.hidden_elements)

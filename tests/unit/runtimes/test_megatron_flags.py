@@ -12,6 +12,7 @@ from phaze.plan.machines import load_machine
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron, megatron_software, read_megatron
+from phaze.runtimes.megatron_model import hybrid_pattern, read_model
 from phaze.runtimes.untimed import UNTIMED_FLAGS
 from phaze.spec.blocks import Experts
 from phaze.spec.models import load_transformer
@@ -444,3 +445,14 @@ def test_what_megatron_cannot_run_is_not_written() -> None:
         emit_megatron(small(Layout(tp=8), "1f1b", (6,)))
     with pytest.raises(PhazeError, match="blocks: only the ends may be without, got 3 0 3"):
         emit_megatron(small(Layout(pp=3), "1f1b", (3, 0, 3)))
+
+
+def test_layers_that_predict_further_tokens_may_be_unlike_the_last_of_a_hybrid() -> None:
+    """Their letters are read behind the stroke and written there; all must have the same."""
+    flags = NEMOTRON.replace("MEMEMEME\n", "MEMEMEME/*E/*E\n") + " --vocab-size 131072 --seq-length 8192"
+    flags += " --max-position-embeddings 8192"
+    model, _ = read_model(parse_flags(flags), "x")
+    assert (model.mtp, model.mtp_kind) == (2, "attention-experts")
+    assert hybrid_pattern(model, (54,)) == "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME/*E/*E"
+    with pytest.raises(PhazeError, match="multi-token prediction"):
+        read_model(parse_flags(flags.replace("/*E/*E", "/*E/E")), "x")

@@ -35,7 +35,7 @@ def test_a_pattern_gives_the_kinds_in_order() -> None:
     ("fields", "said"),
     [
         ({"pattern": "attention-dense*3"}, "pattern must have layers 4 blocks, it has 3"),
-        ({"pattern": "dense-attention*4"}, "at most one of attention, window"),
+        ({"pattern": "dense-attention*4"}, "at most one of attention, reuse, window"),
         ({"pattern": "((attention-dense))*4"}, "must be kinds such as"),
         ({"pattern": "attention-dense*4)"}, "must be kinds such as"),
         ({"pattern": "mamba*4"}, "mamba must be given"),

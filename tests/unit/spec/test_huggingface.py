@@ -8,6 +8,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import translate
+from phaze.spec.huggingface.keys import BASE
 from phaze.spec.model import Model
 from phaze.spec.models import load_model
 
@@ -107,7 +108,13 @@ def test_what_is_learnt_otherwise_in_the_same_time_is_kept(tmp_path: Path) -> No
 
 BAD = {
     "unknown field": ("gpt2", {"n_experts": 8}, ["n_experts", "8", "gpt2"]),
-    "field of another family": ("gpt2", {"hidden_size": 768}, ["hidden_size", "gpt2"]),
+    "field of another family": ("gpt2", {"kv_lora_rank": 64}, ["kv_lora_rank", "gpt2"]),
+    "two names of a size": ("gpt2", {"hidden_size": 96}, ["hidden_size", "n_embd", "768", "96"]),
+    "a layer of its own": (
+        "Llama-2-7b-hf",
+        {"per_layer_config": {"3": {"intermediate_size": 64}}},
+        ["per_layer_config.3.intermediate_size", "64"],
+    ),
     "cross attention": ("gpt2", {"add_cross_attention": True}, ["add_cross_attention", "False", "True"]),
     "relative positions": ("bert-large-uncased", {"position_embedding_type": "relative_key"}, ["'absolute'"]),
     "pruned heads": ("bert-large-uncased", {"pruned_heads": {"0": [1]}}, ["pruned_heads"]),
@@ -191,3 +198,132 @@ def test_what_a_configuration_leaves_out_is_as_its_family_has_it(
 ) -> None:
     """Parameters of the modules that transformers 5.23.0 builds of the same configuration."""
     assert load(tmp_path, {**SMALL, **fields}).parameters == parameters
+
+
+HYBRID = {
+    "model_type": "nemotron_h", "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "head_dim": 20, "vocab_size": 331, "intermediate_size": 200, "mamba_num_heads": 4, "mamba_head_dim": 16,
+    "ssm_state_size": 8, "n_groups": 2, "conv_kernel": 3, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40, "moe_shared_expert_intermediate_size": 56,
+}  # fmt: skip
+NAMES = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hybrid_override_pattern": "MEM*-E", "num_hidden_layers": 6},
+        {"hybrid_override_pattern": "MEM*-E"},
+        {"hybrid_override_pattern": "MEM|*-E", "num_hidden_layers": None},
+        {"hybrid_layer_pattern": list("MEM*-E")},
+        {"layers_block_type": [NAMES[sign] for sign in "MEM*-E"], "num_hidden_layers": 6},
+        {"layer_types": ["linear_attention", "moe", "linear_attention", "full_attention", "mlp", "moe"]},
+    ],
+)
+def test_a_pattern_has_any_form_that_is_published(tmp_path: Path, fields: dict[str, object]) -> None:
+    """A string or a list, of signs or of words, with the number of layers or without."""
+    model = load(tmp_path, {**HYBRID, **fields})
+    assert model.pattern == "mamba experts mamba attention dense experts"
+    assert model.layers == 6
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hybrid_override_pattern": "MEM*/*-/*-"},
+        {
+            "hybrid_override_pattern": "MEM*", "num_nextn_predict_layers": 2,
+            "mtp_hybrid_override_pattern": "*-",
+        },
+        {
+            "layers_block_type": [NAMES[sign] for sign in "MEM*"], "num_mtp_layers": 2,
+            "mtp_layers_block_type": ["attention", "mlp"],
+        },
+    ],
+)  # fmt: skip
+def test_layers_that_predict_further_tokens_may_have_a_kind_of_their_own(
+    tmp_path: Path, fields: dict[str, object]
+) -> None:
+    """By signs behind a stroke, a string or a list: attention and a dense network, unlike layers before."""
+    model = load(tmp_path, {**HYBRID, **fields})
+    assert (model.mtp, model.mtp_kind) == (2, "attention-dense")
+    attention, dense = 96 * 20 * (6 + 2 + 2 + 6), 2 * 96 * 200
+    assert model.mtp_parameters == 2 * (attention + dense + 2 * 96 + 2 * 96**2 + 3 * 96)
+    assert load(tmp_path, {**HYBRID, "hybrid_override_pattern": "MEM*/E"}).mtp_kind == "experts"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"hybrid_override_pattern": "MXM"}, ["hybrid_override_pattern", "'X'"]),
+        ({"layers_block_type": ["mamba", "conv"]}, ["layers_block_type", "'conv'"]),
+        ({}, ["hybrid_override_pattern", "must be given"]),
+        ({"hybrid_override_pattern": "M*", "num_hidden_layers": 3}, ["num_hidden_layers", "2", "3"]),
+        ({"hybrid_override_pattern": "M*/-*"}, ["one part that mixes tokens and one network"]),
+        (
+            {"hybrid_override_pattern": "ME", "num_experts_per_tok": None},
+            ["num_experts_per_tok", "must be given"],
+        ),
+    ],
+)
+def test_a_bad_pattern_names_its_field(tmp_path: Path, fields: dict[str, object], words: list[str]) -> None:
+    """In one line, whatever is wrong."""
+    with pytest.raises(PhazeError) as error:
+        load(tmp_path, {**HYBRID, **fields})
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_a_list_of_layers_may_have_those_that_predict_further_tokens(tmp_path: Path) -> None:
+    """Behind the others; a list of another length, or with an unknown word, is refused by its name."""
+    fields = {"model_type": "glm4_moe", **SMALL, **ROUTED, "num_nextn_predict_layers": 1}
+    networks = ["dense", "sparse", "sparse", "dense", "sparse"]
+    model = load(tmp_path, {**fields, "mlp_layer_types": networks})
+    assert load(tmp_path, {**fields, "mlp_layer_types": [*networks, "sparse"]}) == model
+    assert load(tmp_path, {**fields, "num_hidden_layers": None, "mlp_layer_types": networks}) == model
+    with pytest.raises(PhazeError, match="mlp_layer_types: must have a word for each of 5 layers, got 4"):
+        load(tmp_path, {**fields, "mlp_layer_types": networks[1:]})
+    with pytest.raises(PhazeError, match=r"mlp_layer_types: must be words of sparse, moe, dense.*'none'"):
+        load(tmp_path, {**fields, "mlp_layer_types": ["none", *networks[1:]]})
+
+
+def test_nothing_that_is_false_zero_or_null_is_refused(tmp_path: Path) -> None:
+    """Of fields that are not known, and of optional ones of the family."""
+    config = {"model_type": "qwen3", **SMALL, "intermediate_size": 200, "head_dim": 20}
+    plain = load(tmp_path, config)
+    nothing = (False, 0, 0.0, None, [], {}, "")
+    for value in nothing:
+        assert load(tmp_path, {**config, "use_new_thing": value, "sliding_window": value}) == plain
+    hybrid = {**HYBRID, "hybrid_override_pattern": "M*"}
+    for value in nothing:
+        none = {"n_group": value, "moe_latent_size": value, "layers_block_type": value}
+        assert load(tmp_path, {**hybrid, **none}) == load(tmp_path, hybrid)
+
+
+def test_fields_of_all_configurations_of_transformers_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """Whatever their values."""
+    config = {"model_type": "qwen3", **SMALL, "intermediate_size": 200, "head_dim": 20}
+    plain = load(tmp_path, config)
+    for key in BASE - {"model_type"}:
+        for value in (True, 7, "x", [1], {"a": 1}):
+            assert load(tmp_path, {**config, key: value}) == plain
+
+
+def test_layers_may_take_the_choice_of_an_indexer_before(tmp_path: Path) -> None:
+    """They have none themselves, and attend to as many tokens."""
+    fields = {
+        "model_type": "glm_moe_dsa", **SMALL, **ROUTED, "q_lora_rank": 48, "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "index_n_heads": 3,
+        "index_head_dim": 16, "index_topk": 32, "first_k_dense_replace": 0,
+    }  # fmt: skip
+    own = load(tmp_path, fields)
+    shared = load(tmp_path, {**fields, "index_topk_pattern": "FSFSS"})
+    assert shared.pattern == "attention-experts reuse-experts attention-experts reuse-experts*2"
+    index = 48 * 3 * 16 + 96 * (16 + 3)
+    assert own.parameters - shared.parameters == 3 * (index + 2 * 16)
+    scores = 64 / 2 * 3 * 16
+    saved = own.products_per_token(64, causal=True) - shared.products_per_token(64, causal=True)
+    assert saved == pytest.approx(3 * (index + scores))
+    with pytest.raises(PhazeError, match="reuse"):
+        load(tmp_path, {**fields, "index_topk_pattern": "SSFSS"})
