@@ -65,6 +65,8 @@ class Experts(Noun):
     """Width to which a token is projected before it is sent, and back after; `hidden` unless given."""
     scales: Flag = False
     """The router scales its input and what each expert gives (Gemma 4)."""
+    choice_bias: Flag = False
+    """The router has a bias of the choice among its parameters (ERNIE 4.5)."""
     groups: PositiveInt = 1
     """Groups of experts, of which a token chooses `top_groups` first."""
     top_groups: PositiveInt = 1
@@ -98,7 +100,8 @@ class Experts(Noun):
         met = self.per_token if active else self.count
         shared = (3 if self.gated else 2) * hidden * self.shared_width + self.shared_gate * hidden
         projections = 2 * hidden * self.latent_width if self.latent_width else 0
-        router = hidden * self.count + self.bias * self.count + self.scales * (hidden + self.count)
+        biases = (self.bias + self.choice_bias) * self.count
+        router = hidden * self.count + biases + self.scales * (hidden + self.count)
         return Counts(
             {
                 "experts": met * self.expert_parameters(hidden) + projections,
@@ -278,7 +281,7 @@ class Block:
         if self.feed_forward is not None:
             found += (3 if self.feed_forward.gated else 2) * hidden * self.feed_forward.width
         if self.experts is not None:
-            plain = self.experts.model_copy(update={"bias": False, "scales": False})
+            plain = self.experts.model_copy(update={"bias": False, "choice_bias": False, "scales": False})
             found += plain.parameters(hidden, active=True).total()
         return found
 

@@ -76,9 +76,9 @@ class Model(Noun):
     """The feed-forward network multiplies two projections, one activated (Llama)."""
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     """Normalisation, with scale and bias or with scale only."""
-    norm_position: Literal["pre", "post", "both"] = "pre"
-    """Normalise the input of attention and feed-forward network, the residual sum after them, or what goes
-    into them and what comes out (Gemma)."""
+    norm_position: Literal["pre", "post", "both", "output"] = "pre"
+    """Normalise the input of attention and feed-forward network, the residual sum after them, what goes into
+    them and what comes out (Gemma), or only what comes out (OLMo 2)."""
     embedding_norm: Flag = False
     """Normalise after the embedding."""
     final_norm: Flag = True

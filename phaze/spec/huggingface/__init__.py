@@ -1,15 +1,52 @@
 """Published Hugging Face configurations (`config.json`) in the words of a model spec."""
 
 from phaze.base.errors import PhazeError
-from phaze.spec.huggingface import experts, gpt, hybrid, latent, llama
+from phaze.spec.huggingface import (
+    dots,
+    ernie,
+    exaone,
+    experts,
+    glm,
+    gpt,
+    granite,
+    hunyuan,
+    hybrid,
+    latent,
+    llama,
+    ministral,
+    nemotron,
+    olmo,
+    phi,
+    sarvam,
+    seed,
+    smollm,
+    solar,
+)
 from phaze.spec.huggingface.keys import Config, Family
 from phaze.spec.plain import Plain
 
-FAMILIES: dict[str, Family] = dict(
-    sorted(
-        {**experts.FAMILIES, **gpt.FAMILIES, **hybrid.FAMILIES, **latent.FAMILIES, **llama.FAMILIES}.items()
-    )
+_FILES = (
+    dots,
+    ernie,
+    exaone,
+    experts,
+    glm,
+    gpt,
+    granite,
+    hunyuan,
+    hybrid,
+    latent,
+    llama,
+    ministral,
+    nemotron,
+    olmo,
+    phi,
+    sarvam,
+    seed,
+    smollm,
+    solar,
 )
+FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
 """Every family by the `model_type` of its configurations."""
 WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}
 """Families whose models of text alone have a type of their own, by that of the whole."""

@@ -32,7 +32,10 @@ def experts(count: str, width: str = "moe_intermediate_size", per_token: int | N
 
 
 SPARSE = (Key("decoder_sparse_step", "size", 1), Key("mlp_only_layers", "sizes", lambda _: []))
-FIRST_DENSE: dict[Plain, int] = {"deepseek_v2": 0, "glm4_moe": 1}
+FIRST_DENSE: dict[Plain, int] = {
+    "deepseek_v2": 0, "dots1": 0, "exaone_moe": 1, "glm4_moe": 1, "glm4_moe_lite": 1, "hy_v3": 1,
+    "sarvam_mla": 1, "sarvam_moe": 1, "solar_open": 0,
+}  # fmt: skip
 """Dense layers before those with experts where nothing is said; 3 in families after DeepSeek-V3."""
 SHARED: dict[Plain, int] = {"deepseek_v2": 2}
 """Shared experts where nothing is said; one in other families."""

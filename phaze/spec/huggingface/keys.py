@@ -68,7 +68,8 @@ NAMES = {
     "n_layer": ("num_hidden_layers",),
     "n_positions": ("max_position_embeddings",),
     "n_routed_experts": ("num_experts", "num_local_experts"),
-    "n_shared_experts": ("num_shared_experts",),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "attention_bias": ("use_qkv_bias",),
     "num_experts": ("num_local_experts", "n_routed_experts"),
     "num_local_experts": ("num_experts", "n_routed_experts"),
     "num_experts_per_tok": ("moe_k", "moe_topk", "num_experts_per_token", "experts_per_token"),
@@ -109,6 +110,7 @@ _Adapter: TypeAlias = (
     | TypeAdapter[list[int]]
     | TypeAdapter[list[str]]
     | TypeAdapter[str | list[str]]
+    | TypeAdapter[int | str]
     | TypeAdapter[dict[str, dict[str, Scalar]]]
 )
 _KINDS: dict[str, _Adapter] = {
@@ -121,6 +123,8 @@ _KINDS: dict[str, _Adapter] = {
     "share": TypeAdapter(Share),
     "activation": TypeAdapter(_Activation),
     "pattern": TypeAdapter(Label | list[Label]),
+    "turns": TypeAdapter(PositiveInt | Label),
+    "end": TypeAdapter(Seed | Literal[-1]),
     "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
 }
 _NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
@@ -134,7 +138,8 @@ class Key:
     published: str
     kind: str
     """'size' (whole number > 0), 'count' (>= 0), 'flag', 'share' (0 <= p < 1), 'activation', 'word', a list
-    of 'sizes' or 'words', a 'pattern' (a string or a list of words), or the 'overrides' of layers."""
+    of 'sizes' or 'words', a 'pattern' (a string or a list of words), 'turns' (a size or a string), an 'end'
+    (a count, or -1 for the last), or the 'overrides' of layers."""
     default: Plain | Callable[[Config], Plain] = None
     """Value where the field is absent or null, as the family's code has it; None means that it must be
     given."""
@@ -261,6 +266,8 @@ def set_field(fields: Config, name: str, value: Plain) -> None:
 def read(config: Config, key: Key, source: str) -> Plain:
     """Value of a published field, or its default; PhazeError where it is wrong or missing."""
     value = config.get(key.published)
+    if isinstance(value, list) and key.kind == "size" and value and value == value[:1] * len(value):
+        value = value[0]  # a number for every layer
     if not value:
         value = None if value is None else _NOTHING.get(key.kind)
     if value is None:

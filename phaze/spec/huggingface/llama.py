@@ -7,9 +7,11 @@ from phaze.spec.pattern import pattern_of
 from phaze.spec.plain import Plain
 
 _GROUPS: dict[Plain, int] = {
-    "gemma3_text": 4, "gemma4_text": 4, "glm4_moe": 8, "gpt_oss": 8, "llama4_text": 8, "minimax_m2": 8,
-    "mistral": 8, "mixtral": 8, "nemotron_h": 8, "qwen2": 32, "qwen2_moe": 16, "qwen3": 32, "qwen3_moe": 4,
-    "qwen3_5_moe_text": 2, "qwen3_5_text": 4, "qwen3_next": 2,
+    "ernie4_5": 2, "ernie4_5_moe": 4, "exaone4": 32, "exaone_moe": 32, "gemma3_text": 4, "gemma4_text": 4,
+    "glm4": 2, "glm4_moe": 8, "gpt_oss": 8, "hy_v3": 8, "llama4_text": 8, "minimax_m2": 8, "ministral3": 8,
+    "mistral": 8, "mixtral": 8, "nemotron_h": 8, "olmoe": 16, "qwen2": 32, "qwen2_moe": 16, "qwen3": 32,
+    "qwen3_moe": 4, "qwen3_5_moe_text": 2, "qwen3_5_text": 4, "qwen3_next": 2, "sarvam_moe": 4,
+    "seed_oss": 8, "smollm3": 4, "solar_open": 8,
 }  # fmt: skip
 """Heads of keys and values of families whose code has a number for configurations that say nothing; others
 have as many as of queries, as all have for null."""
@@ -100,31 +102,40 @@ def windowed(said: Config) -> bool:
     return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
-def _mistral(found: Config, said: Config) -> Config:
-    """All layers have the window, where there is one."""
+def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
+    """Fields with the window, and parts that mix tokens; without a size no layer has one."""
     if said["sliding_window"] is None:
-        return found
-    return _windows(found, said, ["window"] * number(found["layers"]))
+        return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
+    return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
 
 
-def _windows(found: Config, said: Config, mixers: list[str]) -> Config:
-    if "window" in mixers:
-        found = found | {"window": {"size": said["sliding_window"]}}
+def windows(found: Config, said: Config, mixers: list[str]) -> Config:
+    """Fields of dense layers, some of which may have a window."""
+    found, mixers = with_window(found, said, mixers)
     return with_kinds(found, mixers, ["dense"] * len(mixers))
+
+
+def all_windows(found: Config, said: Config) -> Config:
+    """Fields of dense layers that all have the window, where there is one."""
+    return windows(found, said, ["window"] * number(found["layers"]))
+
+
+def every(found: Config, said: Config, step: Plain) -> list[str]:
+    """Parts that mix tokens as listed, else windows with full attention in every so many layers."""
+    usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
+    return words(found, said, "layer_types", usual)
 
 
 def _qwen(found: Config, said: Config) -> Config:
     """Windows, if they are used, from some layer on."""
     full = number(said["max_window_layers"]) if windowed(said) else number(found["layers"])
     later = ["attention" if i < full else "window" for i in range(number(found["layers"]))]
-    return _windows(found, said, words(found, said, "layer_types", later))
+    return windows(found, said, words(found, said, "layer_types", later))
 
 
 def _gemma(found: Config, said: Config) -> Config:
     """Every so many layers one attends to all tokens."""
-    step = number(said["sliding_window_pattern"])
-    usual = ["window" if (i + 1) % step else "attention" for i in range(number(found["layers"]))]
-    return _windows(found, said, words(found, said, "layer_types", usual))
+    return windows(found, said, every(found, said, said["sliding_window_pattern"]))
 
 
 WINDOW = Key("sliding_window", "size", none)
@@ -135,7 +146,7 @@ LLAMA = Family(
     keys={**KEYS, **BIAS, "feed_forward_bias": Key("mlp_bias", "flag", False)},
     constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
 )
-MISTRAL = Family(keys=KEYS, constants=WITHOUT_BIAS, fixed=DECODER, also=(WINDOW,), arrange=_mistral)
+MISTRAL = Family(keys=KEYS, constants=WITHOUT_BIAS, fixed=DECODER, also=(WINDOW,), arrange=all_windows)
 QWEN2 = Family(
     keys=KEYS,
     constants={**ROTARY, "attention_bias": True, "output_bias": False},

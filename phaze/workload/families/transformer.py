@@ -141,7 +141,7 @@ def _residual(
     otherwise (Transformer Engine): then it may run forward again alone.
     """
     model, y, first = part.model, x, layer.count
-    if model.norm_position != "post":
+    if model.norm_position in ("pre", "both"):
         y = _norm(layer, f"{name}_norm", part, x)
         if apart:
             layer.mark("layernorm", first)
@@ -150,7 +150,7 @@ def _residual(
     y = inner(layer, part, x=y)
     if bias:
         y = layer.bias(f"{name}_out", y, model.hidden)
-    if model.norm_position == "both":
+    if model.norm_position in ("both", "output"):
         y = _norm(layer, f"{name}_out_norm", part, y)
     y = layer.dropout(name, y, model.residual_dropout)
     y = layer.add("add", f"{name}_add", y, x)

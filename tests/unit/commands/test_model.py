@@ -31,7 +31,8 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
     """Its fields are all that is needed, and a family that is not there is refused by name."""
     fields = {
         "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_experts_per_tok": 2, "num_local_experts": 4, "vocab_size": 256,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "num_experts_per_tok": 2, "num_local_experts": 4,
+        "vocab_size": 256,
     }  # fmt: skip
     path = tmp_path / "config.json"
     path.write_text(json.dumps(fields))

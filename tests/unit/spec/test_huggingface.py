@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.spec.huggingface import translate
 from phaze.spec.huggingface.keys import BASE
 from phaze.spec.model import Model
 from phaze.spec.models import load_model
+from phaze.workload.models import build_graph
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "tests" / "data" / "huggingface"
@@ -327,3 +329,38 @@ def test_layers_may_take_the_choice_of_an_indexer_before(tmp_path: Path) -> None
     assert saved == pytest.approx(3 * (index + scores))
     with pytest.raises(PhazeError, match="reuse"):
         load(tmp_path, {**fields, "index_topk_pattern": "SSFSS"})
+
+
+def test_turns_of_windows_may_be_letters(tmp_path: Path) -> None:
+    """As EXAONE 4 is published, or a number of layers."""
+    fields = {"model_type": "exaone4", **SMALL, "intermediate_size": 200, "sliding_window": 64}
+    model = load(tmp_path, {**fields, "sliding_window_pattern": "LLG"})
+    assert model.pattern == "window-dense*2 attention-dense window-dense*2"
+    assert load(tmp_path, {**fields, "sliding_window_pattern": 3}) == model
+    assert load(tmp_path, {**fields, "sliding_window": None}).window is None
+    with pytest.raises(PhazeError, match=r"sliding_window_pattern: .* letters L and G, got 'LLX'"):
+        load(tmp_path, {**fields, "sliding_window_pattern": "LLX"})
+
+
+def test_a_size_may_be_a_list_of_equal_numbers(tmp_path: Path) -> None:
+    """One a layer, as Hunyuan is published; unequal ones are refused."""
+    fields = {
+        "model_type": "hunyuan_v1_moe", **SMALL, "intermediate_size": 72, "num_experts": 4, "moe_topk": 2,
+    }  # fmt: skip
+    model = load(tmp_path, {**fields, "moe_topk": [2] * 5, "moe_intermediate_size": [72] * 5})
+    assert model == load(tmp_path, fields)
+    with pytest.raises(PhazeError, match="moe_intermediate_size: must be intermediate_size 72, got 40"):
+        load(tmp_path, {**fields, "moe_intermediate_size": 40})
+    with pytest.raises(PhazeError, match=r"num_experts_per_tok: .*valid integer"):
+        load(tmp_path, {**fields, "moe_topk": [2, 2, 1, 2, 2]})
+
+
+def test_norms_of_what_comes_out_alone_are_as_many_as_those_of_what_goes_in(tmp_path: Path) -> None:
+    """OLMo 2 keeps the streams and what comes out, as others keep the streams and the normalised ones."""
+    model = load(tmp_path, {"model_type": "olmo2", **SMALL, "intermediate_size": 200})
+    before = model.model_copy(update={"norm_position": "pre"})
+    assert model.norm_position == "output"
+    assert model.parameter_groups() == before.parameter_groups()
+    names = [one.name for one in build_graph(model, 64, Layout(), 2).layers[1].primitives]
+    assert names.index("attention_out_norm") > names.index("attention_out")
+    assert "attention_norm" not in names
