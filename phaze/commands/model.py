@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 import typer
 
-from phaze.commands.options import JsonOption, count, known_model, known_system
+from phaze.commands.options import JsonOption, SetOption, count, known_model, known_system, set_fields
 from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Name in config/models, or path of a spec or of a Hugging Face config.json.",
+        help="Name in config/models, or path of a spec, a Hugging Face config.json or a traced model.",
         callback=known_model,
     ),
 ]
@@ -67,6 +67,7 @@ def model(
     name: ModelArgument,
     sequence: SequenceOption = None,
     system: SystemOption = "h100",
+    given: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what a model consists of: parameters by group, FLOPs of a token, kinds of blocks, and the bytes
@@ -74,7 +75,7 @@ def model(
     """
     from phaze.spec.models import load_transformer
 
-    found = load_transformer(name, "model")
+    found = load_transformer(name, "model", given=set_fields(given))
     tokens = sequence or found.usual_sequence
     found.check_sequence(tokens, "--sequence")
     answer = answer_of(found, tokens, system)

@@ -179,6 +179,13 @@ FlatBandwidthOption = Annotated[
     ),
 ]
 BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
+SetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--set",
+        help="Fields of a traced model that its trace cannot tell, as experts.per_token=2,causal=false.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 PlanModelOption = Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")]
@@ -211,3 +218,17 @@ def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> No
     for name, option in names.items():
         if is_given(context, name):
             raise PhazeError(message.format(option))
+
+
+def set_fields(text: str | None) -> dict[str, object]:
+    """Fields of `--set` with their values: whole numbers, true, false or words; PhazeError for no pair."""
+    from phaze.spec.plain import short
+
+    found: dict[str, object] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if not name or not value or name in found:
+            raise PhazeError(f"--set: must be fields with values, as experts.per_token=2, got {short(part)}")
+        words: dict[str, object] = {"true": True, "false": False}
+        found[name] = int(value) if value.isdecimal() else words.get(value, value)
+    return found

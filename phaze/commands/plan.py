@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.search import PlannedLayout
+    from phaze.spec.model import Model
     from phaze.spec.training_plan import AskedPlan, AskedRun, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3
@@ -46,7 +47,7 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="Spec in config/models, or path of one or of a Hugging Face config.json.",
+            help="Spec in config/models, or path of one, of a Hugging Face config.json or of a traced model.",
             callback=options.known_model,
         ),
     ],
@@ -136,6 +137,7 @@ def plan(
         bool,
         typer.Option("--planners", help="Also Phaze's and Piper's plans; takes minutes for 1,000 devices."),
     ] = False,
+    given: options.SetOption = None,
     as_json: options.JsonOption = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None,
 ) -> None:
@@ -144,13 +146,15 @@ def plan(
 
     Nothing fits, or none ends within the days: exit status 3, and what comes closest.
     """
+    from phaze.spec.models import load_transformer
+
     named, number = options.cluster("plan", gpus, system, devices)
     refuse_outputs(out, reads=(model, named, stack))
     run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
-    asked = _questions(
-        (model, named, stack), number, sequence, (global_batch, batch_tokens), runtime, fixed, lora, precision
-    )
+    spec = load_transformer(model, "plan", given=options.set_fields(given))
+    names, batch = (model, named, stack), (global_batch, batch_tokens)
+    asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, precision)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
@@ -232,6 +236,7 @@ def _numbers(devices: str) -> list[int]:
 
 
 def _questions(
+    spec: Model,
     names: tuple[str, str, str | None],
     devices: str | None,
     sequence: int | None,
@@ -242,12 +247,10 @@ def _questions(
     precision: str,
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
-    from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
     model, system, stack = names
-    spec = load_transformer(model, "plan")
     if lora is not None:
         spec = type(spec).parse(
             {**spec.model_dump(exclude_none=True), "lora": lora}, f"plan: --lora: {model}"

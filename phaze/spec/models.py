@@ -11,6 +11,7 @@ from phaze.spec.huggingface import translate
 from phaze.spec.model import Model
 from phaze.spec.plain import Plain, read_json
 from phaze.spec.traced import Traced
+from phaze.spec.traced_transformer import OPTION, transformer_of
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin | Traced
@@ -30,13 +31,20 @@ def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
     return load_model(model_path(model, folder))
 
 
-def load_transformer(name: str, where: str, folder: Path = FOLDER) -> Model:
-    """Transformer by the name of its spec in config/models, or by the path of a spec or a `config.json`.
+def load_transformer(
+    name: str, where: str, folder: Path = FOLDER, given: Mapping[str, object] | None = None
+) -> Model:
+    """Transformer by the name of its spec in config/models, or by the path of a spec, a `config.json` or a
+    traced model, of which `given` are fields that the trace cannot tell.
 
     Raises PhazeError for a name that there is not, with the nearest, and for another kind of model; `where`
     says who asked.
     """
     model = load_model_named(name, folder)
+    if isinstance(model, Traced):
+        return transformer_of(model, name, given)
+    if given:
+        raise PhazeError(f"{where}: {OPTION}: is for traced models, {name} is none: write a spec of it")
     if not isinstance(model, Model):
         raise PhazeError(f"{where}: {name} must be a transformer, got {type(model).__name__}")
     return model
