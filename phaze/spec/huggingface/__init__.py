@@ -1,5 +1,7 @@
 """Published Hugging Face configurations (`config.json`) in the words of a model spec."""
 
+from difflib import get_close_matches
+
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import (
     dots,
@@ -23,7 +25,7 @@ from phaze.spec.huggingface import (
     solar,
 )
 from phaze.spec.huggingface.keys import Config, Family
-from phaze.spec.plain import Plain
+from phaze.spec.plain import Plain, short
 
 _FILES = (
     dots,
@@ -68,7 +70,14 @@ def translate(config: Plain, source: str) -> Config:
     kind = config.get("model_type")
     name = WITHOUT_TEXT.get(kind, kind) if isinstance(kind, str) else None
     if name not in FAMILIES:
-        raise PhazeError(f"{source}: model_type: must be one of {', '.join(FAMILIES)}, got {kind!r}")
+        near = get_close_matches(str(kind), FAMILIES, 3, 0.0)
+        raise PhazeError(
+            f"{source}: model_type: is none of {len(FAMILIES)} known families, got {short(kind)}; nearest: "
+            f"{', '.join(near)}; of any other `phaze trace CONFIG --layers -o TRACE.json` makes a model that "
+            "`model` and `plan` take"
+        )
+    if "text_config" in config:
+        raise PhazeError(f"{source}: text_config: must be a JSON object, got {short(text)}")
     return FAMILIES[name].fields(config, source)
 
 

@@ -185,6 +185,9 @@ class Family:
                 found = self.arrange(found, said)
             except ValueError as error:
                 raise PhazeError(f"{source}: {error}") from error
+        experts = found.get("experts")
+        if isinstance(experts, dict) and experts.get("groups") in (None, 1):
+            experts.pop("top_groups", None)  # there are none to choose from
         self._refuse_gaps(found, source)
         found["untimed"] = self._untimed(config) or None
         return {field: value for field, value in found.items() if value is not None}

@@ -3,6 +3,7 @@
 from phaze.spec.huggingface.experts import FIRST, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, none
 from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number, words
+from phaze.spec.plain import Plain
 
 _CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
 """Published words for who chooses the tokens that a layer attends to: its indexer, or one before."""
@@ -11,8 +12,8 @@ _HEADS = {name: key for name, key in KEYS.items() if name not in ("key_value_hea
 
 def _query_rank(config: Config) -> int | None:
     """Width of queries before they are made, where nothing is said; null says that there is none."""
-    usual = 2048 if config["model_type"] == "glm_moe_dsa" else 1536
-    return None if "q_lora_rank" in config else usual
+    own: dict[Plain, int | None] = {"glm4_moe_lite": 768, "glm_moe_dsa": 2048, "sarvam_mla": None}
+    return None if "q_lora_rank" in config else own.get(config["model_type"], 1536)
 
 
 def _deepseek(found: Config, said: Config) -> Config:

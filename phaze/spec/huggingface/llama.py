@@ -7,7 +7,8 @@ from phaze.spec.pattern import pattern_of
 from phaze.spec.plain import Plain
 
 _GROUPS: dict[Plain, int] = {
-    "ernie4_5": 2, "ernie4_5_moe": 4, "exaone4": 32, "exaone_moe": 32, "gemma3_text": 4, "gemma4_text": 4,
+    "dots1": 32, "ernie4_5": 2, "ernie4_5_moe": 4, "exaone4": 32, "exaone_moe": 32, "gemma3_text": 4,
+    "gemma4_text": 4,
     "glm4": 2, "glm4_moe": 8, "gpt_oss": 8, "hy_v3": 8, "llama4_text": 8, "minimax_m2": 8, "ministral3": 8,
     "mistral": 8, "mixtral": 8, "nemotron_h": 8, "olmoe": 16, "qwen2": 32, "qwen2_moe": 16, "qwen3": 32,
     "qwen3_moe": 4, "qwen3_5_moe_text": 2, "qwen3_5_text": 4, "qwen3_next": 2, "sarvam_moe": 4,

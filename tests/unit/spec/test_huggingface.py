@@ -140,8 +140,8 @@ BAD = {
         ["tie_word_embeddings", "boolean"],
     ),
     "heads do not divide": ("gpt2", {"n_head": 7}, ["heads 7", "hidden 768"]),
-    "unknown family": ("gpt2", {"model_type": "mamba"}, ["model_type", "gpt2", "'mamba'"]),
-    "no family": ("gpt2", {"model_type": None}, ["model_type", "bert", "None"]),
+    "unknown family": ("gpt2", {"model_type": "mamba"}, ["model_type", "llama", "'mamba'", "phaze trace"]),
+    "no family": ("gpt2", {"model_type": None}, ["model_type", "nearest", "None"]),
 }
 
 

@@ -9,14 +9,16 @@ meta device.
 import importlib
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from phaze.spec.huggingface import FAMILIES, WITHOUT_TEXT
+from phaze.base.errors import PhazeError
+from phaze.spec.huggingface import FAMILIES, WITHOUT_TEXT, translate
 from phaze.spec.model import Model
-from phaze.spec.models import load_model
+from phaze.spec.models import load_model, parse_model
 
 ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "tests" / "data" / "transformers-written.json"
@@ -66,6 +68,22 @@ def built(given: dict[str, Any]) -> int:
 def test_counts_are_those_of_the_module_on_the_meta_device(tmp_path: Path, name: str, form: str) -> None:
     """Of the fields that are given and of those that `save_pretrained` writes, which may have other names."""
     assert count(tmp_path, WRITTEN[name][form]) == WRITTEN[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_field_that_says_nothing_is_answered_or_refused_in_one_line(name: str) -> None:
+    """Every field of every family, false, zero, null and absent."""
+    config, said = WRITTEN[name]["written"], []
+    for key in config:
+        for value in (False, 0, None, ...):
+            fields = (
+                config | {key: value} if value is not ... else {k: v for k, v in config.items() if k != key}
+            )
+            try:
+                parse_model({"name": "x", **translate(fields, "x.json")}, "x.json")
+            except PhazeError as error:
+                said.append(str(error))
+    assert all(re.fullmatch(r"x\.json: \S+.*", message) for message in said), said
 
 
 def test_every_family_is_counted() -> None:
