@@ -1,6 +1,6 @@
 """Model FLOPs utilisation: throughput over what the peak of a precision would allow.
 
-Only the FLOPs that the model needs count, without recomputation (`spec.counts.TokenFlops`): `mfu` counts
+Only the FLOPs that the model needs count, without recomputation (`spec.flops.TokenFlops`): `mfu` counts
 products, of causal attention half; `mfu_paper` is that of papers (Chowdhery et al., PaLM, Appendix B).
 """
 
