@@ -70,11 +70,14 @@ def _begin(
     ] = False,
 ) -> None:
     """Take another folder of configuration before anything reads one."""
-    if config is None:
+    variable = "PHAZE_CONFIG"
+    named = os.environ.get(variable) if config is None else str(config)
+    if not named:
         return
-    if not (config / "systems").is_dir():
-        raise PhazeError(f"--config {config}: must be a folder with systems, models and devices")
-    os.environ["PHAZE_CONFIG"] = str(config)
+    if not (Path(named) / "systems").is_dir():
+        who = variable if config is None else "--config"
+        raise PhazeError(f"{who} {named}: must be a folder with systems, models and devices")
+    os.environ[variable] = named
 
 
 for verb in VERBS:

@@ -114,6 +114,11 @@ def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
     """
     from phaze.spec.config import check_config_files
 
+    if not (ROOT / "Snakefile").is_file():
+        raise PhazeError(
+            "status: this phaze is installed without its workflow; run it in a checkout after `make setup`, "
+            "as .venv/bin/phaze status"
+        )
     check_config_files([] if configfile is None else [configfile])
     files = read_summary(_ask(folder, configfile, "--summary"))
     left = read_counts(_ask(folder, configfile, "--dry-run", "--quiet", "rules"))

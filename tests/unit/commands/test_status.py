@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from phaze.commands.status import RuleProgress, in_words, read_counts, read_summary, seconds_left, stages_of
+from phaze.base.errors import PhazeError
+from phaze.commands import status
+from phaze.commands.status import (
+    RuleProgress,
+    in_words,
+    read_counts,
+    read_summary,
+    seconds_left,
+    stages_of,
+    study_status,
+)
 
 HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
 
@@ -76,3 +86,13 @@ def test_without_any_measurement_nothing_is_said_of_the_rest() -> None:
 def test_times_are_said_as_a_reader_says_them(seconds: float, words: str) -> None:
     """Nobody wants minutes of a day in seconds."""
     assert in_words(seconds) == words
+
+
+def test_an_installation_without_the_workflow_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "ROOT", tmp_path)
+    with pytest.raises(
+        PhazeError, match=r"^status: this phaze is installed without its workflow; run it in a"
+    ):
+        study_status(Path(), None)
