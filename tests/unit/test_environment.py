@@ -1,6 +1,8 @@
 """Project, lock file and conda environment name the same libraries at the same versions."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -114,3 +116,21 @@ def test_a_missing_program_skips_a_test_and_fails_it_under_ci(
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="no-such-program is not installed"):
         require_program("no-such-program")
+
+
+def test_a_test_that_hangs_says_where_and_ends(tmp_path: Path, project_root: Path) -> None:
+    """Every test has the time limit of pyproject.toml; here it is shorter."""
+    limits = tomllib.loads((project_root / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert 0 < limits["faulthandler_timeout"] <= 600
+    assert limits["faulthandler_exit_on_timeout"] is True
+    (tmp_path / "test_hang.py").write_text("import time\n\ndef test_hang():\n    time.sleep(60)\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nfaulthandler_timeout = 1\nfaulthandler_exit_on_timeout = true\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "1", "--max-worker-restart", "0", "-p", "no:cacheprovider"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "crashed while running 'test_hang.py::test_hang'" in done.stdout
+    assert "in test_hang" in done.stdout + done.stderr

@@ -57,6 +57,25 @@ def tiny_model(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("validate",),
+        ("model", "gpt2"),
+        ("status",),
+        ("place", "-m", "gpt2"),
+        ("plan", "gpt2", "--gpus", "8xh100"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_configuration_that_is_nowhere_is_one_message_that_names_the_variable(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHAZE_CONFIG", "/nowhere")
+    with pytest.raises(PhazeError, match=r"^PHAZE_CONFIG /nowhere: must be a folder with systems"):
+        run(*arguments)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_what_it_does(verb: str) -> None:
     result = run(verb, "--help")
@@ -167,12 +186,24 @@ def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:
     assert "infeasible: memory" in run("place", *arguments).stdout
 
 
-def test_an_instance_of_the_authors_program_is_read_and_written(tmp_path: Path, shared_data: Path) -> None:
-    out = tmp_path / "out.json"
-    run("place", str(shared_data / "placement" / "gpt3.json"), "-o", str(out))
+def test_an_instance_in_the_format_of_the_authors_program_is_read_and_written(tmp_path: Path) -> None:
+    """Two layers that fit a device only each alone: two stages of 3 ms, and four microbatches."""
+    layer = {
+        "parameterSize": 1e9, "activationSize": 0, "optimalLatencyFw": 1e-3, "optimalLatencyBw": 2e-3,
+        "isTensorParallelized": False,
+    }  # fmt: skip
+    instance = {
+        "maxMemoryPerDevice": 3e9, "maxDevices": 2, "bandwidth": 1e12, "mbsInBatch": 4,
+        "nodes": {"1": [{"id": i, **layer} for i in (0, 1)]},
+        "edges": {"1": [{"sourceId": 0, "destId": 1, "communicationCost": 0}]},
+        "activationRecomputation": False, "optimizerAlgorithm": "SGD",
+    }  # fmt: skip
+    given, out = tmp_path / "instance.json", tmp_path / "out.json"
+    given.write_text(json.dumps(instance))
+    run("place", str(given), "-o", str(out))
     found = json.loads(out.read_text())
-    assert found["finalTimePerBatch"] == pytest.approx(43.04326080322271, rel=1e-9)
-    assert (found["tensorParallelDegree"], found["dataParallelDegree"], len(found["stages"])) == (4, 32, 8)
+    assert (found["tensorParallelDegree"], found["dataParallelDegree"], len(found["stages"])) == (1, 1, 2)
+    assert found["finalTimePerBatch"] == pytest.approx((4 + 2 - 1) * 3e-3)
 
 
 @pytest.fixture(name="graph")

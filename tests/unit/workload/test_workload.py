@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.spec.config import load_technology
 from phaze.spec.models import load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.vision import SemanticFpn
@@ -193,12 +194,12 @@ def test_layers_count_primitives_whatever_is_fused() -> None:
     assert len(forward) == plain.tables["layers"].set_index("layer").loc["block", "operators"] == 32
 
 
-def test_kinds_are_keys_of_the_cycle_tables(shared_data: Path) -> None:
+def test_kinds_are_keys_of_the_cycle_tables() -> None:
     """Every vector operation is one whose cycles are known, forward and backward."""
-    cycles = yaml.safe_load((shared_data / "hardware" / "vector_cycles.yaml").read_text())
+    cycles = load_technology("22nm").vector_cycles
     for kind in KINDS.values():
-        assert set(kind.forward) - set(COLLECTIVES) <= set(cycles["forward"])
-        assert set(kind.backward) <= set(cycles["backward"])
+        assert set(kind.forward) - set(COLLECTIVES) <= set(cycles.forward)
+        assert set(kind.backward) <= set(cycles.backward)
 
 
 def test_specs_are_the_workloads_of_the_evaluation(shared_data: Path) -> None:
