@@ -1,0 +1,483 @@
+"""Every verb with files and values that nobody expects: one message with the documented status, or an answer.
+
+`python -m tests.fuzz --cases 3000` prints a table of verbs: cases, tracebacks, files left half-written, and
+exit statuses other than those of config/commands.md. Cases are drawn by number, so that any can be
+repeated: `--only 1234` shows one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from unittest.mock import patch
+
+import yaml
+
+from phaze.__main__ import main
+from phaze.base.printed import LONGEST_REMARK, printable
+
+LONG, LIMIT_S = "x" * 300, 60
+EVIL = "e\x1b[31m\x9b2J\u202e"
+ODD: tuple[object, ...] = (
+    None, True, 0, -1, 1.5, 1e300, float("inf"), float("nan"), 2**31, 2**63, 10**40, "", "x", "inf", "1e999",
+    "../x", "/etc/passwd", EVIL, "y" * 3000, "z " * 1500, "\u0000", "ä\n", LONG, [], {}, [[]], [None],
+    {"": {}},
+)  # fmt: skip
+"""Values that nobody expects somewhere."""
+TEXTS = tuple(str(value) for value in ODD if isinstance(value, (str, int, float)) and "\0" not in str(value))
+BROKEN = ("missing", "folder", "not utf-8", "empty", "loop", "long name", "nul", "blank")
+"""What a file may be that holds nothing to read."""
+ENDS = {0, 1, 2, 3}
+"""Exit statuses of config/commands.md."""
+
+VERBS: dict[str, tuple[str, ...]] = {
+    "plan": (
+        "plan {model.yaml} --gpus 2xh100 --global-batch 4 --sequence 64 --top 1 -o {>plan.json}",
+        "plan {config.json} --gpus 1xh100 --global-batch 2 --sequence 32 --fix dp=1 --json",
+        "plan {model.yaml} --system {system.yaml} --global-batch 4 --explain tp=2 --gap 0.1",
+        "plan gpt2 --gpus 1xh100 --batch-tokens 2k --sequence 1k --stack {stack.yaml} --precision fp8",
+    ),
+    "model": ("model {model.yaml} --sequence 64", "model {config.json} --json --system {system.yaml}"),
+    "certify": ("certify {plan.json} --draws 2", "certify {plan.json} --draws 3 --seed 1 --json"),
+    "emit": (
+        "emit {plan.json} --for megatron -o {>flags.txt}",
+        "emit {plan.json} --for bridge",
+        "emit {plan.json} --for torchtitan -o {>titan.py}",
+        "emit {plan.json} --for deepspeed -o {>speed.json}",
+    ),
+    "read": (
+        "read {flags.txt} --for megatron --gpus 2xh100 -o {>run.csv}",
+        "read {flags.txt} --for megatron --system {system.yaml} --json",
+        "read {titan.py} --for torchtitan --gpus 2xh100 --model {model.yaml}",
+    ),
+    "compare": (
+        "compare {runs.csv} {plan.json} --row 1",
+        "compare {flags.txt} {plan.json} --json",
+        "compare {run.csv} {plan.json}",
+    ),
+    "space": ("space --area-limit-mm2 200", "space --json"),
+    "extract": ("extract -m {model.yaml} --sequence 16", "extract -m {config.json} --microbatch 2 --json"),
+    "estimate": ("estimate -m {model.yaml} --sequence 16 -a {device.yaml} --flat-bandwidth 1G",),
+    "schedule": ("schedule -m {model.yaml} --sequence 16 --tensor 1 --system {flat.yaml}",),
+    "place": (
+        "place -m {model.yaml} --devices 4 --global-batch 8 --sequence 16 -o {>placed.txt}",
+        "place {instance.json} -o {>placement.json}",
+        "place {piper.json} --planner piper --devices 2 --memory-gib 4",
+    ),
+    "simulate": (
+        "simulate --runs {runs.csv} --system h100 -o {>out.csv}",
+        "simulate --runs {runs.csv} --system {system.yaml} -o {>out.csv}",
+        "simulate {plan.json} --trace {>trace.json}",
+        "simulate {table.parquet} --json",
+    ),
+    "validate": (
+        "validate {runs.csv} --system h100 -o {>out.csv}",
+        "validate {runs.csv} {run.csv} --system {system.yaml} --json",
+        "validate {runs.csv} --system h100 --errors {>errors.csv}",
+    ),
+    "calibrate": (
+        "calibrate {runs.csv} --system h100 -o {>fitted.yaml}",
+        "calibrate {runs.csv} --system {system.yaml} -o {>fitted.yaml} --json",
+    ),
+    "partition": (
+        "partition {graph.json} --stages 2 --replicas 1 -o {>stages.json}",
+        "partition {model.yaml} --devices 2 --sequence 16 --graph-out {>graph.json}",
+    ),
+    "map": (
+        "map {stages.json} --topology {topology.yaml} --steps 100 --tries 100 -o {>map.json}",
+        "map {plan.json} --steps 100 --tries 100 --time-limit 5",
+        "map {stages.json} --topology {matrix.csv} --steps 10 --json",
+    ),
+    "export": ("export {table.parquet} -o {>out.csv}", "export {table.parquet} --format json"),
+    "trace": ("trace {torch.yaml} -o {>graph.json}", "trace {config.json} -o {>graph.json} --sequence 16"),
+    "status": ("status --configfile {study.yaml} --directory {folder}",),
+}
+"""Commands of every verb: {name} is a file that is read, {>name} one that is written."""
+WEIGHTS = {
+    "plan": 3, "emit": 6, "read": 6, "compare": 5, "calibrate": 2.5, "validate": 4, "status": 0.1, "trace": 2,
+    "space": 0.5, "certify": 3, "model": 4, "simulate": 4, "place": 4,
+}  # fmt: skip
+"""Shares of the cases, of verbs that have another than 2."""
+
+
+def _good(folder: Path) -> None:
+    """Write a good file of every name into a folder, most by phaze's own verbs."""
+    config = Path(__file__).parents[1] / "config"
+    model = {
+        "layers": 2, "hidden": 64, "heads": 4, "feed_forward": 256, "vocabulary": 512, "positions": "rotary",
+        "position_count": 64,
+    }  # fmt: skip
+    plain = {
+        "model.yaml": model,
+        "system.yaml": yaml.safe_load((config / "systems/h100.yaml").read_text()),
+        "device.yaml": yaml.safe_load((config / "devices/tpu-v4.yaml").read_text()),
+        "flat.yaml": yaml.safe_load((config / "systems/tpu-v4-pod.yaml").read_text()),
+        "stack.yaml": yaml.safe_load((config / "stacks/megatron-core.yaml").read_text()),
+        "topology.yaml": yaml.safe_load((config / "topologies/two-level.yaml").read_text()),
+        "torch.yaml": yaml.safe_load((config / "torch/gpt2.yaml").read_text()),
+        "study.yaml": {"models": ["tiny"]},
+    }
+    for name, content in plain.items():
+        (folder / name).write_text(yaml.safe_dump(content))
+    (folder / "config.json").write_text(
+        (Path(__file__).parent / "data/huggingface/gpt2/config.json")
+        .read_text()
+        .replace('"n_layer": 12', '"n_layer": 2')
+    )
+    rows = [f"64,4,2,64,512,2,4,{tp},{2 // tp},{b},{0.01 * b}" for tp in (1, 2) for b in (1, 2)]
+    head = "hidden,heads,layers,seq,vocab,gpus,global_batch,tp,dp,microbatch,measured_s"
+    (folder / "runs.csv").write_text("\n".join([head, *rows]) + "\n")
+    (folder / "matrix.csv").write_text("0,1e9\n1e9,0\n")
+    formats = (config / "formats.md").read_text()
+    (folder / "piper.json").write_text(formats.split("```json\n")[1].split("```")[0])
+    layer = {"parameterSize": 1e6, "activationSize": 1e6, "optimalLatencyFw": 1e-3, "optimalLatencyBw": 2e-3}
+    nodes = [{"id": i, **layer, "isTensorParallelized": False} for i in range(2)]
+    instance = {
+        "maxMemoryPerDevice": 1e10, "maxDevices": 4, "bandwidth": 1e10, "mbsInBatch": 8,
+        "nodes": {"1": nodes}, "edges": {"1": [{"sourceId": 0, "destId": 1, "communicationCost": 1e5}]},
+        "activationRecomputation": False, "optimizerAlgorithm": "SGD",
+    }  # fmt: skip
+    (folder / "instance.json").write_text(json.dumps(instance))
+    from phaze.commands.answers import read_architecture
+    from phaze.tables import Architectures
+
+    Architectures.save(read_architecture("tpu-v4"), folder / "table.parquet")
+    for command in (
+        "plan model.yaml --gpus 2xh100 --global-batch 4 --sequence 64 --top 2 -o plan.json",
+        "emit plan.json --for megatron -o flags.txt",
+        "plan model.yaml --gpus 2xh100 --global-batch 4 --sequence 64 --runtime torchtitan -o titan.json",
+        "emit titan.json --for torchtitan -o titan.py",
+        "read flags.txt --for megatron --gpus 2xh100 -o run.csv",
+        "partition model.yaml --stages 2 --replicas 1 --sequence 16 --graph-out graph.json -o stages.json",
+    ):
+        status, told = run([str(folder / word) if "." in word else word for word in command.split()])
+        assert status == 0, (command, told)
+
+
+class TooLongError(Exception):
+    """A case takes longer than any should."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def stop(_: int, __: FrameType | None) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(arguments: list[str]) -> tuple[int, str]:
+    """Exit status of a command that runs in this process, and what it prints on standard error."""
+    told = io.StringIO()
+    with (
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(told),
+        patch("sys.argv", ["phaze", *arguments]),
+        _limited(),
+    ):
+        try:
+            status = main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return status, told.getvalue()
+
+
+@dataclass
+class Case:
+    """A command with something wrong in it."""
+
+    verb: str
+    folder: Path
+    arguments: list[str] = field(default_factory=list)
+    wrong: str = ""
+    outs: list[Path] = field(default_factory=list)
+    must_fail: bool = False
+    """A file that is read holds nothing."""
+
+
+class Fuzzer:
+    """Draws and runs cases in a folder with good files."""
+
+    def __init__(self, good: Path, work: Path) -> None:
+        self.good, self.work = good, work
+
+    def case(self, number: int, verb: str | None = None) -> Case:
+        """Case of a number, with its files."""
+        draw = random.Random(number)
+        chosen = verb or draw.choices([*VERBS], [WEIGHTS.get(name, 2) for name in VERBS])[0]
+        template = draw.choice(VERBS[chosen]).split()
+        folder = self.work / str(number)
+        folder.mkdir()
+        reads = [i for i, word in enumerate(template) if re.fullmatch(r"\{[^>]+\..+\}", word)]
+        wrong = draw.choice(reads) if reads and draw.random() < 0.85 else -1
+        case = Case(chosen, folder)
+        for i, word in enumerate(template):
+            name = word.strip("{>}")
+            if word.startswith("{>"):
+                case.outs.append(folder / name)
+                if draw.random() < 0.3:
+                    (folder / name).write_text("as it was")
+                case.arguments.append(str(folder / name))
+            elif word.startswith("{") and name != "folder":
+                case.arguments.append(
+                    str(self._file(draw, name, case) if i == wrong else self._copy(name, case))
+                )
+            else:
+                case.arguments.append(str(folder) if name == "folder" else word)
+        if wrong < 0:
+            self._option(draw, case)
+        return case
+
+    def _copy(self, name: str, case: Case) -> Path:
+        path = case.folder / f"good-{name}"
+        path.write_bytes((self.good / name).read_bytes())
+        return path
+
+    def _file(self, draw: random.Random, name: str, case: Case) -> Path:
+        """Write a bad file; its path."""
+        text, path = (self.good / name).read_bytes(), case.folder / name
+        kind = draw.choice((*BROKEN, "headings", "truncated", "bytes", *["values"] * 10))
+        case.wrong, case.must_fail = f"{name}: {kind}", kind in BROKEN
+        if kind == "missing":
+            return case.folder / draw.choice((name, f"{EVIL}{path.suffix}", f"no/such/{name}"))
+        if kind == "long name":
+            return case.folder / f"{LONG}{path.suffix}"
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "loop":
+            path.symlink_to(name)
+        elif kind == "headings":
+            path.write_bytes(text.split(b"\n")[0] + b"\n")
+        elif kind == "truncated":
+            path.write_bytes(text[: draw.randrange(len(text))])
+        elif kind == "bytes":
+            changed = bytearray(text)
+            for _ in range(draw.randint(1, 4)):
+                changed[draw.randrange(len(text))] = draw.randrange(256)
+            path.write_bytes(bytes(changed))
+        elif kind == "values":
+            path.write_bytes(_changed(draw, path.suffix, text, case))
+        else:
+            path.write_bytes(
+                {"not utf-8": b"\xff\xfe\x00a", "empty": b"", "nul": b"\0" * 99, "blank": b" \n\n"}[kind]
+            )
+        return path
+
+    def _option(self, draw: random.Random, case: Case) -> None:
+        """Replace the value of an option, add one, or name a file that cannot be written."""
+        words = case.arguments
+        places = [i for i in range(2, len(words)) if words[i - 1].startswith("-")]
+        kind = draw.choice(("value", "value", "unknown", "out"))
+        if kind == "out" and case.outs:
+            (case.folder / "loop.json").symlink_to("loop.json")
+            name = draw.choice((LONG, "no/such/x.json", ".", "/dev/null", EVIL, "loop.json", words[1]))
+            words[words.index(str(case.outs[0]))] = str(case.folder / name)
+            case.outs = []
+        elif kind == "unknown" or not places:
+            words.append(draw.choice(("--nothing", f"--{EVIL}", "--" + "y" * 3000, *TEXTS)))
+        else:
+            words[draw.choice(places)] = draw.choice(TEXTS)
+        case.wrong = f"option: {kind}"
+
+    def check(self, case: Case) -> Counter[str]:
+        """Run a case; what is wrong with how it ends."""
+        before = {path: path.read_bytes() for path in case.outs if path.is_file()}
+        found: Counter[str] = Counter()
+        try:
+            status, told = run(case.arguments)
+        except TooLongError:
+            return Counter({"too long": 1})
+        except BaseException:  # noqa: BLE001 (whatever it is, a user would see its traceback)
+            sys.stderr.write(f"\n{case}\n{traceback.format_exc()}\n")
+            return Counter({"tracebacks": 1})
+        problem = _wrong_status(case, status, told)
+        if problem:
+            sys.stderr.write(f"\n{case}\nstatus {status}: {problem}\n{told[-600:]!r}\n")
+            found["wrong status"] += 1
+        if problem := self._half_written(case, status, before):
+            sys.stderr.write(f"\n{case}\nstatus {status}: {problem}\n{told[-600:]!r}\n")
+            found["half-written"] += 1
+        return found
+
+    def _half_written(self, case: Case, status: int, before: dict[Path, bytes]) -> str:
+        """What of the outputs is not whole, or was written although the command failed."""
+        left = [str(path) for path in case.folder.rglob("*.part")]
+        if left:
+            return f"left {left}"
+        for path in case.outs:
+            now = path.read_bytes() if path.is_file() else None
+            if status in (1, 2) and now != before.get(path):
+                return f"{path} was written"
+            if now is not None and now != before.get(path) and not _whole(path, now):
+                return f"{path} is not whole"
+        return ""
+
+
+def _whole(path: Path, content: bytes) -> bool:
+    try:
+        text = content.decode()
+        json.loads(text) if path.suffix == ".json" else None
+    except ValueError:
+        return False
+    return bool(text.strip())
+
+
+def _wrong_status(case: Case, status: int, told: str) -> str:
+    """What of a status and its message is not as documented."""
+    lines = [line for line in told.splitlines() if not line.startswith(("progress: ", "plan: first plan"))]
+    if status not in ENDS or (status == 3 and case.verb != "plan"):
+        return "is none that is documented"
+    if case.must_fail and status in (0, 3):
+        return "but what it reads holds nothing"
+    if status == 1 and not any(line.startswith("phaze: ") for line in lines):
+        return "but there is no message"
+    if status == 2 and "Error: " not in told:
+        return "but there is no message"
+    if status == 0 and any(line.startswith("phaze: ") for line in lines):
+        return "but there is a message"
+    if told != printable(told) or max(map(len, lines), default=0) > 2 * LONGEST_REMARK:
+        return "the message is not fit for a terminal"
+    return "" if "Traceback" not in told else "prints a traceback"
+
+
+def _changed(draw: random.Random, suffix: str, text: bytes, case: Case) -> bytes:
+    """Content of a good file with some values that nobody expects."""
+    change: Callable[[random.Random, str, Case], str] = {
+        ".json": _changed_json, ".yaml": _changed_yaml, ".csv": _changed_csv
+    }.get(suffix, _changed_words)  # fmt: skip
+    if suffix == ".parquet":
+        return text[: draw.randrange(len(text))] + draw.randbytes(20)
+    return change(draw, text.decode(), case).encode("utf-8", "surrogatepass")
+
+
+def _changed_json(draw: random.Random, text: str, case: Case) -> str:
+    return json.dumps(_changed_tree(draw, json.loads(text), case))
+
+
+def _changed_yaml(draw: random.Random, text: str, case: Case) -> str:
+    return yaml.safe_dump(_changed_tree(draw, yaml.safe_load(text), case), allow_unicode=True)
+
+
+def _changed_tree(draw: random.Random, tree: object, case: Case) -> object:
+    for _ in range(draw.randint(1, 2)):
+        node, path = tree, ""
+        while True:
+            keys: list[object] = list(node) if isinstance(node, dict) else list(range(len(node)))  # type: ignore[arg-type]
+            if not keys:
+                break
+            key = draw.choice(keys)
+            path += f".{key}"
+            below = node[key]  # type: ignore[index]
+            if not isinstance(below, (dict, list)) or draw.random() < 0.2:
+                how = draw.choice(("odd", "odd", "odd", "near", "delete", "rename"))
+                case.wrong += f"{path} {how}"
+                _put(draw, node, key, how)
+                break
+            node = below
+    return tree
+
+
+def _put(draw: random.Random, node: object, key: object, how: str) -> None:
+    """Change a value of a mapping or list: another, twice or half of it, none, or under another key."""
+    value = node[key]  # type: ignore[index]
+    if how == "near" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        node[key] = draw.choice((value * 2, value + 1, value - 1, -value, float(value) * 1.5))  # type: ignore[index]
+    elif how in ("odd", "near"):
+        node[key] = draw.choice(ODD)  # type: ignore[index]
+    else:
+        del node[key]  # type: ignore[attr-defined]
+        if how == "rename" and isinstance(node, dict):
+            node[draw.choice((EVIL, "y" * 3000, "x", f"{key}s"))] = value
+
+
+def _changed_csv(draw: random.Random, text: str, case: Case) -> str:
+    rows = [line.split(",") for line in text.splitlines()]
+    for _ in range(draw.randint(1, 3)):
+        i = draw.randrange(len(rows))
+        j = draw.randrange(len(rows[i]))
+        rows[i][j] = draw.choice((*TEXTS, rows[i][j] + "0", "", '"'))
+        case.wrong += f" {i}:{j}"
+    return "\n".join(map(",".join, rows)) + draw.choice(("", "\n", "\n,,,\n"))
+
+
+def _changed_words(draw: random.Random, text: str, case: Case) -> str:
+    words = re.split(r"(\s+)", text)
+    for _ in range(draw.randint(1, 3)):
+        i = draw.randrange(len(words))
+        case.wrong += f" {words[i]!r}"
+        words[i] = draw.choice((*TEXTS, words[i] * 2, "", f"--{EVIL}", "--pipeline-model-parallel-size"))
+    return "".join(words)
+
+
+COLUMNS = ("tracebacks", "half-written", "wrong status", "too long")
+
+
+def fuzz(folder: Path, numbers: range, least: int = 0) -> dict[str, Counter[str]]:
+    """Counts of cases and of what is wrong, by verb; of every verb at least so many cases."""
+    (good := folder / "good").mkdir()
+    (work := folder / "work").mkdir()
+    found: dict[str, Counter[str]] = {verb: Counter() for verb in VERBS}
+    _good(good)
+    fuzzer = Fuzzer(good, work)
+
+    def one(number: int, verb: str | None = None) -> None:
+        case = fuzzer.case(number, verb)
+        found[case.verb] += Counter({"cases": 1}) + fuzzer.check(case)
+        shutil.rmtree(case.folder)
+
+    for number in numbers:
+        one(number)
+    for place, verb in enumerate(verb for verb in VERBS if verb != "status"):
+        for more in range(max(least - found[verb]["cases"], 0)):
+            one(10**6 * (place + 1) + more, verb)
+    return found
+
+
+def table(found: dict[str, Counter[str]]) -> str:
+    """Table of the counts."""
+    rows = {**found, "all": sum(found.values(), Counter())}
+    lines = [f"{'verb':<12}{'cases':>8}" + "".join(f"{name:>14}" for name in COLUMNS)]
+    lines += [
+        f"{verb:<12}{counts['cases']:>8}" + "".join(f"{counts[name]:>14}" for name in COLUMNS)
+        for verb, counts in rows.items()
+    ]
+    return "\n".join(lines)
+
+
+def _command() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=3000)
+    parser.add_argument("--least", type=int, default=0, help="cases of every verb but status")
+    parser.add_argument("--only", type=int, help="number of the one case to run")
+    asked = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, resource.RLIM_INFINITY))
+    numbers = range(asked.cases) if asked.only is None else range(asked.only, asked.only + 1)
+    with tempfile.TemporaryDirectory() as folder:
+        found = fuzz(Path(folder), numbers, asked.least)
+    sys.stdout.write(table(found) + "\n")
+    return int(any(counts[name] for counts in found.values() for name in COLUMNS))
+
+
+if __name__ == "__main__":
+    sys.exit(_command())
