@@ -303,7 +303,7 @@ class Fuzzer:
     def check(self, case: Case) -> Counter[str]:
         """Run a case; what is wrong with how it ends."""
         before = {path: path.read_bytes() for path in case.outs if path.is_file()}
-        found: Counter[str] = Counter()
+        found = Counter({"answered": 0})
         try:
             status, told = run(case.arguments)
         except TooLongError:
@@ -315,6 +315,7 @@ class Fuzzer:
         if problem:
             sys.stderr.write(f"\n{case}\nstatus {status}: {problem}\n{told[-600:]!r}\n")
             found["wrong status"] += 1
+        found["answered"] += status in (0, 3)
         if problem := self._half_written(case, status, before):
             sys.stderr.write(f"\n{case}\nstatus {status}: {problem}\n{told[-600:]!r}\n")
             found["half-written"] += 1
@@ -430,7 +431,7 @@ def _changed_words(draw: random.Random, text: str, case: Case) -> str:
     return "".join(words)
 
 
-COLUMNS = ("tracebacks", "half-written", "wrong status", "too long")
+TROUBLES = ("tracebacks", "half-written", "wrong status", "too long")
 
 
 def fuzz(folder: Path, numbers: range, least: int = 0) -> dict[str, Counter[str]]:
@@ -456,10 +457,11 @@ def fuzz(folder: Path, numbers: range, least: int = 0) -> dict[str, Counter[str]
 
 def table(found: dict[str, Counter[str]]) -> str:
     """Table of the counts."""
+    columns = ("answered", *TROUBLES)
     rows = {**found, "all": sum(found.values(), Counter())}
-    lines = [f"{'verb':<12}{'cases':>8}" + "".join(f"{name:>14}" for name in COLUMNS)]
+    lines = [f"{'verb':<12}{'cases':>8}" + "".join(f"{name:>14}" for name in columns)]
     lines += [
-        f"{verb:<12}{counts['cases']:>8}" + "".join(f"{counts[name]:>14}" for name in COLUMNS)
+        f"{verb:<12}{counts['cases']:>8}" + "".join(f"{counts[name]:>14}" for name in columns)
         for verb, counts in rows.items()
     ]
     return "\n".join(lines)
@@ -476,7 +478,7 @@ def _command() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = fuzz(Path(folder), numbers, asked.least)
     sys.stdout.write(table(found) + "\n")
-    return int(any(counts[name] for counts in found.values() for name in COLUMNS))
+    return int(any(counts[name] for counts in found.values() for name in TROUBLES))
 
 
 if __name__ == "__main__":
