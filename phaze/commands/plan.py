@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
+PASS_BYTES = 128
+"""Memory for the passes of a sample through a stage, as they are simulated: order of magnitude."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 WORDS = {"true": 1, "false": 0}
 
@@ -261,6 +263,7 @@ def _questions(
     load_stack(chosen)
     tokens = spec.usual_sequence if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
+    _refuse_endless(global_batch, spec.layers)
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
@@ -271,6 +274,15 @@ def _questions(
         "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
     }  # fmt: skip
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
+
+
+def _refuse_endless(global_batch: int | None, layers: int) -> None:
+    """Raise PhazeError for a batch whose passes through a pipeline are more than the memory here holds."""
+    from phaze.base.room import refuse_beyond_memory
+
+    if global_batch is not None:
+        what = f"plan: --global-batch {global_batch}: the passes of a step"
+        refuse_beyond_memory(global_batch * layers * PASS_BYTES, what, "give fewer samples")
 
 
 def _answers(
@@ -295,6 +307,8 @@ def _answer(
     from phaze.validate.intervals import interval
 
     planner = TrainingPlanner(asked, interval, gap)
+    for option, fields in (("--fix", asked.fixed), ("--explain", unlike)):
+        planner.check(fields, f"plan: {option}")
     found = planner.best(top, _first(planner, begun))
     answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":

@@ -16,6 +16,8 @@ from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 LARGEST_MICROBATCH = 64
 """Samples of the largest microbatch in the space unless one is given, a limit of the search alone."""
+MOST = 2**31 - 1
+"""Largest value of a field."""
 ROW, BECOMES = "row", "becomes"
 """Columns of rows that are still to be chosen from: their row of widths, and how many layouts they are."""
 
@@ -67,11 +69,7 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 
     A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
     """
-    asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
-    kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
-    runtime = replace(runtime, cp_kinds=kinds, asked_recomputes=(asked,))
-    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name != "offload"}
-    offload = runtime.offload_of(str(fixed.get("offload", "none")))
+    runtime, given, offload = given_values(runtime, task, fixed)
     widths = _widths(task.devices, given)
     choices = _choices(widths, runtime, task, given)
     becomes = np.prod([choice.count for choice in choices], axis=0)
@@ -92,6 +90,19 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
     return Space(grid, int(becomes.sum()), illegal)
 
 
+def given_values(
+    runtime: Runtime, task: TrainingTask, fixed: Fixed
+) -> tuple[Runtime, dict[str, int], Offload]:
+    """Values of columns that are fixed, and what waits in the host's memory, of a runtime that also has what
+    is asked for by name; PhazeError for a field or a value that there is not.
+    """
+    asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
+    kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
+    runtime = replace(runtime, cp_kinds=kinds, asked_recomputes=(asked,))
+    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name != "offload"}
+    return runtime, given, runtime.offload_of(str(fixed.get("offload", "none")))
+
+
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
     """Value of a column that is fixed, a word by its place."""
     if name not in COLUMNS:
@@ -108,8 +119,8 @@ def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) ->
         raise PhazeError(f"{name}: must be one of {allowed} with {runtime.name}, got {value}")
     if name in WORDS:
         return words[name].index(value)
-    if not isinstance(value, int) or (name not in words and value < 1):
-        raise PhazeError(f"{name}: must be a whole number >= 1, got {value}")
+    if not isinstance(value, int) or (name not in words and not 1 <= value <= MOST):
+        raise PhazeError(f"{name}: must be a whole number from 1 to {MOST}, got {value}")
     return int(value)
 
 

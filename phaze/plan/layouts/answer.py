@@ -24,7 +24,7 @@ from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.rules import TrainingTask
-from phaze.runtimes.space import space
+from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import (
     AskedPlan,
@@ -70,6 +70,13 @@ class TrainingPlanner:
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
         """The `top` fastest plans, and more where the table shows fewer than are compared without overlap."""
         return self.search({}, max(top, COMPARED), on_better)
+
+    def check(self, fixed: Fixed, where: str) -> None:
+        """Raise PhazeError, naming `where`, for fields or values of a layout that the runtime has not."""
+        try:
+            given_values(self.question.runtime, self.question.task, fixed)
+        except PhazeError as error:
+            raise PhazeError(f"{where}: {error}") from error
 
     def answer(self, found: LayoutPlans, top: int | None = None) -> TrainingPlan | UnfitPlan:
         """Answer of what a search found: its first plan, or why there is none; `top` rows in the table."""

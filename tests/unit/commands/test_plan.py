@@ -239,6 +239,13 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
         (("gpt2", *H100, "--stack", "megatron-cor"), "there is no stack"),
         (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be fields .* got 'tpp=2'"),
         (("gpt2", *H100, "--explain", "tp"), "--explain: must be fields"),
+        (
+            ("gpt2", *H100, "--explain", "pp=2.5"),
+            r"--explain: pp: must be a whole number from 1 to .*, got 2\.5",
+        ),
+        (("gpt2", *H100, "--fix", f"pp={10**20}"), "pp: must be a whole number from 1 to"),
+        (("gpt2", *H100, "--explain", "schedule=best"), r"schedule: must be one of .*, got best"),
+        (("gpt2", *H100[:4], "--global-batch", str(2**31 - 1)), "--global-batch 2147483647: the passes"),
         (("gpt2", *H100, "--precision", "nvfp4"), "h100-80gb multiplies bf16, fp8, .*, got nvfp4"),
         (
             ("gpt2", *H100, "--precision", "fp8", "--runtime", "torchtitan"),
