@@ -31,7 +31,7 @@ import yaml
 from phaze.__main__ import main
 from phaze.base.printed import LONGEST_REMARK, printable
 
-LONG, LIMIT_S = "x" * 300, 60
+LONG, LIMIT_S = "x" * 300, 120
 EVIL = "e\x1b[31m\x9b2J\u202e"
 ODD: tuple[object, ...] = (
     None, True, 0, -1, 1.5, 1e300, float("inf"), float("nan"), 2**31, 2**63, 10**40, "", "x", "inf", "1e999",
@@ -257,7 +257,7 @@ class Fuzzer:
     def _file(self, draw: random.Random, name: str, case: Case) -> Path:
         """Write a bad file; its path."""
         text, path = (self.good / name).read_bytes(), case.folder / name
-        kind = draw.choice((*BROKEN, "headings", "truncated", "bytes", *["values"] * 10))
+        kind = draw.choice((*BROKEN, "headings", "truncated", "bytes", *["values"] * 20))
         case.wrong, case.must_fail = f"{name}: {kind}", kind in BROKEN
         if kind == "missing":
             return case.folder / draw.choice((name, f"{EVIL}{path.suffix}", f"no/such/{name}"))
@@ -287,7 +287,8 @@ class Fuzzer:
     def _option(self, draw: random.Random, case: Case) -> None:
         """Replace the value of an option, add one, or name a file that cannot be written."""
         words = case.arguments
-        places = [i for i in range(2, len(words)) if words[i - 1].startswith("-")]
+        outs = {*map(str, case.outs)}
+        places = [i for i in range(2, len(words)) if words[i - 1].startswith("-") and words[i] not in outs]
         kind = draw.choice(("value", "value", "unknown", "out"))
         if kind == "out" and case.outs:
             (case.folder / "loop.json").symlink_to("loop.json")
@@ -307,6 +308,7 @@ class Fuzzer:
         try:
             status, told = run(case.arguments)
         except TooLongError:
+            sys.stderr.write(f"\n{case}\nends not within {LIMIT_S} s\n")
             return Counter({"too long": 1})
         except BaseException:  # noqa: BLE001 (whatever it is, a user would see its traceback)
             sys.stderr.write(f"\n{case}\n{traceback.format_exc()}\n")
@@ -381,7 +383,7 @@ def _changed_yaml(draw: random.Random, text: str, case: Case) -> str:
 
 
 def _changed_tree(draw: random.Random, tree: object, case: Case) -> object:
-    for _ in range(draw.randint(1, 2)):
+    for _ in range(draw.choice((1, 1, 2))):
         node, path = tree, ""
         while True:
             keys: list[object] = list(node) if isinstance(node, dict) else list(range(len(node)))  # type: ignore[arg-type]
@@ -391,7 +393,7 @@ def _changed_tree(draw: random.Random, tree: object, case: Case) -> object:
             path += f".{key}"
             below = node[key]  # type: ignore[index]
             if not isinstance(below, (dict, list)) or draw.random() < 0.2:
-                how = draw.choice(("odd", "odd", "odd", "near", "delete", "rename"))
+                how = draw.choice(("odd", "odd", *["near"] * 5, "delete", "rename"))
                 case.wrong += f"{path} {how}"
                 _put(draw, node, key, how)
                 break
@@ -404,6 +406,8 @@ def _put(draw: random.Random, node: object, key: object, how: str) -> None:
     value = node[key]  # type: ignore[index]
     if how == "near" and isinstance(value, (int, float)) and not isinstance(value, bool):
         node[key] = draw.choice((value * 2, value + 1, value - 1, -value, float(value) * 1.5))  # type: ignore[index]
+    elif how == "near" and isinstance(value, bool):
+        node[key] = not value  # type: ignore[index]
     elif how in ("odd", "near"):
         node[key] = draw.choice(ODD)  # type: ignore[index]
     else:
@@ -414,10 +418,11 @@ def _put(draw: random.Random, node: object, key: object, how: str) -> None:
 
 def _changed_csv(draw: random.Random, text: str, case: Case) -> str:
     rows = [line.split(",") for line in text.splitlines()]
-    for _ in range(draw.randint(1, 3)):
+    for _ in range(draw.randint(1, 2)):
         i = draw.randrange(len(rows))
         j = draw.randrange(len(rows[i]))
-        rows[i][j] = draw.choice((*TEXTS, rows[i][j] + "0", "", '"'))
+        near = (rows[i][j] + "0", "", "1", "2", "3", "4", "64")
+        rows[i][j] = draw.choice((*near, *near, *TEXTS, '"'))
         case.wrong += f" {i}:{j}"
     return "\n".join(map(",".join, rows)) + draw.choice(("", "\n", "\n,,,\n"))
 
@@ -427,7 +432,8 @@ def _changed_words(draw: random.Random, text: str, case: Case) -> str:
     for _ in range(draw.randint(1, 3)):
         i = draw.randrange(len(words))
         case.wrong += f" {words[i]!r}"
-        words[i] = draw.choice((*TEXTS, words[i] * 2, "", f"--{EVIL}", "--pipeline-model-parallel-size"))
+        near = (words[i] * 2, "", "1", "2", "4", "--pipeline-model-parallel-size 2", "--overlap-grad-reduce")
+        words[i] = draw.choice((*near, *near, *TEXTS, f"--{EVIL}"))
     return "".join(words)
 
 

@@ -44,6 +44,8 @@ class GivenRun:
     def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
         """Run of a configuration of a model on so many devices; PhazeError naming the file."""
         text = read_source(file)
+        if not any(map(str.isalpha, text)):
+            raise PhazeError(f"{shown(file)}: holds no settings of torchtitan")
         try:
             return cls(file, "torchtitan", text, *read_torchtitan(text, model, devices))
         except PhazeError as error:

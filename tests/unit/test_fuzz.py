@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from phaze.spec.config import FOLDER, load_settings
 from phaze.spec.models import AnyModel, load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.models import extract_graph, extract_workload
+from tests.fuzz import TROUBLES, fuzz, table
 from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))
@@ -261,6 +263,17 @@ def test_yaml_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
     with pytest.raises(PhazeError, match=r"m\.yaml: is not valid YAML: could not determine a constructor"):
         load_model("m.yaml")
     assert not Path("ran").exists()
+
+
+def test_verbs_answer_or_refuse_what_nobody_expects(tmp_path: Path) -> None:
+    """A few of the cases of `python -m tests.fuzz`, which draws thousands."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # as a user's Python has it
+        found = fuzz(tmp_path, range(60))
+    total = sum(found.values(), Counter())
+    assert total["cases"] == 60
+    assert total["answered"] > 3
+    assert not any(total[trouble] for trouble in TROUBLES), table(found)
 
 
 def test_aliases_of_aliases_neither_fill_the_memory_nor_hang(tmp_path: Path) -> None:
