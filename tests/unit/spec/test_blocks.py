@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.spec.blocks import Experts
 from phaze.spec.model import Model
 from phaze.spec.models import load_model, load_transformer
 
@@ -122,3 +123,21 @@ FOLDER = Path(__file__).parents[4] / "shared" / "data" / "huggingface"
 def test_specs_are_the_published_configurations(name: str) -> None:
     """A configuration file and the spec of that name are one model."""
     assert load_model(FOLDER / f"{CONFIGS[name]}.json", name) == load_transformer(name, "test")
+
+
+@pytest.mark.parametrize(
+    ("gated", "latent", "parameters"),
+    [
+        (True, None, 3 * 5 * 10 + (5 + 5) + 10),
+        (False, None, 2 * 5 * 10 + 5 + 10),
+        (True, 4, 3 * 5 * 4 + (5 + 5) + 4),
+        (False, 4, 2 * 5 * 4 + 5 + 4),
+    ],
+)
+def test_a_bias_of_an_expert_is_as_wide_as_what_its_matrix_gives(
+    gated: bool, latent: int | None, parameters: int
+) -> None:
+    """Inner matrices give 5 numbers, the last one 10 of the model, or 4 of what was sent."""
+    experts = Experts(count=3, per_token=1, width=5, gated=gated, bias=True, latent_width=latent)
+    assert experts.expert_parameters(10) == parameters
+    assert experts.parameters(10)["experts"] == 3 * parameters + (2 * 10 * latent if latent else 0)

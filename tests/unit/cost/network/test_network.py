@@ -313,3 +313,23 @@ def test_all_reduces_between_nodes_go_by_a_tree_where_that_is_faster() -> None:
         assert trees.seconds("all_gather", size, group) == rings.seconds("all_gather", size, group)
     both = trees.seconds("all_reduce", np.array([1e3, 1e9]), group)
     assert both == pytest.approx([trees.seconds("all_reduce", size, group) for size in (1e3, 1e9)])
+
+
+@pytest.mark.parametrize(
+    ("group", "start_s"),
+    [
+        (Group(8, 1), 1e-3),
+        (Group(2, 8), 3e-3),
+        (Group(16, 1), 3e-3),
+        (Group(128, 1), 3e-3),
+        (Group(1, 1), 0.0),
+    ],
+)
+def test_levels_start_a_collective_at_once(group: Group, start_s: float) -> None:
+    """It starts on all of its levels together, so that the slowest start counts, not their sum."""
+    starts = Levels((Tier(8, 1e9, start_s=1e-3), Tier(64, 1e9, start_s=3e-3), Tier(512, 1e9, start_s=2e-3)))
+    none = Levels(tuple(tier._replace(start_s=0.0) for tier in starts.tiers))
+    for kind in get_args(Collective):
+        added_s = starts.seconds(kind, 1e6, group) - none.seconds(kind, 1e6, group)
+        assert added_s == pytest.approx(start_s, rel=1e-9)
+    assert starts.seconds("send", 1e6, group) == none.seconds("send", 1e6, group)
