@@ -263,7 +263,8 @@ def _questions(
     load_stack(chosen)
     tokens = spec.usual_sequence if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
-    _refuse_endless(global_batch, spec.layers)
+    samples = options.batch_samples("plan", *batch, tokens)
+    _refuse_endless(samples, spec.layers)
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
@@ -271,7 +272,7 @@ def _questions(
         "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
         "precision": precision,
         "fixed": dict(fixed),
-        "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
+        "global_batch": samples or _samples(tokens, max(numbers)),
     }  # fmt: skip
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
 

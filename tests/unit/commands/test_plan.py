@@ -231,7 +231,7 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gpt2-xxl", *H100), "nearest is gpt2-xl"),
+        (("gpt2-xxl", *H100), "nearest: gpt2-xl"),
         (("gpt2", "--system", "h10", "--global-batch", "8"), "there is no system"),
         (("gpt2", "--global-batch", "8"), "--gpus or --system must be given"),
         (("gpt2", "--gpus", "h100"), "must be a number and a system such as 256xH100, got h100"),

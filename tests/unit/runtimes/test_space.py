@@ -140,8 +140,8 @@ def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
     [
         ({"tensor": 2}, "tensor: is no field of a layout; there are tp, cp, ep"),
         ({"schedule": "gpipe"}, "schedule: must be one of 1f1b, interleaved with megatron, got gpipe"),
-        ({"tp": 0}, "tp: must be a whole number >= 1, got 0"),
-        ({"vp": "two"}, "vp: must be a whole number >= 1, got two"),
+        ({"tp": 0}, "tp: must be a whole number from 1 to 2147483647, got 0"),
+        ({"vp": "two"}, "vp: must be a whole number from 1 to 2147483647, got two"),
         ({"zero": 4}, "zero: must be one of 0, 1, 2, 3 with megatron, got 4"),
         (
             {"recompute": "mlp+moe_act"},
