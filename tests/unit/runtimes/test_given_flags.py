@@ -25,7 +25,7 @@ LEAST = 0.95
 REFUSED = (
     (r"--perform-rl-step: is not modelled", 5),
     (r"microbatches of a replica must be a multiple of pp 4 under interleaved, got 10", 4),
-    (r"--hybrid-layer-pattern: must be letters M, .* after a / the last one again", 3),
+    (r"--vocab-size: must be given, or --vocab N of `read`", 1),
 )
 """Reasons for the rest, and how many sets have each."""
 PRICED = 10
