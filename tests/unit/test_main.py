@@ -456,7 +456,7 @@ def test_systems_grow_for_runs(tmp_path: Path) -> None:
     path, out = tmp_path / "runs.csv", tmp_path / "out.csv"
     path.write_text("model,seq,gpus,global_batch,microbatch\ngpt2,64,8192,8192,1\n")
     run("simulate", "--runs", str(path), "--gpus", "8192xH100", "-o", str(out))
-    assert out.read_text().splitlines()[1].endswith(",ok")
+    assert ",ok; flash_attention true" in out.read_text().splitlines()[1]
 
 
 TOO_LONG = "x" * 300
