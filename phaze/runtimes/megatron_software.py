@@ -82,10 +82,7 @@ class Software:
     def __str__(self) -> str:
         stack, kept = self.stack, "on the chip" if self.flash else "in memory"
         overlap = "+".join(stack.overlap) or "none"
-        return (
-            f"priced with stack {stack.name}: overlap {overlap}, gradients of {stack.gradient_bytes} bytes, "
-            f"attention scores {kept}"
-        )
+        return f"overlap {overlap}, gradients of {stack.gradient_bytes} bytes, attention scores {kept}"
 
 
 def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, ...]]:
