@@ -32,12 +32,10 @@ def known_model(name: str | None) -> str | None:
 
 
 def known_system(name: str | None) -> str | None:
-    """The same for a system."""
-    from phaze.spec.files import system_path
+    """Name of a system as its file has it; PhazeError where it is misspelt."""
+    from phaze.spec.files import is_path, system_path
 
-    if name is not None:
-        system_path(name)
-    return name
+    return name if name is None or is_path(name) else system_path(name).stem
 
 
 def known_stack(name: str | None) -> str | None:
@@ -62,8 +60,7 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
                 f"{verb}: --gpus {gpus} stands for --system and --devices, which must not be given"
             )
         devices, system = found.groups()
-    known_system(system)
-    return str(system), devices
+    return str(known_system(system)), devices
 
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
