@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
-PASS_BYTES = 128
-"""Memory for the passes of a sample through a stage, as they are simulated: order of magnitude."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 WORDS = {"true": 1, "false": 0}
 
@@ -263,8 +261,6 @@ def _questions(
     load_stack(chosen)
     tokens = spec.usual_sequence if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
-    samples = options.batch_samples("plan", *batch, tokens)
-    _refuse_endless(samples, spec.layers)
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
@@ -272,18 +268,9 @@ def _questions(
         "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
         "precision": precision,
         "fixed": dict(fixed),
-        "global_batch": samples or _samples(tokens, max(numbers)),
+        "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
     }  # fmt: skip
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
-
-
-def _refuse_endless(global_batch: int | None, layers: int) -> None:
-    """Raise PhazeError for a batch whose passes through a pipeline are more than the memory here holds."""
-    from phaze.base.room import refuse_beyond_memory
-
-    if global_batch is not None:
-        what = f"plan: --global-batch {global_batch}: the passes of a step"
-        refuse_beyond_memory(global_batch * layers * PASS_BYTES, what, "give fewer samples")
 
 
 def _answers(

@@ -56,13 +56,17 @@ class Join:
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
     """Jobs of workers and ports in the schedule's order; PhazeError where memory cannot hold them."""
-    count = pipeline.lane_microbatches * pipeline.batches
+    refuse_endless(pipeline.lane_microbatches * pipeline.batches, len(pipeline.stages))
+    return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
+
+
+def refuse_endless(microbatches: int, stages: int) -> None:
+    """Raise PhazeError for more events than the memory of this machine holds."""
     refuse_beyond_memory(
-        float(PASS_BYTES * count * len(pipeline.stages)),
-        f"the events of {count:,} microbatches in {len(pipeline.stages):,} stages",
+        float(PASS_BYTES * microbatches * stages),
+        f"the events of {microbatches:,} microbatches in {stages:,} stages",
         "make the batch smaller, or the microbatches larger",
     )
-    return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
 
 
 def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:

@@ -494,7 +494,7 @@ def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Pa
     path.write_text(f"model,seq,gpus,global_batch,pp,microbatch\ngpt2,1024,8,{2**31},8,1\n")
     run("simulate", "--runs", str(path), "--system", "h100", "-o", str(out))
     assert "invalid: the events of 2,147,483,648 microbatches in 8 stages take" in out.read_text()
-    with pytest.raises(PhazeError, match="the events of 536,870,912 microbatches in 1 stages take"):
+    with pytest.raises(PhazeError, match=r"the events of 2,147,483,648 microbatches in \d+ stages take"):
         run("plan", "gpt2", "--gpus", "8xh100", "--global-batch", str(2**31))
 
 

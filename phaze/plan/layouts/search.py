@@ -19,6 +19,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.units import GIB
 from phaze.layout import Layout
+from phaze.pipeline.graph import refuse_endless
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
 from phaze.plan.layouts.division_search import DivisionSearch, FlowKey, FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
@@ -351,6 +352,7 @@ def plan_layouts(
     every = legal_space(question.runtime, question.task, fixed)
     again = question.again(every.grid)
     grid = every.grid.take(~again)
+    _refuse_endless(question, grid)
     bounds = bound_layouts(question, grid, "tokens")
     search = LayoutSearch(question, grid, bounds, gap, on_better, most_work)
     search.run(wanted)
@@ -377,6 +379,14 @@ def plan_layouts(
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
     )
     return LayoutPlans(plans, certificate, closest)
+
+
+def _refuse_endless(question: PlanQuestion, grid: LayoutGrid) -> None:
+    """Raise PhazeError at once for a batch of which some layout has more events than memory holds."""
+    if len(grid):
+        microbatches = grid.microbatches(question.task.global_batch)
+        place = int(np.argmax(microbatches * grid.stages))
+        refuse_endless(int(microbatches[place]), int(grid.stages[place]))
 
 
 def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float] | None:
