@@ -105,6 +105,7 @@ class PlacementQuestion:
         if device is not None:
             clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
             found.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
+            found += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
         found.append(
             f"{self.memory['optimizer']} in {self.memory['precision']} precision, not shared among replicas"
         )

@@ -16,7 +16,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.spec.study import Study
-from phaze.spec.system import Cluster, Device, Stack, System
+from phaze.spec.system import Cluster, Device, DeviceFigures, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.torch_module import TorchModule
 from phaze.spec.traced import Traced
@@ -41,6 +41,7 @@ _FILES: dict[str, type[Noun]] = {
     "A system of devices on levels (`systems/*.yaml`)": Cluster,
     "A system given by a matrix of bandwidths (`systems/*.yaml`)": Matrix,
     "A device (`devices/*.yaml`)": Device,
+    "A device of three figures (`devices/*.yaml`, `templates/device.yaml`)": DeviceFigures,
     "A software stack (`stacks/*.yaml`)": Stack,
     "A system of tiles (`systems/*.yaml`)": TiledSystem,
     "A chip of tiles (`devices/*.yaml`)": TiledDevice,

@@ -115,11 +115,33 @@ class Device(Architecture):
     """Speeds of attention kernels by generation, of which a software stack names one."""
     stack: Name | None = None
     """File in config/stacks, where only the runtime of that stack runs on the device."""
+    assumed_from: Label | None = None
+    """Device that all but the given figures are from, of a device of three figures."""
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        """FLOP/s of dense products at full speed."""
+        return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
     @property
     def is_blackwell(self) -> bool:
         """Whether it is of NVIDIA's generation of 2024 or later, which multiplies four bits."""
         return "nvfp4" in self.low_precision
+
+
+class DeviceFigures(Noun):
+    """A device of three figures; all else is that of the nearest one of config/devices. Other keys of a
+    device may be given as well, but for its clock.
+    """
+
+    peak_flops_per_s: Positive
+    """Dense products of 16 bits."""
+    hbm_gib: Positive
+    """HBM in GiB."""
+    hbm_bandwidth_bytes_per_s: Positive
+    """Bandwidth of the HBM."""
+    like: Name | None = None
+    """Device of config/devices that all else is from; unless given the one whose figures are nearest."""
 
 
 class Stack(Noun):

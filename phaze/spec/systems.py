@@ -1,6 +1,7 @@
 """Systems and their devices, read from config/systems and config/devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import log
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from phaze.spec.files import (
     within,
 )
 from phaze.spec.network import Matrix, read_bandwidths
-from phaze.spec.system import Cluster, Device, Level, Stack, System
+from phaze.spec.system import Cluster, Device, DeviceFigures, Level, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
@@ -25,6 +26,9 @@ STACKS = {
     "maxtext": "maxtext",
 }  # fmt: skip
 """Software stacks of runtimes, where a system's own is of another one."""
+PEAK = "peak_flops_per_s"
+FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
+"""Figures that a device may consist of, the first of which says that it does."""
 RUNTIME = "megatron"
 """Runtime of devices that are not bound to another one's stack."""
 
@@ -131,7 +135,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
             "a100-selene"
         )
     cluster = Cluster.parse(fields, str(path))
-    device = _read_device(_device_path(cluster.device, folder, path.parent))
+    device = _read_device(_device_path(cluster.device, folder, path.parent), folder)
     if cluster.stack is None:
         cluster = cluster.model_copy(update={"stack": device.stack or STACKS[RUNTIME]})
     if cluster.calibrated is None:
@@ -259,14 +263,43 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
     """Device of config/devices by name, or of a YAML file by path."""
-    return _read_device(Path(name) if is_path(name) else named_file("device", name, folder / "devices"))
+    path = Path(name) if is_path(name) else named_file("device", name, folder / "devices")
+    return _read_device(path, folder)
 
 
-def _read_device(path: Path) -> Device:
+def _read_device(path: Path, folder: Path) -> Device:
     fields = read_mapping(path)
     if "tile" in fields:
         raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
-    return Device.parse({"name": path.stem, **fields}, str(path))
+    fields = {"name": path.stem, **fields}
+    return Device.parse(_filled(fields, path, folder) if PEAK in fields else fields, str(path))
+
+
+def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, object]:
+    """Fields of a device of three figures, with the others of the nearest device and its clock as fast as the
+    peak needs.
+    """
+    if "clock_hz" in fields:
+        raise PhazeError(f"{path}: clock_hz: must not be given beside {PEAK}, from which it follows")
+    own = {name: fields[name] for name in DeviceFigures.model_fields if name in fields}
+    figures = DeviceFigures.parse(own, str(path))
+    near = _nearest(figures, folder) if figures.like is None else load_device(figures.like, folder)
+    given = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
+    found = {**near.model_dump(), "assumed_from": near.name, **given}
+    return found | {"clock_hz": near.clock_hz * figures.peak_flops_per_s / near.peak_flops_per_s}
+
+
+def _nearest(figures: DeviceFigures, folder: Path) -> Device:
+    """Device of config/devices with the nearest peak, HBM and bandwidth by their ratios, of those that any
+    runtime runs on.
+    """
+    paths = [path for path in sorted((folder / "devices").glob("*.yaml")) if "tile" not in read_mapping(path)]
+    devices = [one for one in (_read_device(path, folder) for path in paths) if one.stack is None]
+
+    def distance(device: Device) -> float:
+        return sum(abs(log(getattr(figures, name) / getattr(device, name))) for name in FIGURES)
+
+    return min(devices, key=distance)
 
 
 def _device_path(name: str, folder: Path, beside: Path) -> Path:
@@ -286,7 +319,8 @@ def chip_path(name: str, folder: Path = FOLDER) -> Path:
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
     """Device that the name or path of an architecture stands for, None if it is no device's."""
     path = chip_path(name, folder)
-    return _read_device(path) if read_mapping(path).keys() & {"clock_hz", "tile"} else None
+    known = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
+    return _read_device(path, folder) if known else None
 
 
 def load_system_of(

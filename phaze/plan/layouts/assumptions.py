@@ -51,9 +51,11 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
 
 def uncalibrated(machine: Machine) -> str:
     """What times on a device are worth of which no run is measured."""
-    return (
-        f"{device_of(machine).name} is not calibrated: an upper limit of speed, as no run of it is measured"
-    )
+    device = device_of(machine)
+    said = f"{device.name} is not calibrated: an upper limit of speed, as no run of it is measured"
+    if device.assumed_from is None:
+        return said
+    return f"{said}; all but its three figures is assumed to be that of {device.assumed_from}"
 
 
 def _groups(network: Network) -> str:

@@ -214,6 +214,17 @@ def test_a_system_without_a_stack_is_planned_and_simulated_with_the_same_one(
     assert "megatron-core" in said
 
 
+def test_templates_are_planned_with_what_is_assumed(model: str, tmp_path: Path, project_root: Path) -> None:
+    for name in ("device.yaml", "system.yaml"):
+        (tmp_path / name).write_text((project_root / "config/templates" / name).read_text())
+    options = ("--system", str(tmp_path / "system.yaml"), "--devices", "16", "--global-batch", "16")
+    said = run("plan", model, *options, "--fix", "pp=1").stdout
+    first = " ".join(said.split("\n")[1:3])
+    assert "device is not calibrated: an upper limit of speed" in first
+    assert "all but its three figures is assumed to be that of h100-80gb" in " ".join(first.split())
+    assert "interval" not in said
+
+
 def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     options = ("--system", "tpu-v5p", "--devices", "8", "--global-batch", "16", "--tokens", "1e9")

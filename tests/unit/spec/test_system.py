@@ -155,3 +155,29 @@ def test_one_level_cannot_grow() -> None:
         PhazeError, match="node: devices must be at most 8, as it is one level, with no network"
     ):
         sized(node, 16, "node")
+
+
+def test_a_device_of_three_figures_is_filled_in_from_the_nearest_generation(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    figures = {"peak_flops_per_s": 1.0e15, "hbm_gib": 90, "hbm_bandwidth_bytes_per_s": 3.5e12}
+    path.write_text(yaml.safe_dump(figures))
+    device, near = load_device(str(path)), load_device("h100-80gb")
+    assert {name: getattr(device, name) for name in figures} == pytest.approx(figures)
+    assert (device.name, device.assumed_from) == ("own", near.name)
+    assert (device.product_tiles, device.attention) == (near.product_tiles, near.attention)
+    path.write_text(yaml.safe_dump(figures | {"like": "b200", "kernel_s": 0.0}))
+    assert (load_device(str(path)).assumed_from, load_device(str(path)).kernel_s) == ("b200", 0.0)
+    for change, message in (
+        ({"clock_hz": 1e9}, "clock_hz: must not be given beside peak_flops_per_s"),
+        ({"hbm_gib": -1}, "hbm_gib: should be greater than 0"),
+        ({"colour": "red"}, "colour: is not a known key"),
+    ):
+        path.write_text(yaml.safe_dump(figures | change))
+        with pytest.raises(PhazeError, match=message):
+            load_device(str(path))
+
+
+def test_templates_are_a_system(project_root: Path) -> None:
+    cluster, device = load_cluster(str(project_root / "config/templates/system.yaml"))
+    assert cluster.levels[1].bandwidth_bytes_per_s == 4 * 50e9 / 8
+    assert device.assumed_from is not None
