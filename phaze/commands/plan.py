@@ -214,15 +214,17 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
     """Fields of a layout with their values; PhazeError for a name that there is not."""
     if text is None:
         return {}
+    from phaze.base.nearest import choices
     from phaze.runtimes.grid import COLUMNS
 
     found: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or not value or name not in (*COLUMNS, "offload") or name in found:
+            near = choices(name, (*COLUMNS, "offload"), "config/commands.md")
             raise PhazeError(
-                f"plan: {option}: must be fields with values such as tp=8,pp=16, each once, of "
-                f"{', '.join(COLUMNS)}, offload, got {part.strip()!r}"
+                f"plan: {option}: must be fields with values such as tp=8,pp=16, each once, of {near}, "
+                f"got {part.strip()!r}"
             )
         found[name] = int(value) if value.isdecimal() else WORDS.get(value, value)
     return found

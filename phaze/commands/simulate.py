@@ -149,6 +149,15 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
     typer.echo(f"software stacks, of rows that name none those of their systems: {stacks or 'none'}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]
     if kept:
-        typer.echo(f"columns that say nothing of a run are kept: {', '.join(kept)}")
+        typer.echo(f"columns that say nothing of a run are kept: {', '.join(map(_with_nearest, kept))}")
     if accuracy is not None:
         typer.echo(str(accuracy))
+
+
+def _with_nearest(column: str) -> str:
+    """Column with the known one that it may be meant for."""
+    from phaze.base.nearest import nearest
+    from phaze.validate.rows import ABOUT, MEANT, OWN
+
+    near = nearest(column, (*OWN, *MEANT, *ABOUT), cutoff=0.8)
+    return f"{column} (is {near[0]} meant?)" if near else column

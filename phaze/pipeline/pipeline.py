@@ -29,6 +29,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import choices
 from phaze.pipeline.schedules import SCHEDULES, Schedule
 
 Transfers = Literal["overlapped", "occupying"]
@@ -230,9 +231,8 @@ def _check_numbers(pipeline: Pipeline) -> None:
             raise PhazeError(f"pipeline: {name} must be a number >= 0, got {getattr(pipeline, name)}")
     for name, allowed in (("schedule", tuple(SCHEDULES)), ("transfers", get_args(Transfers))):
         if getattr(pipeline, name) not in allowed:
-            raise PhazeError(
-                f"pipeline: {name} must be one of {', '.join(allowed)}, got {getattr(pipeline, name)}"
-            )
+            near = choices(getattr(pipeline, name), allowed, "config/formats.md")
+            raise PhazeError(f"pipeline: {name} must be one of {near}, got {getattr(pipeline, name)}")
 
 
 def _check_groups(pipeline: Pipeline) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import choices
 from phaze.layout import Offload
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
@@ -106,7 +107,8 @@ def given_values(
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
     """Value of a column that is fixed, a word by its place."""
     if name not in COLUMNS:
-        raise PhazeError(f"{name}: is no field of a layout; there are {', '.join(COLUMNS)}, offload")
+        near = choices(name, (*COLUMNS, "offload"), "config/commands.md")
+        raise PhazeError(f"{name}: is no field of a layout; there are {near}")
     words: dict[str, Sequence[int | str]] = {
         "schedule": runtime.schedules,
         "recompute": runtime.recomputes(task.model),

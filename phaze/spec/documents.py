@@ -49,7 +49,7 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise PhazeError(describe(error, str(path))) from error
+        raise PhazeError(describe(error, str(path), kind, "config/formats.md")) from error
 
 
 def text_of(stored: BaseModel) -> str:

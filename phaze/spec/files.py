@@ -2,10 +2,10 @@
 
 import os
 import re
-from difflib import get_close_matches
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import nearest
 from phaze.spec.plain import read_yaml, short, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     known = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
     found = known.get(name.lower())
     if found is None or not PLAIN.fullmatch(name):
-        near = get_close_matches(name.lower()[:200], known, n=3) or sorted(known)[:3]
+        near = nearest(name, known) or sorted(known)[:3]
         raise PhazeError(
             f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}; nearest: "
             f"{', '.join(known[one].stem for one in near) or 'none'}; all {len(known)} are in "

@@ -6,13 +6,14 @@ import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import choices
 from phaze.spec.files import read_mapping
 from phaze.spec.plain import LONGEST_KEY, short
 
@@ -28,7 +29,7 @@ class Noun(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise PhazeError(describe(error, source)) from error
+            raise PhazeError(describe(error, source, cls)) from error
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -76,10 +77,13 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
     }
 
 
-def describe(error: ValidationError, source: str) -> str:
+def describe(
+    error: ValidationError, source: str, kind: type[BaseModel] | None = None, where: str = "config/README.md"
+) -> str:
     """One line for each thing that is wrong, with its key and its value; a check may find several.
 
-    A list is not too short beside what is wrong with its values.
+    Of an unknown key of a `kind` also the nearest known ones, and `where` all are. A list is not too short
+    beside what is wrong with its values.
     """
     problems = error.errors()
     told = [
@@ -91,7 +95,7 @@ def describe(error: ValidationError, source: str) -> str:
         )
     ]
     return "\n".join(
-        f"{source}: {_key(problem)}{line}{_value(problem)}"
+        f"{source}: {_key(problem)}{line}{_value(problem)}{_nearest(problem, kind, where)}"
         for problem in told
         for line in _plain(problem["msg"]).splitlines()
     )
@@ -101,6 +105,32 @@ def _key(problem: ErrorDetails) -> str:
     parts = (str(part) for part in problem["loc"])
     key = ".".join(part if len(part) <= LONGEST_KEY else f"{part[:LONGEST_KEY]}..." for part in parts)
     return f"{key}: " if key else ""
+
+
+def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
+    """Known keys that are like one that is not."""
+    if kind is None or problem["type"] != "extra_forbidden":
+        return ""
+    kinds = {kind}
+    for part in problem["loc"][:-1]:
+        below = {inner for one in kinds for inner in _inside(one, part)}
+        kinds = below or kinds
+    known = {field.alias or name for one in kinds for name, field in one.model_fields.items()}
+    return f"; known are {choices(str(problem['loc'][-1]), sorted(known), where)}"
+
+
+def _inside(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:
+    """Kinds of what a key of a kind holds, alone or in lists and mappings."""
+    for name, field in kind.model_fields.items():
+        if key in (name, field.alias):
+            return _kinds(field.annotation)
+    return set()
+
+
+def _kinds(annotation: object) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return {found for part in get_args(annotation) for found in _kinds(part)}
 
 
 def _value(problem: ErrorDetails) -> str:

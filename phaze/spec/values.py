@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
+from phaze.base.nearest import choices
 from phaze.spec.names import MOST
 
 EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
@@ -45,7 +46,8 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: s
     """ValueError for the first of some names that is not known; `of` says where they stand."""
     for name in names:
         if name not in known:
-            raise ValueError(f"{where}: {name!r} is not among {f'{of} ' if of else ''}{sorted(known)}")
+            shown = choices(name, sorted(known), of or "the study")
+            raise ValueError(f"{where}: {name!r} is not among {f'{of} ' if of else ''}{shown}")
 
 
 Once = AfterValidator(_once)

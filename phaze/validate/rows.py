@@ -10,6 +10,7 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
+from phaze.base.nearest import choices
 from phaze.cost.memory import Optimizer
 from phaze.layout import (
     COMPUTE_NAMES,
@@ -301,7 +302,8 @@ def _natural(name: str, text: str) -> int:
 
 def _word(name: str, text: str) -> str:
     if text.lower() not in WORDS[name]:
-        raise PhazeError(f"{name} must be one of {', '.join(WORDS[name])}, got {short(text)}")
+        near = choices(text, WORDS[name], "config/formats.md")
+        raise PhazeError(f"{name} must be one of {near}, got {short(text)}")
     return text.lower()
 
 
