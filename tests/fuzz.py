@@ -82,6 +82,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "simulate": (
         "simulate --runs {runs.csv} --system h100 -o {>out.csv}",
         "simulate --runs {runs.csv} --system {system.yaml} -o {>out.csv}",
+        "simulate --runs {named.csv} --gpus 4xh100 -o {>out.csv}",
         "simulate {plan.json} --trace {>trace.json}",
         "simulate {table.parquet} --json",
     ),
@@ -92,6 +93,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     ),
     "calibrate": (
         "calibrate {runs.csv} --system h100 -o {>fitted.yaml}",
+        "calibrate {named.csv} --system h100 -o {>fitted.yaml}",
         "calibrate {runs.csv} --system {system.yaml} -o {>fitted.yaml} --json",
     ),
     "partition": (
@@ -142,6 +144,10 @@ def _good(folder: Path) -> None:
     rows = [f"64,4,2,64,512,2,4,{tp},{2 // tp},{b},{0.01 * b}" for tp in (1, 2) for b in (1, 2)]
     head = "hidden,heads,layers,seq,vocab,gpus,global_batch,tp,dp,microbatch,measured_s"
     (folder / "runs.csv").write_text("\n".join([head, *rows]) + "\n")
+    named = [f"llama-3.1-8b,2048,4,8,{tp},{3 + tp},true" for tp in (1, 2, 4)]
+    (folder / "named.csv").write_text(
+        "\n".join(["model,seq,gpus,global_batch,tp,measured_s,flash_attention", *named, ""])
+    )
     (folder / "matrix.csv").write_text("0,1e9\n1e9,0\n")
     formats = (config / "formats.md").read_text()
     (folder / "piper.json").write_text(formats.split("```json\n")[1].split("```")[0])

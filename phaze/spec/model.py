@@ -127,6 +127,10 @@ class Model(Noun):
     hyper_operators: PositiveInt | None = None
     """K, up to which `partition` clusters the operators unless it is told another."""
 
+    def __hash__(self) -> int:
+        """Hash of the sizes: what is untimed has none."""
+        return hash((self.name, self.layers, self.hidden, self.heads, self.feed_forward, self.vocabulary))
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.head_size is None and self.hidden % self.heads:

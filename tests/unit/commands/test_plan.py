@@ -284,4 +284,4 @@ def test_few_words_are_a_question() -> None:
     )
     assert found.exit_code == 0, found.output
     assert "by default: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16" in found.stdout
-    assert "on 8 devices of H100, 4,096 samples of 1,024 tokens" in found.stdout
+    assert "on 8 devices of h100, 4,096 samples of 1,024 tokens" in found.stdout

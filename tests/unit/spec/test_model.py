@@ -272,3 +272,10 @@ def test_only_a_transformer_is_one(tmp_path: Path) -> None:
 )
 def test_samples_have_8192_tokens_or_all_that_a_model_has(name: str, tokens: int) -> None:
     assert load_transformer(name, "test").usual_sequence == tokens
+
+
+def test_a_model_with_untimed_fields_has_a_hash() -> None:
+    """Runs are told apart by their models, also where a published configuration said more."""
+    model = load_transformer("llama-3.1-8b", "test")
+    other = model.model_copy(update={"untimed": {"rope_theta": 1.0, "rope_scaling": {"factor": 2.0}}})
+    assert len({model, other, model.model_copy()}) == 2
