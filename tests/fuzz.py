@@ -49,7 +49,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "plan": (
         "plan {model.yaml} --gpus 2xh100 --global-batch 4 --sequence 64 --top 1 -o {>plan.json}",
         "plan {config.json} --gpus 1xh100 --global-batch 2 --sequence 32 --fix dp=1 --json",
-        "plan {model.yaml} --system {system.yaml} --global-batch 4 --explain tp=2 --gap 0.1",
+        "plan {model.yaml} --system {system.yaml} --devices 2 --global-batch 4 --explain tp=2 --gap 0.1",
         "plan gpt2 --gpus 1xh100 --batch-tokens 2k --sequence 1k --stack {stack.yaml} --precision fp8",
     ),
     "model": ("model {model.yaml} --sequence 64", "model {config.json} --json --system {system.yaml}"),
@@ -82,7 +82,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "simulate": (
         "simulate --runs {runs.csv} --system h100 -o {>out.csv}",
         "simulate --runs {runs.csv} --system {system.yaml} -o {>out.csv}",
-        "simulate --runs {named.csv} --gpus 4xh100 -o {>out.csv}",
+        "simulate --runs {named.csv} --gpus 16xh100 -o {>out.csv}",
         "simulate {plan.json} --trace {>trace.json}",
         "simulate {table.parquet} --json",
     ),
@@ -122,7 +122,7 @@ def _good(folder: Path) -> None:
     config = Path(__file__).parents[1] / "config"
     model = {
         "layers": 2, "hidden": 64, "heads": 4, "feed_forward": 256, "vocabulary": 512, "positions": "rotary",
-        "position_count": 64,
+        "position_count": 64, "fused_qkv": True,
     }  # fmt: skip
     plain = {
         "model.yaml": model,
@@ -144,7 +144,7 @@ def _good(folder: Path) -> None:
     rows = [f"64,4,2,64,512,2,4,{tp},{2 // tp},{b},{0.01 * b}" for tp in (1, 2) for b in (1, 2)]
     head = "hidden,heads,layers,seq,vocab,gpus,global_batch,tp,dp,microbatch,measured_s"
     (folder / "runs.csv").write_text("\n".join([head, *rows]) + "\n")
-    named = [f"llama-3.1-8b,2048,4,8,{tp},{3 + tp},true" for tp in (1, 2, 4)]
+    named = [f"llama-3.1-8b,2048,8,8,{tp},{3 + tp},true" for tp in (2, 4, 8)]
     (folder / "named.csv").write_text(
         "\n".join(["model,seq,gpus,global_batch,tp,measured_s,flash_attention", *named, ""])
     )
@@ -235,6 +235,7 @@ class Fuzzer:
         template = draw.choice(VERBS[chosen]).split()
         folder = self.work / str(number)
         folder.mkdir()
+        shutil.copy(self.good / "run.yaml", folder)  # the model that run.csv names
         reads = [i for i, word in enumerate(template) if re.fullmatch(r"\{[^>]+\..+\}", word)]
         wrong = draw.choice(reads) if reads and draw.random() < 0.85 else -1
         case = Case(chosen, folder)

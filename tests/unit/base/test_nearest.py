@@ -30,9 +30,9 @@ def test_case_does_not_matter_and_what_is_unlike_is_not_near() -> None:
 
 def test_unknown_keys_are_answered_with_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
-    path.write_text("layers: 4\nhiden: 4\n")
+    path.write_text("layers: 4\nlayerz: 4\n")
     with pytest.raises(
-        PhazeError, match=r"hiden: is not a known key, got 4; known are hidden, .*README\.md\)"
+        PhazeError, match=r"layerz: is not a known key, got 4; known are layers, .*README\.md\)"
     ):
         load_model(path)
     level = {"devises": 8, "bandwidth_bytes_per_s": 1e9}
@@ -41,6 +41,6 @@ def test_unknown_keys_are_answered_with_known_ones(tmp_path: Path) -> None:
     ):
         Cluster.parse({"device": "h100-80gb", "levels": [level]}, "system")
     document = tmp_path / "stages.json"
-    document.write_text(json.dumps({"modle": "x"}))
-    with pytest.raises(PhazeError, match=r"modle: is not a known key, got 'x'; known are .*model"):
+    document.write_text(json.dumps({"modelx": "x"}))
+    with pytest.raises(PhazeError, match=r"modelx: is not a known key, got 'x'; known are .*model"):
         read_as(StoredStages, document)
