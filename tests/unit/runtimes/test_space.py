@@ -138,7 +138,7 @@ def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("fixed", "message"),
     [
-        ({"tensor": 2}, "tensor: is no field of a layout; there are tp, cp, ep"),
+        ({"tensor": 2}, "tensor: is no field of a layout; there are .* all are in config/commands.md"),
         ({"schedule": "gpipe"}, "schedule: must be one of 1f1b, interleaved with megatron, got gpipe"),
         ({"tp": 0}, "tp: must be a whole number from 1 to 2147483647, got 0"),
         ({"vp": "two"}, "vp: must be a whole number from 1 to 2147483647, got two"),
