@@ -146,12 +146,12 @@ def plan(
 
     Nothing fits, or none ends within the days: exit status 3, and what comes closest.
     """
-    from phaze.spec.models import load_transformer
-
     named, number = options.cluster("plan", gpus, system, devices)
     refuse_outputs(out, reads=(model, named, stack))
     run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
+    from phaze.spec.models import load_transformer  # later than what may be misspelt
+
     spec = load_transformer(model, "plan", given=options.set_fields(given))
     names, batch = (model, named, stack), (global_batch, batch_tokens)
     asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, precision)
