@@ -185,7 +185,7 @@ class PlanCertificate(Noun):
     unfit: Index
     """That have not enough memory, however they are divided."""
     lacking_gib: Result | None = None
-    """The least that one of these lacks on its fullest rank."""
+    """The least that one of these lacks on its rank with peak memory, where others fit."""
     bounded: dict[Label, Index]
     """Excluded by a bound of their time, by what it is from."""
     simulated: Index
@@ -259,7 +259,7 @@ class Explained(Noun):
     longer_s: dict[Label, Finite] = Field(default_factory=dict)
     """Seconds of a step by which its parts are longer than those of the best of all."""
     lacking_gib: Result | None = None
-    """What the fullest rank lacks at least where nothing fits."""
+    """What the rank with peak memory lacks in the layout that comes closest, where nothing fits."""
     closest: ChosenLayout | None = None
     """Then the layout that comes closest."""
     memory: tuple[RankMemory, ...] = ()
@@ -382,6 +382,6 @@ class UnfitPlan(Noun):
     layout: ChosenLayout | None = None
     """The layout that lacks the least memory; none where the runtime can run none."""
     lacking_gib: Result | None = None
-    """What its fullest rank lacks at least, however it is divided."""
+    """What its rank with peak memory lacks with these stages."""
     memory: tuple[RankMemory, ...] = ()
     """Its memory by pipeline rank, with equal stages that run all blocks again where they may."""

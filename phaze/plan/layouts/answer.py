@@ -121,7 +121,7 @@ class TrainingPlanner:
         nearest = self._nearest(found.closest)
         return Explained(
             fixed=own,
-            lacking_gib=found.closest[2] / GIB,
+            lacking_gib=self._lacking_gib(nearest),
             closest=nearest.chosen,
             memory=tuple(nearest.memory),
         )
@@ -146,19 +146,24 @@ class TrainingPlanner:
             self.question, divided, Division(blocks, blocks if divided.partial else (0,) * len(blocks))
         )
 
+    def _lacking_gib(self, nearest: PricedLayout) -> float:
+        """GiB that the rank with peak memory has not."""
+        return max(rank.peak_gib for rank in nearest.memory) - self.question.limit_bytes / GIB
+
     def _unfit(self, found: LayoutPlans) -> UnfitPlan:
-        certificate = certificate_of(found.certificate)
+        certificate = certificate_of(found.certificate).model_copy(update={"lacking_gib": None})
         if found.closest is None:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
             return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
-        nearest, lacking_gib = self._nearest(found.closest), found.closest[2] / GIB
+        nearest = self._nearest(found.closest)
+        lacking_gib = self._lacking_gib(nearest)
         unknown = sum(certificate.bounded.values())
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.asked,
             certificate=certificate,
             reason=f"{none} the {self.question.limit_bytes / GIB:.4g} GiB of a device: the one that "
-            f"comes closest lacks at least {digits(lacking_gib)} GiB on the rank with peak memory",
+            f"comes closest lacks {digits(lacking_gib)} GiB on the rank with peak memory",
             layout=nearest.chosen,
             lacking_gib=lacking_gib,
             memory=tuple(nearest.memory),

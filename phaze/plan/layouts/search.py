@@ -82,8 +82,8 @@ class LayoutCertificate:
     unfit: int
     """Layouts that have not enough memory however they are divided."""
     lacking_gib: float | None
-    """Of these the least that is missing on the rank with peak memory; where nothing fits, that of the
-    layout that comes closest."""
+    """Of these the least that is missing on the rank with peak memory, as a bound; where nothing fits, that
+    of the layout that comes closest."""
     bounded: Mapping[str, int]
     """Layouts excluded by their bound, by what it is from."""
     simulated: int

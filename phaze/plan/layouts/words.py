@@ -243,9 +243,8 @@ def _certificate(found: PlanCertificate) -> Iterator[str]:
 def _counts(found: PlanCertificate) -> Iterator[str]:
     illegal = sum(found.illegal.values())
     rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
-    lacking = ""
-    if found.bound_s is not None and (found.lacking_gib or 0.0) >= LEAST_SAID_GIB:  # else it is said before
-        lacking = f" (by {digits(found.lacking_gib or 0.0)} GiB or more)"
+    known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
+    lacking = f" (by {digits(found.lacking_gib or 0.0)} GiB or more)" if known else ""
     yield (
         f"of {found.layouts:,} layouts {illegal:,} are illegal{f' ({rules})' if rules else ''}, "
         f"{found.same:,} the same as another, {found.unfit:,} do not fit{lacking}, "
@@ -274,7 +273,7 @@ def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
         )
     elif found.closest is not None:
         lacking = digits(found.lacking_gib or 0.0)
-        yield f"{fixed}: does not fit, the rank with peak memory lacks at least {lacking} GiB"
+        yield f"{fixed}: does not fit, the rank with peak memory lacks {lacking} GiB"
         yield f"closest: {shape(found.closest, None)}"
         yield from _fullest(found.memory)
     else:
