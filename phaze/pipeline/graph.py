@@ -29,6 +29,8 @@ from phaze.pipeline.schedules import Passes
 
 PASS_BYTES = 190
 """Memory that the jobs of a microbatch in a stage take with their times, as measured."""
+ANY_PASSES = 100_000
+"""Passes that any machine has memory for, without looking."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,8 @@ def all_jobs(pipeline: Pipeline) -> Jobs:
 
 def refuse_endless(microbatches: int, stages: int) -> None:
     """Raise PhazeError for more events than the memory of this machine holds."""
+    if microbatches * stages < ANY_PASSES:
+        return
     refuse_beyond_memory(
         float(PASS_BYTES * microbatches * stages),
         f"the events of {microbatches:,} microbatches in {stages:,} stages",

@@ -6,7 +6,6 @@ next needs them, because two versions of the weights exist (Narayanan et al., 20
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,16 +68,18 @@ def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
     """
     kind, stage, microbatch = passes
     rules, count = pipeline.rules, own * pipeline.chunks // pipeline.rules.streams
-    pairs = stage.astype(np.int64) * (int(microbatch.max(initial=0)) + 1) + microbatch
+    numbers = int(microbatch.max(initial=0)) + 1
+    pairs = stage.astype(np.int64) * numbers + microbatch
     steps = [kind == JobKind.FORWARD]
     if rules.trains:
         steps += [goes_back(kind), ends_backward(kind)]
-    places = []
-    for step in steps:
+    places = np.full((len(steps), len(pipeline.stages) * numbers), -1)
+    for place, step in zip(places, steps, strict=True):
         at = np.flatnonzero(step)
-        places.append(at[np.argsort(pairs[at], kind="stable")])
-    right = all(len(at) == len(np.unique(pairs[at])) == count for at in places)
-    if not right or any((pairs[a] != pairs[b]).any() or (a > b).any() for a, b in pairwise(places)):
+        place[pairs[at]] = at
+    there = places >= 0
+    right = (there == there[0]).all() and (np.diff(places, axis=0) >= 0).all()
+    if not right or any(int(step.sum()) != count for step in (*steps, *there)):
         raise RuntimeError(f"schedule {rules.name} is not complete: {count} passes each way, got {passes}")
 
 
