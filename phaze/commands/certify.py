@@ -16,7 +16,7 @@ from phaze.commands.output import telling
 def certify(
     file: Annotated[Path, typer.Argument(help="File of a plan: PLAN.json of `plan -o`.")],
     draws: Annotated[int, typer.Option(help="Plans to draw and price.", min=1, max=100_000)] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the lot.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the lot.", min=0, max=2**62)] = 0,
     as_json: options.JsonOption = False,
 ) -> None:
     """Draw layouts and divisions that a plan's certificate excludes, and price them without the search.

@@ -64,14 +64,16 @@ def map_stages(
             "search, the shortest step of them."
         ),
     ] = InstantiationOption.ENSEMBLE,
-    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0, max=2**62)] = 0,
     heuristics: Annotated[
         bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
     ] = True,
     tries: Annotated[
-        int, typer.Option(help="Devices tried for a target before it is given up.", min=1)
+        int, typer.Option(help="Devices tried for a target before it is given up.", min=1, max=2**62)
     ] = 4_000_000,
-    steps: Annotated[int, typer.Option(help="Steps of each chain of the local search.", min=0)] = 1_000_000,
+    steps: Annotated[
+        int, typer.Option(help="Steps of each chain of the local search.", min=0, max=2**40)
+    ] = 1_000_000,
     time_limit_s: Annotated[
         float,
         typer.Option(

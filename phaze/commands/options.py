@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.spec import names
 
 MOST = 2**31
 """Largest whole number of samples or tokens."""
@@ -161,8 +162,12 @@ SequenceOption = Annotated[
         metavar="N",
     ),
 ]
-TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
-MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]
+TensorOption = Annotated[
+    list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1, max=names.MOST)
+]
+MicrobatchOption = Annotated[
+    list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1, max=names.MOST)
+]
 SystemOption = Annotated[
     str, typer.Option(help="File in config/systems, or path of one.", callback=known_system)
 ]

@@ -10,6 +10,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands.output import refuse_outputs, write_or_print
+from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
     from phaze.spec.torch_module import TorchModule
@@ -30,7 +31,7 @@ def trace(
     sequence: Annotated[
         int | None, typer.Option(help="Tokens of a sample of a config.json; 1024 unless given.", min=2)
     ] = None,
-    microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1)] = 1,
+    microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1, max=MOST)] = 1,
     compare: Annotated[
         bool,
         typer.Option(

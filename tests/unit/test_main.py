@@ -498,6 +498,21 @@ def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Pa
         run("plan", "gpt2", "--gpus", "8xh100", "--global-batch", str(2**31))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("extract", "--model", "gpt2", "--microbatch", str(10**40)),
+        ("schedule", "--model", "gpt2", "--tensor", str(2**40)),
+        ("map", "s.json", "--seed", str(10**40)),
+        ("certify", "p.json", "--seed", str(10**40)),
+    ],
+)
+def test_numbers_that_no_array_holds_are_refused(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "less than or equal to" in result.output
+
+
 def test_microbatches_larger_than_a_batch_are_scheduled(model: str) -> None:
     for verb in ("estimate", "schedule"):
         assert json.loads(run(verb, "--model", model, "--microbatch", "8192", "--json").stdout)
