@@ -101,9 +101,9 @@ VERBS: dict[str, tuple[str, ...]] = {
         "partition {model.yaml} --devices 2 --sequence 16 --graph-out {>graph.json}",
     ),
     "map": (
-        "map {stages.json} --topology {topology.yaml} --steps 100 --tries 100 -o {>map.json}",
+        "map {stages.json} --topology {topology.yaml} --time-limit 5 --steps 100 --tries 100 -o {>map.json}",
         "map {plan.json} --steps 100 --tries 100 --time-limit 5",
-        "map {stages.json} --topology {matrix.csv} --steps 10 --json",
+        "map {stages.json} --topology {matrix.csv} --steps 10 --time-limit 5 --json",
     ),
     "export": ("export {table.parquet} -o {>out.csv}", "export {table.parquet} --format json"),
     "trace": ("trace {torch.yaml} -o {>graph.json}", "trace {config.json} -o {>graph.json} --sequence 16"),

@@ -29,7 +29,8 @@ def trace(
     ] = False,
     system: Annotated[str, typer.Option(help="System whose device runs the module.")] = "a100-selene",
     sequence: Annotated[
-        int | None, typer.Option(help="Tokens of a sample of a config.json; 1024 unless given.", min=2)
+        int | None,
+        typer.Option(help="Tokens of a sample of a config.json; 1024 unless given.", min=2, max=MOST),
     ] = None,
     microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1, max=MOST)] = 1,
     compare: Annotated[

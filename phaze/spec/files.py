@@ -87,7 +87,7 @@ def stack_path(name: str, folder: Path = FOLDER) -> Path:
 
 def within(folder: Path, path: Path) -> Path:
     """Path; PhazeError where it leads out of a folder, by its parts or by links."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise PhazeError(f"{path}: lies outside {folder}; what a file names must lie in its own folder")
     return path
 

@@ -1,5 +1,6 @@
 """Models of any kind, of specs by name or path and of published configurations."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,5 +91,5 @@ def _published(config: Plain, source: str) -> Mapping[str, object]:
 
 def file_name(path: Path) -> str:
     """Name of a model by its file, by its folder where that is called config.json."""
-    stem = path.resolve().parent.name if path.name == "config.json" else path.stem
+    stem = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
     return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"

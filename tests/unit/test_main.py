@@ -470,6 +470,8 @@ TOO_LONG = "x" * 300
         ("calibrate", "x.csv", "--system", "h100", "-o", TOO_LONG),
         ("status", "--configfile", TOO_LONG),
         ("map", "loop.yaml", "--topology", "two-level"),
+        ("map", "stages.json", "--topology", "loop.csv"),
+        ("model", "config.json"),
     ],
 )
 def test_a_name_that_no_file_can_have_is_one_message(
@@ -478,9 +480,11 @@ def test_a_name_that_no_file_can_have_is_one_message(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    loop = tmp_path / "loop.yaml"
-    loop.symlink_to(loop)
-    monkeypatch.setattr("sys.argv", ["phaze", *(str(loop) if one == loop.name else one for one in arguments)])
+    for name in ("loop.yaml", "loop.csv", "config.json"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+    (tmp_path / "stages.json").write_text("{}")
+    there = {path.name: str(path) for path in tmp_path.iterdir()}
+    monkeypatch.setattr("sys.argv", ["phaze", *(there.get(one, one) for one in arguments)])
     assert main() == 1
     told = capsys.readouterr().err
     assert told.startswith("phaze: ")
@@ -505,6 +509,7 @@ def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Pa
         ("schedule", "--model", "gpt2", "--tensor", str(2**40)),
         ("map", "s.json", "--seed", str(10**40)),
         ("certify", "p.json", "--seed", str(10**40)),
+        ("trace", "config.json", "-o", "x.json", "--sequence", str(2**31)),
     ],
 )
 def test_numbers_that_no_array_holds_are_refused(arguments: tuple[str, ...]) -> None:
