@@ -260,7 +260,7 @@ def test_a_batch_uses_weights_that_lack_one_batch() -> None:
         ({"schedule": "interleaved", "chunks": 2, "microbatches": 7}, "multiple of pp = 2"),
         ({"schedule": "interleaved", "chunks": 4}, "two device groups or more"),
         ({"schedule": "layer-wise"}, "layer-wise has one stage, got 4"),
-        ({"schedule": "zigzag"}, "schedule must be one of .*1f1b"),
+        ({"schedule": "zigzag"}, "schedule must be one of .*all are in config/formats.md"),
         ({"batches": 2}, "batches must be 1 except under 2bw, got 2"),
         ({"data": (1, 2)}, "data must be 4 numbers >= 1"),
         ({"tensor": (1, 1, 1, 0)}, "tensor must be 4 numbers >= 1"),
