@@ -232,7 +232,7 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
             {"schedule": "interleaved", "vp": 2, "global_batch": 40},
             "microbatches of a replica must be a multiple of pp",
         ),
-        ({"gpus": 8192, "dp": 2048, "global_batch": 4096}, "gpus must be at most the 4480 of the system"),
+        ({"gpus": 4484, "dp": 1121, "global_batch": 4484}, "gpus: devices must be a multiple of 8"),
         ({"tp": 1, "dp": 8, "kv_heads": 3}, "key_value_heads 3 must divide heads 16"),
         ({"seq": 511, "sequence_parallel": True}, "must divide the sequence 511"),
     ],
