@@ -328,6 +328,7 @@ def _seconds(
     total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
     core_s = products_s = float(total.sum())
     in_steps, waits_s = _in_steps(operators, stack), np.zeros(len(kernels))
+    waits = _waits_for_host(operators, stack)
     if kernels:
         words: list[Compute] = [
             clocked.layout.compute if multiplies_weights(operator) else "bf16"
@@ -336,7 +337,7 @@ def _seconds(
         ]
         moves = [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
         each = clocked.times.of(kernels, words, moves)
-        if _waits_for_host(operators, stack):
+        if waits:
             waits_s = np.maximum(_launches(operators, words) * stack.launch_s - each.sum(axis=1), 0.0)
         total += each.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
@@ -347,7 +348,7 @@ def _seconds(
     total[HBM] += sum(casts) * CAST_BYTES[clocked.layout.compute] / clocked.machine.hbm_bytes_per_s
     total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
     launched = len(kernels) + len(casts) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
-    if _waits_for_host(operators, stack):
+    if waits:
         total[HOST] = waits_s.sum()
     else:
         total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)

@@ -15,28 +15,19 @@ from phaze.runtimes.rules import (
     EXPERTS,
     FEED_FORWARD,
     HEADS,
+    KEY_VALUE_HEADS,
     SEQUENCE_PARALLEL,
     VIRTUAL_STAGES,
     Rule,
     Runtime,
     TrainingTask,
-    leaves_rest,
+    uneven_sequence,
 )
 from phaze.spec.training_plan import ChosenLayout
 
 
 def _no_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.pp > 1
-
-
-def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(task.model.kv_heads, grid.tp)
-
-
-def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`context_parallel_load_balance`: a rank has two chunks; tensor_sequence cuts what is left."""
-    chunks = grid.cp * (1 + (grid.cp > 1))
-    return leaves_rest(task.sequence, chunks * (1 + (grid.tp - 1) * grid.sequence_parallel))
 
 
 def _fsdp(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -66,12 +57,7 @@ MAXTEXT = Runtime(
         Rule("no pipeline", "plans have no axis stage, pp must be 1, got {pp}", ("pp",), _no_pipeline),
         VIRTUAL_STAGES,
         HEADS,
-        Rule(
-            "key-value heads",
-            "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
-            ("tp",),
-            _key_value_heads,
-        ),
+        KEY_VALUE_HEADS,
         FEED_FORWARD,
         EXPERTS,
         Rule("expert axis", "ep must divide dp {dp}, got {ep}", ("ep", "dp"), _expert_axis),
@@ -88,7 +74,7 @@ MAXTEXT = Runtime(
             "the sequence {sequence} must be a multiple of 2 * cp with cp >= 2, times tp with "
             "sequence_parallel, got tp {tp} and cp {cp}",
             ("sequence_parallel", "tp", "cp"),
-            _sequence_slices,
+            uneven_sequence,
         ),
         BATCH,
         Rule("fsdp", "weights are sharded over dp * cp, zero must be 3, got {zero}", ("zero",), _fsdp),

@@ -283,6 +283,18 @@ def _heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return leaves_rest(task.model.heads, grid.tp)
 
 
+def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    return leaves_rest(task.model.kv_heads, grid.tp)
+
+
+def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Sequences that are not cut evenly: each context-parallel rank has two chunks, tensor-parallel ranks
+    what is left.
+    """
+    chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
+    return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
+
+
 def _feed_forward(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return leaves_rest(task.model.feed_forward, grid.tp)
 
@@ -354,6 +366,13 @@ PIPELINE = Rule(
     "pipeline", "{schedule} needs a pipeline, pp must be >= 2, got {pp}", ("schedule", "pp"), _pipeline
 )
 HEADS = Rule("heads", "heads {heads} must be a multiple of tp, got {tp}", ("tp",), _heads)
+KEY_VALUE_HEADS = Rule(
+    "key-value heads",
+    "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
+    ("tp",),
+    _key_value_heads,
+)
+"""Of runtimes that hold no key-value head twice."""
 FEED_FORWARD = Rule(
     "feed-forward",
     "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}",

@@ -16,6 +16,7 @@ from phaze.runtimes.rules import (
     EXPERTS,
     FEED_FORWARD,
     HEADS,
+    KEY_VALUE_HEADS,
     LOW_PRECISION,
     PIPELINE,
     SCANS,
@@ -26,18 +27,8 @@ from phaze.runtimes.rules import (
     Runtime,
     TrainingTask,
     leaves_rest,
+    uneven_sequence,
 )
-
-
-def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`Decoder.Config`: key-value heads are dealt out, none is held twice."""
-    return leaves_rest(task.model.kv_heads, grid.tp)
-
-
-def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`Trainer`: dense activations are cut evenly, and each context-parallel rank has two chunks."""
-    chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
-    return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
 
 
 def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -101,12 +92,7 @@ TORCHTITAN = Runtime(
         VIRTUAL_STAGES,
         PIPELINE,
         HEADS,
-        Rule(
-            "key-value heads",
-            "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
-            ("tp",),
-            _key_value_heads,
-        ),
+        KEY_VALUE_HEADS,
         FEED_FORWARD,
         SCANS,
         EXPERTS,
@@ -118,7 +104,7 @@ TORCHTITAN = Runtime(
             "the sequence {sequence} must be a multiple of tp with sequence_parallel, times 2 * cp with "
             "cp >= 2, got tp {tp} and cp {cp}",
             ("sequence_parallel", "tp", "cp"),
-            _sequence_slices,
+            uneven_sequence,
         ),
         BATCH,
         STAGES,
