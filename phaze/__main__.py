@@ -14,7 +14,7 @@ try:
     import typer
 
     from phaze.base.errors import PhazeError
-    from phaze.base.printed import LONGEST_REMARK, Printed, shortened
+    from phaze.base.printed import LONGEST_REMARK, EscapedStream, shortened
     from phaze.commands.calibrate import calibrate
     from phaze.commands.certify import certify
     from phaze.commands.compare import compare
@@ -87,7 +87,7 @@ app.command(name="map")(map_stages)
 
 def main() -> int:
     """Run the command line; a mistake of the user is one message and exit status 1."""
-    said, told = Printed(sys.stdout), Printed(sys.stderr, LONGEST_REMARK)
+    said, told = EscapedStream(sys.stdout), EscapedStream(sys.stderr, LONGEST_REMARK)
     try:
         with redirect_stdout(said), redirect_stderr(told):  # type: ignore[type-var]
             return _status()

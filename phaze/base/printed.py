@@ -29,7 +29,7 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest * 2 // 3]}...{text[-longest // 4 :]}"
 
 
-class Printed:
+class EscapedStream:
     """Standard output or error whose text is made printable as it is written."""
 
     encoding = "utf-8"
