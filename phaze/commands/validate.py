@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,8 @@ SHOWN = {
     "groups": "{:.0f}", "group_correlation": "{:.2f}", "regret": "{:.1%}", "worst_regret": "{:.1%}",
 }  # fmt: skip
 """Columns of the table for readers."""
+PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}
+"""The same of kernels."""
 
 
 def validate(
@@ -46,12 +49,22 @@ def validate(
             help="CSV for measured over predicted times, from which intervals come: config/errors.csv."
         ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare a part of the price with measured kernels: products, experts, attention or "
+            "collectives. FILES are then tables of kernels, see config/formats.md."
+        ),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Compare predicted with measured training runs, source by source: time, memory, and the layout that one
     would choose.
     """
     refuse_outputs(out, errors, reads=(*(files or ()), system))
+    if part is not None:
+        typer.echo(_part(part, files, system, out, as_json=as_json))
+        return
     from phaze.plan.machines import load_machine
     from phaze.validate.intervals import error_table
     from phaze.validate.scoreboard import (
@@ -76,6 +89,26 @@ def validate(
     typer.echo(_as_json(scores, groups_of(runs)) if as_json else _shown(scores))
 
 
+def _part(name: str, files: list[Path] | None, system: str | None, out: Path | None, *, as_json: bool) -> str:
+    """Errors of a part of the price over measured kernels, for readers or as JSON."""
+    import pandas as pd
+
+    from phaze.validate.parts.registry import kernel_files, part_named
+    from phaze.validate.parts.scores import compare
+    from phaze.validate.table import write_table
+
+    part = part_named(name)
+    with telling("validate"):
+        found = compare(part, files or kernel_files(part), system)
+    if out is not None:
+        write_table(found.table, out)
+    if as_json:
+        return json.dumps(found.plain(), indent=2)
+    groups = [*found.by("device", "precision", "kind"), {"device": "all", **asdict(found.score)}]
+    table = pd.DataFrame(groups).fillna({"precision": "", "kind": ""})
+    return _formatted(table, ("device", "precision", "kind"), PART_SHOWN)
+
+
 def _refuse_unpredicted(runs: pd.DataFrame) -> None:
     """Raise PhazeError with the reasons where no run is predicted, of which there is nothing to compare."""
     if runs["predicted_s"].isna().all():
@@ -95,14 +128,18 @@ def _as_json(scores: pd.DataFrame, groups: pd.DataFrame) -> str:
 
 
 def _shown(scores: pd.DataFrame) -> str:
-    columns = {
-        name.replace("_", " "): ["–" if isnan(value) else form.format(value) for value in scores[name]]
-        for name, form in SHOWN.items()
-    }
-    table = scores[["source"]].assign(**columns)
     refused = [
         f"{source!s}: refused {reason!s}"
         for source, reason in zip(scores["source"], scores["refused"], strict=True)
         if reason
     ]
-    return "\n".join([table.to_string(index=False), *refused])
+    return "\n".join([_formatted(scores, ("source",), SHOWN), *refused])
+
+
+def _formatted(table: pd.DataFrame, names: tuple[str, ...], shown: dict[str, str]) -> str:
+    """Table for readers: names as they are, numbers by their formats."""
+    columns = {
+        name.replace("_", " "): ["–" if isnan(value) else form.format(value) for value in table[name]]
+        for name, form in shown.items()
+    }
+    return table[list(names)].assign(**columns).to_string(index=False)

@@ -113,6 +113,8 @@ class Device(Architecture):
     """Precisions below half that its arrays multiply in."""
     attention: dict[str, AttentionSpeed] = Field(default_factory=dict)
     """Speeds of attention kernels by generation, of which a software stack names one."""
+    known_as: tuple[Label, ...] = ()
+    """Other names by which tables of measured kernels call it."""
     stack: Name | None = None
     """File in config/stacks, where only the runtime of that stack runs on the device."""
     assumed_from: Label | None = None

@@ -285,7 +285,7 @@ def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, ob
     figures = DeviceFigures.parse(own, str(path))
     near = _nearest(figures, folder) if figures.like is None else load_device(figures.like, folder)
     given = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
-    found = {**near.model_dump(), "assumed_from": near.name, **given}
+    found = {**near.model_dump(exclude={"known_as"}), "assumed_from": near.name, **given}
     return found | {"clock_hz": near.clock_hz * figures.peak_flops_per_s / near.peak_flops_per_s}
 
 

@@ -1,0 +1,1 @@
+"""Parts of a price beside measured kernels and collectives: products, experts, attention, collectives."""

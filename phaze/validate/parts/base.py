@@ -1,0 +1,197 @@
+"""How near a part of the price comes to measured kernels: rows in, seconds out, constants fitted to them.
+
+A part is a kind of kernel. Its table has a row a measurement; what every table has is read here, and each
+part says the sizes that it needs. Kernels are timed in a loop: they are not held down by the power of hours
+of training, so that sites are taken with all of their clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+from phaze.base.files import refuse_endless
+from phaze.layout import COMPUTE_NAMES
+from phaze.spec.files import FOLDER
+from phaze.spec.plain import short
+from phaze.spec.systems import load_cluster
+from phaze.validate.constants import Site
+
+MS = 1e-3
+MOST = 2**40
+"""The largest size that a row may say."""
+BAD_SHOWN = 3
+"""Bad rows that a message lists."""
+UNPRICED = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "half")
+"""Precisions that tables of inference have beside those of training; `half` is that of collectives."""
+OWN = ("line", "device", "precision", "measured_s", "source")
+"""Columns that all rows have after they are read."""
+
+
+class Part(ABC):
+    """A kind of kernel: how its table is read, predicted, and what is fitted to it."""
+
+    name: ClassVar[str]
+    """As in `validate --part`."""
+    sizes: ClassVar[tuple[str, ...]]
+    """Columns of whole numbers ≥ 1 that a table must have."""
+    words: ClassVar[tuple[str, ...]] = ()
+    """Further columns that it must have, as they are written."""
+    renamed: ClassVar[dict[str, str]] = {}
+    """Columns under other names, by how this part calls them: `device` for `dev`, …."""
+
+    @abstractmethod
+    def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds of rows (R,) of one device, NaN where phaze cannot say; a site with all of its clock."""
+
+    @abstractmethod
+    def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
+        """Site with the constants of this part fitted to rows of its device."""
+
+    @abstractmethod
+    def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds (R,) below which no device of the site can be: work over its peak, bytes over its links."""
+
+    @abstractmethod
+    def kinds(self, rows: pd.DataFrame) -> list[str]:
+        """Kind of every row (R,), by which errors are shown as well: of size, or of the kernel."""
+
+    def problem(self, rows: pd.DataFrame) -> list[str]:
+        """What else is wrong with rows (R,), empty where nothing is."""
+        return [""] * len(rows)
+
+    def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
+        """Rows of a table: OWN, sizes and words; PhazeError that names the lines of bad ones."""
+        table = _texts(path, self.renamed)
+        needed = ("device", "precision", *self.sizes, *self.words, "latency_ms")
+        if missing := [name for name in needed if name not in table]:
+            shown = {new: old for old, new in self.renamed.items()}
+            names = ", ".join(shown.get(name, name) for name in missing)
+            raise PhazeError(f"{path}: columns {names} are missing for --part {self.name}")
+        if table.empty:
+            raise PhazeError(f"{path}: has no row below its headings")
+        wrong = [_wrong(row, self.sizes) for row in table[list(needed)].to_dict("records")]
+        _refuse(path, table["line"], wrong)
+        rows = table.assign(
+            measured_s=table["latency_ms"].astype(float) * MS,
+            source=table.get("source", path.stem),
+            precision=[COMPUTE_NAMES.get(_plain(text), text) for text in table["precision"]],
+            **{name: table[name].astype(float).astype(np.int64) for name in self.sizes},
+        )[[*OWN, *self.sizes, *self.words]]
+        _refuse(path, rows["line"], self.problem(rows))
+        self._refuse_too_fast(path, rows, system)
+        return rows
+
+    def _refuse_too_fast(self, path: Path, rows: pd.DataFrame, system: str | None) -> None:
+        for device, own in rows.groupby("device", sort=False):
+            site = site_of(str(device), system)
+            if site is None:
+                continue
+            least = self.fastest_s(own, site)
+            wrong = [
+                f"latency_ms must be at least {low / MS:.4g}, what the peak of {site.device.name} allows, "
+                f"got {took / MS:.4g}: is it in milliseconds?"
+                if took < low
+                else ""
+                for low, took in zip(least, own["measured_s"], strict=True)
+            ]
+            _refuse(path, own["line"], wrong)
+
+    def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
+        """Seconds of rows (R,) of any devices, NaN where phaze cannot say."""
+        found = np.full(len(rows), np.nan)
+        for device, places in rows.reset_index(drop=True).groupby("device", sort=False).indices.items():
+            site = site_of(str(device), system)
+            if site is not None:
+                found[places] = self.predicted_s(rows.iloc[places], in_a_loop(site))
+        return found
+
+
+def in_a_loop(site: Site) -> Site:
+    """Site whose device keeps all of its clock, as kernels do that are timed for a moment."""
+    device = site.device.model_copy(update={"sustained_clock": 1.0})
+    return Site(site.cluster, device, site.stack, site.folder)
+
+
+def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Site | None:
+    """The system that is given, or that of config/systems whose device is called so; None for none."""
+    if system is not None:
+        return Site.load(system, folder=folder)
+    name = _systems_of(folder).get(called(device))
+    return None if name is None else _site(name, folder)
+
+
+@cache
+def _site(system: str, folder: Path) -> Site:
+    return Site.load(system, folder=folder)
+
+
+def called(device: str) -> str:
+    """Name of a device without what tables add to it: `H100-SXM` and `H100 (sglang)` are one."""
+    return device.split("(", maxsplit=1)[0].strip().lower().replace("_", "-").replace(" ", "-")
+
+
+@cache
+def _systems_of(folder: Path) -> dict[str, str]:
+    """System by every name of its device, those of short names first."""
+    found: dict[str, str] = {}
+    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
+        try:
+            _, device = load_cluster(path.stem, folder)
+        except PhazeError:  # flat ones, and tiles
+            continue
+        for name in (device.name, *device.known_as):
+            found.setdefault(called(name), path.stem)
+    return found
+
+
+def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
+    """Columns of a file as they are written, with the line of each row."""
+    try:
+        refuse_endless(path)
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
+    return table.rename(columns=renamed).assign(line=np.arange(len(table)) + 2)
+
+
+def _plain(text: str) -> str:
+    return text.strip().lower().replace("_", "-")
+
+
+def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str]) -> str:
+    """What is wrong with the texts of a row."""
+    for name in sizes:
+        if not _is_number(row[name], whole=True):
+            return f"{name} must be a whole number from 1 to {MOST}, got {short(row[name])}"
+    if not _is_number(row["latency_ms"], whole=False):
+        return f"latency_ms must be a number > 0, got {short(row['latency_ms'])}"
+    precision = row["precision"].strip()
+    if _plain(precision) not in COMPUTE_NAMES and precision not in UNPRICED:
+        known = ", ".join(dict.fromkeys((*COMPUTE_NAMES.values(), "bfloat16", *UNPRICED)))
+        return f"precision must be one of {known}, got {short(precision)}"
+    return "" if row["device"].strip() else "device must be given"
+
+
+def _is_number(text: str, *, whole: bool) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return 0 < value < MOST and (not whole or value == int(value))
+
+
+def _refuse(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) -> None:
+    """Raise PhazeError with the lines of rows that are wrong."""
+    bad = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
+    if bad:
+        more = f"; {len(bad) - BAD_SHOWN} further lines are wrong" if len(bad) > BAD_SHOWN else ""
+        raise PhazeError("; ".join(bad[:BAD_SHOWN]) + more)

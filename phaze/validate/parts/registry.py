@@ -1,0 +1,26 @@
+"""Parts of the price that measured kernels are compared with, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.spec.files import FOLDER
+from phaze.validate.parts.base import Part
+
+KERNELS = FOLDER / "measured" / "kernels"
+"""Measured kernels of the configuration, a table a part."""
+
+PARTS: dict[str, Part] = {}
+
+
+def part_named(name: str) -> Part:
+    """Part of a name; PhazeError for none."""
+    if name not in PARTS:
+        raise PhazeError(f"--part must be one of {', '.join(PARTS)}, got {name}")
+    return PARTS[name]
+
+
+def kernel_files(part: Part) -> list[Path]:
+    """Tables of the configuration for a part."""
+    return [KERNELS / f"{part.name}.csv"]

@@ -1,0 +1,104 @@
+"""Errors of a part of the price over its rows: in all, by device and precision, and by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.validate.parts.base import Part
+
+
+@dataclass(frozen=True)
+class PartScore:
+    """Errors as shares of the measured seconds, nan where no row is answered."""
+
+    rows: int
+    answered: int
+    """Rows of devices, precisions and kernels that phaze prices."""
+    median: float
+    """Of the absolute errors."""
+    p90: float
+    """Ninetieth percentile of them."""
+    bias: float
+    """Median with signs; positive: predicted too slow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Rows of a part beside what is predicted."""
+
+    part: Part
+    rows: pd.DataFrame
+    predicted_s: Floats
+
+    @property
+    def score(self) -> PartScore:
+        """Errors of all rows."""
+        return self._of(np.ones(len(self.rows), bool))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Rows with `predicted_s` beside `measured_s`."""
+        return self.rows.assign(predicted_s=self.predicted_s)
+
+    def by(self, *names: str) -> list[dict[str, object]]:
+        """Errors of rows that agree in some columns; `kind` is that of the part."""
+        rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
+        groups = rows.groupby(list(names), sort=False).indices
+        return [
+            {**dict(zip(names, _values(key), strict=True)), **asdict(self._of(_mask(np.asarray(places), len(rows))))}
+            for key, places in groups.items()
+        ]
+
+    def plain(self) -> dict[str, object]:
+        """All of it as JSON has it."""
+        return {
+            "part": self.part.name,
+            **asdict(self.score),
+            "groups": self.by("device", "precision"),
+            "kinds": self.by("device", "precision", "kind"),
+        }
+
+    def _of(self, which: Bools) -> PartScore:
+        measured = self.rows["measured_s"].to_numpy(float)[which]
+        errors = self.predicted_s[which] / measured - 1.0
+        known = errors[np.isfinite(errors)]
+        if not len(known):
+            return PartScore(int(which.sum()), 0, np.nan, np.nan, np.nan)
+        absolute = np.abs(known)
+        return PartScore(
+            int(which.sum()),
+            len(known),
+            float(np.median(absolute)),
+            float(np.quantile(absolute, 0.9)),
+            float(np.median(known)),
+        )
+
+
+def compare(part: Part, paths: Sequence[Path], system: str | None = None) -> Compared:
+    """Rows of tables beside what is predicted of them; PhazeError where none can be."""
+    rows = pd.concat([part.read(path, system) for path in paths], ignore_index=True)
+    found = Compared(part, rows, part.predicted(rows, system))
+    if not found.score.answered:
+        devices = ", ".join(dict.fromkeys(rows["device"]))
+        raise PhazeError(
+            f"{paths[0]}: no row of {devices} can be priced as {part.name}; needed is a device of "
+            "config/devices by its name, or --system with one that it runs on"
+        )
+    return found
+
+
+def _values(key: object) -> tuple[object, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _mask(places: Ints, count: int) -> Bools:
+    found = np.zeros(count, bool)
+    found[places] = True
+    return found
