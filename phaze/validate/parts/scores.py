@@ -51,9 +51,10 @@ class Compared:
         """Errors of rows that agree in some columns; `kind` is that of the part."""
         rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
         groups = rows.groupby(list(names), sort=False).indices
+        scores = [self._of(_mask(np.asarray(places), len(rows))) for places in groups.values()]
         return [
-            {**dict(zip(names, _values(key), strict=True)), **asdict(self._of(_mask(np.asarray(places), len(rows))))}
-            for key, places in groups.items()
+            {**dict(zip(names, _values(key), strict=True)), **asdict(one)}
+            for key, one in zip(groups, scores, strict=True)
         ]
 
     def plain(self) -> dict[str, object]:
