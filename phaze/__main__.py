@@ -21,6 +21,7 @@ try:
     from phaze.commands.emit import emit, read
     from phaze.commands.export import export
     from phaze.commands.map import map_stages
+    from phaze.commands.measure import measure
     from phaze.commands.model import model
     from phaze.commands.partition import partition
     from phaze.commands.place import place
@@ -47,7 +48,7 @@ app = typer.Typer(
 )
 VERBS = (
     plan, model, certify, emit, read, compare, space, extract, estimate, schedule, place, simulate, validate,
-    calibrate, partition, export, trace, status,
+    measure, calibrate, partition, export, trace, status,
 )  # fmt: skip
 
 

@@ -1,0 +1,157 @@
+"""Times of products, attention and collectives on the GPUs of this machine, as tables of kernels have them.
+
+Only this room of `validate` imports PyTorch, and only when it is asked: the default installation has none.
+Kernels run in a loop after a few rounds to warm up; a time is the median of rounds, by events of the device.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+from torch.nn import functional
+
+from phaze.base.errors import PhazeError
+
+WARM, ROUNDS = 5, 20
+"""Rounds that are not timed, and those that are."""
+ROWS = (1024, 4096, 8192, 16384)
+"""m of products."""
+WIDTHS = ((4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 1024), (2048, 2048), (16384, 2048))
+"""n and k of products: those of layers of 1 to 70 billion parameters, whole and in slices."""
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+HEADS = ((16, 16), (32, 8), (8, 1))
+"""Heads, and those of keys and values, of attention."""
+HEAD = 128
+BATCHES = (1, 4)
+MOST_TOKENS = 32768
+"""Tokens that attention runs on at most."""
+MESSAGES = tuple(2**power for power in range(8, 29, 2))
+"""Elements of collectives, of the whole tensor on one rank."""
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Timer:
+    """Median seconds of something that a device does, between two of its events."""
+
+    event: Callable[[], torch.cuda.Event]
+    wait: Callable[[], None]
+
+    def milliseconds(self, work: Callable[[], object]) -> float:
+        """Milliseconds of a round."""
+        for _ in range(WARM):
+            work()
+        found: list[float] = []
+        for _ in range(ROUNDS):
+            start, end = self.event(), self.event()
+            start.record()
+            work()
+            end.record()
+            self.wait()
+            found.append(start.elapsed_time(end))
+        return statistics.median(found)
+
+
+def measured() -> pd.DataFrame:
+    """Rows of products and attention on one GPU, and of collectives where there are several.
+
+    Raises PhazeError where PyTorch sees no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise PhazeError("measure: PyTorch sees no GPU here; run it on a machine that has one")
+    timer = Timer(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+    about = {
+        "device": torch.cuda.get_device_name(),
+        "precision": "bf16",
+        "source": f"phaze measure, PyTorch {torch.__version__}",
+    }
+    rows = [*products(timer, "cuda"), *attention(timer, "cuda"), *collectives()]
+    return pd.DataFrame([{**about, **row} for row in rows])
+
+
+def products(timer: Timer, place: str) -> Iterator[Row]:
+    """Products of m rows, in bf16."""
+    for m, (n, k) in product(ROWS, WIDTHS):
+        left = torch.randn(m, k, device=place, dtype=torch.bfloat16)
+        right = torch.randn(n, k, device=place, dtype=torch.bfloat16)
+        took = timer.milliseconds(lambda a=left, b=right: functional.linear(a, b))  # type: ignore[misc]
+        yield {"part": "products", "m": m, "n": n, "k": k, "latency_ms": took}
+
+
+def attention(timer: Timer, place: str) -> Iterator[Row]:
+    """Forward passes of causal attention by the kernel that PyTorch takes."""
+    for batch, length, (heads, shared) in product(BATCHES, LENGTHS, HEADS):
+        if batch * length > MOST_TOKENS:
+            continue
+        query = torch.randn(batch, heads, length, HEAD, device=place, dtype=torch.bfloat16)
+        key, value = torch.randn(2, batch, shared, length, HEAD, device=place, dtype=torch.bfloat16)
+
+        def work(q: torch.Tensor = query, k: torch.Tensor = key, v: torch.Tensor = value) -> object:
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+        yield {
+            "part": "attention",
+            "batch_size": batch,
+            "isl": length,
+            "num_heads": heads,
+            "num_key_value_heads": shared,
+            "head_dim": HEAD,
+            "latency_ms": timer.milliseconds(work),
+        }
+
+
+def collectives() -> list[Row]:
+    """Collectives of 2, 4, … GPUs of this machine; none where it has one."""
+    count, found = torch.cuda.device_count(), []
+    ranks = 2
+    while ranks <= count:
+        with tempfile.TemporaryDirectory() as folder:
+            multiprocessing.spawn(_rank, (ranks, folder), nprocs=ranks)
+            found += pd.read_json(Path(folder) / "rows.json").to_dict("records")
+        ranks *= 2
+    return [{str(key): value for key, value in row.items()} for row in found]
+
+
+def _rank(rank: int, ranks: int, folder: str) -> None:
+    """What a process of a group does; the first one writes what it timed."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    timer = Timer(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+    rows = [
+        {
+            "part": "collectives",
+            "precision": "half",
+            "op_name": kind,
+            "num_gpus": ranks,
+            "message_size_as_given": size,
+            "latency_ms": timer.milliseconds(_work(kind, size, ranks)),
+        }
+        for kind, size in product(KINDS, MESSAGES)
+    ]
+    if rank == 0:
+        pd.DataFrame(rows).to_json(Path(folder) / "rows.json", orient="records")
+    dist.destroy_process_group()
+
+
+def _work(kind: str, size: int, ranks: int) -> Callable[[], object]:
+    """A collective of a tensor of so many elements in all."""
+    whole = torch.zeros(size, device="cuda", dtype=torch.float16)
+    part = torch.zeros(max(size // ranks, 1), device="cuda", dtype=torch.float16)
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(whole)
+    if kind == "all_gather":
+        return lambda: dist.all_gather_into_tensor(whole, part)
+    if kind == "reduce_scatter":
+        return lambda: dist.reduce_scatter_tensor(part, whole)
+    other = torch.empty_like(whole)
+    return lambda: dist.all_to_all_single(other, whole)
