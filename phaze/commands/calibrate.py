@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import refuse_outputs, telling
 
@@ -18,31 +19,65 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    runs: Annotated[
-        Path,
-        typer.Argument(help="CSV of your measured runs, as for simulate --runs, with measured_s; 3 or more."),
-    ],
-    system: Annotated[
-        str,
-        typer.Option(help="System that they ran on: a file in config/systems, or path of one, with levels."),
-    ],
     out: Annotated[
         Path,
         typer.Option("-o", "--out", help="YAML file for the fitted system, for --system of any command."),
     ],
+    runs: Annotated[
+        Path | None,
+        typer.Argument(help="CSV of your measured runs, as for simulate --runs, with measured_s; 3 or more."),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help="System that they ran on: a file in config/systems, or path of one, with levels."),
+    ] = None,
+    kernels: Annotated[
+        Path | None,
+        typer.Option(help="CSV of measured kernels in place of runs, such as `phaze measure` writes."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device of the kernels: a file in config/devices, or path of one."),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Fit the few constants of a system and its software stack to your own runs.
+    """Fit the few constants of a system and its software stack to your own runs, or those of a device to
+    measured kernels.
 
     Says which of them these runs tell, and the error before, after, and of every run with constants fitted to
     the others.
     """
-    refuse_outputs(out, reads=(runs, system))
+    refuse_outputs(out, reads=(runs, system, kernels, device))
+    if kernels is not None or device is not None:
+        typer.echo(_fit_kernels(kernels, device, out, runs, as_json=as_json))
+        return
+    if runs is None or system is None:
+        raise PhazeError("calibrate: needs RUNS.csv with --system, or --kernels with --device")
     from phaze.validate import own_runs
 
     with telling("calibrate"):
         known, found = own_runs.calibrate(runs, system, out)
     typer.echo(json.dumps(_plain(known, found), indent=2) if as_json else _shown(known, found, system, out))
+
+
+def _fit_kernels(
+    kernels: Path | None, device: str | None, out: Path, runs: Path | None, *, as_json: bool
+) -> str:
+    """Fit a device to measured kernels, and say how far they were off before and after."""
+    if kernels is None or device is None or runs is not None:
+        raise PhazeError("calibrate: --kernels and --device must be given together, without runs")
+    from phaze.validate.parts.own_kernels import fit_device
+
+    with telling("calibrate"):
+        found = fit_device(kernels, device, out)
+    if as_json:
+        return json.dumps({one.part: asdict(one) for one in found}, indent=2)
+    lines = [
+        f"{one.part}: {one.after.rows} rows, median error {one.before.median:.1%} before, "
+        f"{one.after.median:.1%} after, a tenth more than {one.after.p90:.0%}"
+        for one in found
+    ]
+    return "\n".join([*lines, str(out)])
 
 
 def _plain(known: OwnRuns, found: Calibrated) -> dict[str, object]:

@@ -32,6 +32,8 @@ BAD_SHOWN = 3
 """Bad rows that a message lists."""
 UNPRICED = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "half")
 """Precisions that tables of inference have beside those of training; `half` is that of collectives."""
+PART = "part"
+"""Column of tables that hold rows of several parts: the name of each row's."""
 OWN = ("line", "device", "precision", "measured_s", "source")
 """Columns that all rows have after they are read."""
 
@@ -71,6 +73,8 @@ class Part(ABC):
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
         """Rows of a table: OWN, sizes and words; PhazeError that names the lines of bad ones."""
         table = _texts(path, self.renamed)
+        if PART in table:
+            table = table[table[PART] == self.name].reset_index(drop=True)
         needed = ("device", "precision", *self.sizes, *self.words, "latency_ms")
         if missing := [name for name in needed if name not in table]:
             shown = {new: old for old, new in self.renamed.items()}
@@ -89,6 +93,13 @@ class Part(ABC):
         _refuse(path, rows["line"], self.problem(rows))
         self._refuse_too_fast(path, rows, system)
         return rows
+
+    def reads(self, path: Path) -> bool:
+        """Whether a table has rows of this part, by its columns, or by what PART says."""
+        table = _texts(path, self.renamed)
+        if PART in table:
+            return bool((table[PART] == self.name).any())
+        return {"device", *self.sizes, *self.words} <= set(table)
 
     def _refuse_too_fast(self, path: Path, rows: pd.DataFrame, system: str | None) -> None:
         for device, own in rows.groupby("device", sort=False):
@@ -160,7 +171,8 @@ def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
-    return table.rename(columns=renamed).assign(line=np.arange(len(table)) + 2)
+    names = {old: new for old, new in renamed.items() if new not in table}
+    return table.rename(columns=names).assign(line=np.arange(len(table)) + 2)
 
 
 def _plain(text: str) -> str:

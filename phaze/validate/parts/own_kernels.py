@@ -1,0 +1,87 @@
+"""A device fitted to a user's own measured kernels, and its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from phaze.base.errors import PhazeError
+from phaze.base.files import refuse_unwritable, write_text
+from phaze.spec.files import is_path
+from phaze.spec.system import Device
+from phaze.spec.systems import load_device
+from phaze.validate.constants import Site
+from phaze.validate.parts.base import Part, in_a_loop, site_of
+from phaze.validate.parts.registry import PARTS
+from phaze.validate.parts.scores import Compared, PartScore
+
+LEAST_ROWS = 5
+"""Rows of a part without which nothing is fitted to them."""
+OF_SYSTEMS = ("collectives",)
+"""Parts whose constants are those of a system's levels, not of a device."""
+
+
+@dataclass(frozen=True)
+class FittedPart:
+    """A part of a device before and after it is fitted."""
+
+    part: str
+    before: PartScore
+    after: PartScore
+
+
+def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
+    """Fit a device to the kernels of a table, and write its file.
+
+    Raises PhazeError where the table has kernels of several devices, or of none that belong to one.
+    """
+    if not is_path(out.name):
+        raise PhazeError(f"{out}: must end in .yaml or .yml, by which --device knows a file")
+    refuse_unwritable(out)
+    site = _site(load_device(name))
+    found = []
+    for part in PARTS.values():
+        if part.name not in OF_SYSTEMS and part.reads(path):
+            rows = _rows(part, path)
+            fitted = part.fitted(rows, site)
+            found.append(FittedPart(part.name, _score(part, rows, site), _score(part, rows, fitted)))
+            site = fitted
+    if not found:
+        raise PhazeError(
+            f"{path}: has no products, experts or attention; `phaze measure` writes such a table, and "
+            "config/formats.md says its columns"
+        )
+    write_text(out, device_text(site.device, path, name))
+    return tuple(found)
+
+
+def device_text(device: Device, path: Path, base: str) -> str:
+    """File of a device whose kernels are those of a table, all else that of another device."""
+    plain = device.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"name"})
+    about = f"# {Path(base).stem} with kernels fitted to {path.name} (phaze calibrate --kernels).\n"
+    return about + yaml.safe_dump(plain, sort_keys=False)
+
+
+def _site(device: Device) -> Site:
+    """A system with the device, whose own network says nothing of its kernels."""
+    found = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
+    if found is None:
+        raise PhazeError(f"device {device.name}: no system of config/systems has it")
+    return Site(found.cluster, device, found.stack, found.folder)
+
+
+def _rows(part: Part, path: Path) -> pd.DataFrame:
+    rows = part.read(path)
+    devices = list(dict.fromkeys(rows["device"]))
+    if len(devices) > 1:
+        raise PhazeError(f"{path}: must have kernels of one device, got {', '.join(devices[:5])}")
+    if len(rows) < LEAST_ROWS:
+        raise PhazeError(f"{path}: has {len(rows)} {part.name}, needed are {LEAST_ROWS} or more")
+    return rows
+
+
+def _score(part: Part, rows: pd.DataFrame, site: Site) -> PartScore:
+    return Compared(part, rows, part.predicted_s(rows, in_a_loop(site))).score
