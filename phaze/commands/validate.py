@@ -27,6 +27,11 @@ SHOWN = {
 """Columns of the table for readers."""
 PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}
 """The same of kernels."""
+LEFT_OUT_SHOWN = {
+    "rows": "{:.0f}", "median_error": "{:.1%}", "mean_error": "{:.1%}", "left_out_median": "{:.1%}",
+    "left_out_mean": "{:.1%}",
+}  # fmt: skip
+"""The same of sources that are left out."""
 
 
 def validate(
@@ -56,12 +61,21 @@ def validate(
             "collectives. FILES are then tables of kernels, see config/formats.md."
         ),
     ] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Source of published runs, or all: its errors with constants that are fitted to the others."
+        ),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Compare predicted with measured training runs, source by source: time, memory, and the layout that one
     would choose.
     """
     refuse_outputs(out, errors, reads=(*(files or ()), system))
+    if leave_out is not None:
+        typer.echo(_left_out(leave_out, as_json=as_json))
+        return
     if part is not None:
         typer.echo(_part(part, files, system, out, as_json=as_json))
         return
@@ -87,6 +101,17 @@ def validate(
     if out is not None:
         write_table(runs, out)
     typer.echo(_as_json(scores, groups_of(runs)) if as_json else _shown(scores))
+
+
+def _left_out(source: str, *, as_json: bool) -> str:
+    """Errors of sources by constants that have not seen them, for readers or as JSON."""
+    from phaze.validate.study import left_out
+
+    with telling("validate"):
+        found = left_out(source)
+    if as_json:
+        return found.to_json(orient="records", indent=2, double_precision=15)
+    return _formatted(found, ("source",), LEFT_OUT_SHOWN)
 
 
 def _part(name: str, files: list[Path] | None, system: str | None, out: Path | None, *, as_json: bool) -> str:

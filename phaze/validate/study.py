@@ -51,8 +51,43 @@ def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _predicted(sources: Iterable[str], published: PublishedRuns, folder: Path) -> pd.DataFrame:
-    """Runs of sources with predictions, also by constants that are fitted without their source."""
+ALL = "all"
+"""Word for every source."""
+
+
+def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
+    """Errors of a source, or of ALL, by constants that are fitted to the others: a row a source.
+
+    Columns are source, rows, median_error and mean_error as constants are, and left_out_median and
+    left_out_mean, NaN where no constant of the source is known from another one.
+    """
+    published = PublishedRuns.load(folder)
+    if asked not in (ALL, *published.sources):
+        raise PhazeError(f"--leave-out must be {ALL} or one of {', '.join(published.sources)}, got {asked}")
+    chosen = list(published.sources) if asked == ALL else [asked]
+    runs = _predicted(published.sources, published, folder, chosen)
+    found = []
+    for source, mine in runs[runs["source"].isin(chosen)].groupby("source", sort=False):
+        now, without = ((mine[name] / mine["measured_s"] - 1).abs() for name in ("predicted_s", "left_out_s"))
+        found.append(
+            {
+                "source": source,
+                "rows": int(now.notna().sum()),
+                "median_error": now.median(),
+                "mean_error": now.mean(),
+                "left_out_median": without.median(),
+                "left_out_mean": without.mean(),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def _predicted(
+    sources: Iterable[str], published: PublishedRuns, folder: Path, refitted: Iterable[str] | None = None
+) -> pd.DataFrame:
+    """Runs of sources with predictions; those of `refitted`, all unless given, also by constants that are
+    fitted without their source.
+    """
     frames, known = dict[str, pd.DataFrame](), dict[str, list[RunRow]]()
     for source in sources:
         table, rows = read_rows(folder / "measured" / f"{source}.csv")
@@ -62,8 +97,8 @@ def _predicted(sources: Iterable[str], published: PublishedRuns, folder: Path) -
         asked = [row for row, one in zip(rows, timed, strict=True) if one]
         frames[source], known[source] = frame.assign(timed=timed), list(settled(asked, out[timed]))
     refit = Refit(known, published.fitted, folder)
-    for source, frame in frames.items():
-        times_s = refit.times_s(source)
+    for source in frames if refitted is None else refitted:
+        frame, times_s = frames[source], refit.times_s(source)
         if times_s is not None:
             frame.loc[frame["timed"], "left_out_s"] = times_s
     return pd.concat(frames.values(), ignore_index=True)
