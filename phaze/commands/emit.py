@@ -151,7 +151,7 @@ def read(
         machine = replace(machine, stack=software.stack)
         question = PlanQuestion(recipe.task, machine, RUNTIMES[trained], flash=software.flash)
         priced = priced_recipe(recipe, question)
-        row = priced.row(interval(machine, recipe.layout, priced.price.time_s))
+        row = priced.row(interval(machine, recipe.layout, priced.price.time_s, priced.mfu))
     for sentence in given.remarks(software):
         typer.echo(f"read: {sentence}", err=True)
     if out is not None:

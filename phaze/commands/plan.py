@@ -137,6 +137,9 @@ def plan(
         bool,
         typer.Option("--planners", help="Also Phaze's and Piper's plans; takes minutes for 1,000 devices."),
     ] = False,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Also the measured runs that are most like the plan.")
+    ] = False,
     given: options.SetOption = None,
     as_json: options.JsonOption = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None,
@@ -160,7 +163,7 @@ def plan(
     with telling("plan"), ended_at_once():
         found = _answers(asked, gap, top, run, unlike)
         found = [_with_planners(one) for one in found] if planners else found
-    _print(found, as_json=as_json)
+    _print(found, as_json=as_json, evidence=evidence)
     if not as_json and None in (sequence, global_batch):
         typer.echo(_defaults(asked[0], sequence, global_batch, batch_tokens))
     _write(found[0], out)
@@ -294,6 +297,7 @@ def _answer(
     begun = monotonic()
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.training_run import training_run
+    from phaze.validate.evidence import evidence
     from phaze.validate.intervals import interval
 
     planner = TrainingPlanner(asked, interval, gap)
@@ -303,7 +307,9 @@ def _answer(
     answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":
         return answer
-    extra: dict[str, object] = {}
+    extra: dict[str, object] = {
+        "evidence": evidence(planner.question.machine, found.plans[0].divided.layout, answer.mfu)
+    }
     if run is not None:
         extra = {"run": training_run(answer, asked.devices, run)}
     if unlike:
@@ -340,8 +346,8 @@ def _first(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], 
     return tell
 
 
-def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
-    from phaze.plan.layouts.words import in_words, sizes_in_words, unfit_in_words
+def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bool) -> None:
+    from phaze.plan.layouts.words import evidence_in_words, in_words, sizes_in_words, unfit_in_words
     from phaze.spec.documents import text_of
     from phaze.spec.systems import load_cluster
 
@@ -353,6 +359,8 @@ def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
         typer.echo(sizes_in_words(found))
     elif found[0].format == "phaze-plan":
         typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1].hbm_gib))
+        if evidence:
+            typer.echo("\n".join(evidence_in_words(found[0])))
     else:
         typer.echo(unfit_in_words(found[0]))
 

@@ -327,6 +327,19 @@ class TrainingRun(Noun):
     closest."""
 
 
+class NearRun(Noun):
+    """A measured run that is like a plan, and how far its prediction is off."""
+
+    source: Label
+    """File of config/measured."""
+    label: Label
+    """Row there."""
+    distance: Result
+    """How unlike it is, 0 for the same stack, device, precision, kinds of parallelism and utilisation."""
+    error: Finite
+    """Predicted over measured time, less 1."""
+
+
 class TrainingPlan(RankedPlan):
     """How a model is trained on a cluster, with its certificate and what it rests on."""
 
@@ -358,6 +371,8 @@ class TrainingPlan(RankedPlan):
     """What would make it faster."""
     explained: Explained | None = None
     """What was asked to be explained."""
+    evidence: tuple[NearRun, ...] = ()
+    """Nearest measured runs, where they were asked for."""
     run: TrainingRun | None = None
     """The whole training, where its tokens were given."""
     assumptions: tuple[str, ...]

@@ -1,18 +1,16 @@
 """Intervals of predicted times, from the errors of the published runs that are most like a run.
 
-Most like it are those of the same software stack on the same device with the same kinds of parallelism, and
-with experts on ranks of their own if it has such; where these are few, or of one source only, broader groups.
-Sources count alike, however many runs each has: the next run is of another one. The tenth and the ninetieth
-percentile of measured over predicted times are moved away from the median, as errors of a source are alike:
-by sqrt(1 + 1/S), since S sources in a group tell only so much of the next, and then by one factor that is
-calibrated by leaving one source out after the other. It is the quantile of how far runs lie from the median
-of the other sources' runs, over where these say that the end is, at the level (1 + 1/S) COVERED that holds
-for the runs of a source that nobody has seen (conformal prediction that pools groups: Dunn, Wasserman and
-Ramdas, Distribution-free prediction sets for two-layer hierarchical models, JASA 2023).
+How unlike two runs are is a distance: of stack, device, precision, kinds of parallelism, experts and model
+FLOPs utilisation. A published run counts e^(-distance / REACH), and sources with many alike count with the
+root of the number of their runs, as errors of a source are alike. The tenth, the fiftieth and the ninetieth
+percentile of measured over predicted times are those of these weights. The ends are moved away from the
+middle the more, the farther the nearest runs are: by 1 + a · distance, where a is found by leaving one source
+out after the other, so that COVERED of the runs of sources that nobody has seen lie inside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Bools, Floats, Ints, Names
+from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.plan.machines import device_of
@@ -29,32 +27,70 @@ from phaze.spec.files import FOLDER
 
 ERRORS = "errors.csv"
 """File of the configuration with the errors of published runs, which `phaze validate --errors` makes."""
-KEYS = ("stack", "device", "parallelism", "experts")
-"""What makes runs alike."""
-GROUPS = ((0, 1, 2, 3), (0, 1, 3), (1, 2, 3), (1, 3), (0, 3), (2, 3), (3,), ())
-"""By which of them runs are alike, the narrowest group first."""
-LEAST_RUNS = 20
-LEAST_SOURCES = 2
-"""Runs and sources without which a group says too little."""
+KEYS = ("stack", "device", "parallelism", "experts", "precision")
+"""What makes runs alike, beside their utilisation."""
+APART: dict[str, float] = {"stack": 1.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
+"""Distance of runs that differ in a key; half of it where they are of one family."""
+EACH_AXIS = 0.25
+"""Distance for each kind of parallelism that only one of two runs has."""
+UTILISATION = 1.0
+"""Distance of runs of which one uses its device e times as well."""
+FAMILIES = {
+    "hopper": ("h100", "h200", "h800", "gh200"),
+    "blackwell": ("b200", "b300", "gb200", "gb300"),
+    "ampere": ("a100",),
+}
+"""Devices of one generation, by how their names begin."""
+REACH = 0.5
+"""Distance over which a published run counts e times less."""
+UNLIKE = 2.5
+"""Distance of the nearest published run from which on nothing measured is like a run."""
 COVERED = 0.8
 """Share of runs that intervals are to hold."""
-LEAST_SPREAD = 1e-3
-"""Least distance between median and end that others are compared with, as share of the time."""
+LEAST_SPREAD = 0.01
+"""Least distance between middle and end, as share of the time: what repeats of a run differ by."""
+SHOWN = 5
+"""Nearest runs that evidence lists."""
 
 INTERVAL = ("time_low_s", "time_high_s")
 """Columns of the seconds between which COVERED of the runs are to lie."""
 
 
-def kind_of(machine: Machine, layout: Layout) -> tuple[str, ...]:
-    """Values of KEYS of a run of that layout on a machine."""
-    experts = "yes" if layout.ep > 1 else "no"
-    return machine.stack.name, device_of(machine).name, parallelism_of(layout), experts
+@dataclass(frozen=True)
+class Kind:
+    """What of a run decides which others are like it."""
+
+    stack: str
+    device: str
+    parallelism: str
+    experts: str
+    precision: str
+    mfu: float = float("nan")
+    """Model FLOPs utilisation that is predicted, nan where that is not known."""
+
+    @classmethod
+    def of(cls, machine: Machine, layout: Layout, mfu: float = float("nan")) -> Kind:
+        """Kind of a run of a layout on a machine."""
+        experts = "yes" if layout.ep > 1 else "no"
+        device = device_of(machine).name
+        return cls(machine.stack.name, device, parallelism_of(layout), experts, layout.compute, mfu)
 
 
 def parallelism_of(layout: Layout) -> str:
-    """Kinds of parallelism of a layout, such as tp+dp; context parallelism is data parallelism here."""
-    widths = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp * layout.cp}
-    return "+".join(name for name, width in widths.items() if width > 1) or "one"
+    """Kinds of parallelism of a layout, such as tp+dp; ZeRO 3 is one of its own."""
+    widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
+    found = [name for name, width in widths.items() if width > 1]
+    return "+".join([*found, *(["fsdp"] if layout.zero == 3 else [])]) or "one"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A published run that is like a run, with what it took over what is predicted."""
+
+    source: str
+    label: str
+    distance: float
+    ratio: float
 
 
 @dataclass(frozen=True)
@@ -64,35 +100,12 @@ class Likeness:
     low: float
     high: float
     """Factors between which COVERED of them lie."""
-    alike: tuple[str, ...]
-    """Of KEYS, in which they agree with the run."""
-    runs: int
-    sources: int
-
-
-@dataclass(frozen=True)
-class _Alike:
-    """Runs of a group, as logarithms of measured over predicted times."""
-
-    middle: float
-    """Their median."""
-    low: float
-    high: float
-    """Ends of their interval, before it is calibrated."""
-    keys: tuple[int, ...]
-    runs: int
-    sources: int
-
-    def distances(self, logs: Floats) -> Floats:
-        """How far others (R,) are from the median, over how far the end on their side is."""
-        below, above = self.middle - self.low, self.high - self.middle
-        ends = np.where(logs < self.middle, below, above)
-        return np.abs(logs - self.middle) / np.maximum(ends, LEAST_SPREAD)
+    nearest: tuple[Evidence, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedErrors:
-    """Measured over predicted times of published runs, a row each, with source and KEYS."""
+    """Measured over predicted times of published runs, a row each: source, label, KEYS, mfu, ratio."""
 
     table: pd.DataFrame
 
@@ -101,89 +114,121 @@ class PublishedErrors:
         """Errors in the file of the configuration; PhazeError where it is none."""
         path = folder / ERRORS
         try:
-            table = pd.read_csv(path, dtype=dict.fromkeys(("source", *KEYS), str) | {"ratio": float})
-            return cls(table[["source", *KEYS, "ratio"]])
+            types = dict.fromkeys(("source", "label", *KEYS), str) | {"ratio": float, "mfu": float}
+            table = pd.read_csv(path, dtype=types, keep_default_na=False)
+            return cls(table[["source", "label", *KEYS, "mfu", "ratio"]])
         except (OSError, ValueError, KeyError) as error:
             raise PhazeError(
                 f"{path}: holds no errors of runs ({error}); python -m phaze validate --errors {path}"
             ) from error
 
-    def has_device(self, kind: tuple[str, ...]) -> bool:
-        """Whether some run is of the device of these values of KEYS."""
-        place = KEYS.index("device")
-        return kind[place] in self._values[place]
+    def likest(self, kind: Kind, but: str = "") -> Likeness | None:
+        """Runs most like one, without those of a source; None where nothing measured is like it."""
+        if but not in self._widths:
+            self._widths[but] = self._calibrated(but)
+        return self._likeness(kind, self._sources != but, self._widths[but])
+
+    def _likeness(self, kind: Kind, asked: Bools, width: float) -> Likeness | None:
+        distances = self.distances(kind)
+        if not asked.any() or distances[asked].min() > UNLIKE:
+            return None
+        low, middle, high = self._percentiles(distances, asked)
+        wider = 1.0 + width * float(distances[asked].min())
+        ends = (
+            middle - wider * max(middle - low, LEAST_SPREAD),
+            middle + wider * max(high - middle, LEAST_SPREAD),
+        )
+        order = np.flatnonzero(asked)[np.argsort(distances[asked], kind="stable")][:SHOWN]
+        nearest = [
+            Evidence(
+                str(self._sources[k]), str(self._labels[k]), float(distances[k]), float(np.exp(self._logs[k]))
+            )
+            for k in order
+        ]
+        return Likeness(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
+
+    def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
+        """Tenth, fiftieth and ninetieth percentile of the logarithms of ratios by their weights."""
+        alike = np.exp(-(distances - distances[asked].min()) / REACH) * asked
+        weights = alike / np.sqrt(self._counts)
+        tail = (1 - COVERED) / 2
+        low, middle, high = _percentiles(self._logs[asked], weights[asked], np.array([tail, 0.5, 1 - tail]))
+        return float(low), float(middle), float(high)
+
+    def distances(self, kind: Kind) -> Floats:
+        """Distances of all published runs (R,) from one."""
+        found = sum(
+            (_apart(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
+            np.zeros(len(self.table)),
+        )
+        mine = set(kind.parallelism.split("+"))
+        unlike = [len(mine ^ set(one.split("+"))) for one in self._values["parallelism"]]
+        found += EACH_AXIS * np.array(unlike, float)[self._codes["parallelism"]]
+        ratio = np.abs(np.log(kind.mfu / self._mfus))
+        return np.asarray(found + UTILISATION * np.nan_to_num(ratio), float)
+
+    def _calibrated(self, but: str) -> float:
+        """How much wider ends are for each unit of distance, by leaving out each source but one."""
+        asked = self._sources != but
+        needed, weights = [], []
+        for source in np.unique(self._sources[asked]):
+            others, mine = asked & (self._sources != source), self._sources == source
+            for k in np.flatnonzero(mine):
+                distances = self._between[k]
+                if not others.any() or distances[others].min() > UNLIKE:
+                    continue
+                low, middle, high = self._percentiles(distances, others)
+                end = middle - low if self._logs[k] < middle else high - middle
+                beyond = abs(self._logs[k] - middle) / max(end, LEAST_SPREAD) - 1.0
+                needed.append(beyond / max(float(distances[others].min()), LEAST_SPREAD))
+                weights.append(1.0 / mine.sum())
+        if not needed:
+            return 0.0
+        found = _percentiles(np.array(needed), np.array(weights), np.array([COVERED]))
+        return max(float(found[0]), 0.0)
 
     @cached_property
-    def _likest(self) -> dict[tuple[str, ...], Likeness]:
-        """What was found before."""
-        return {}
+    def _between(self) -> Floats:
+        """Distances between all published runs, (R, R)."""
+        names = [*KEYS, "mfu"]
+        kinds = [
+            Kind(**{str(key): one for key, one in row.items()})
+            for row in self.table[names].to_dict("records")
+        ]
+        known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}
+        return np.stack([known[kind] for kind in kinds])
 
     @cached_property
-    def _factors(self) -> dict[str, float]:
+    def _widths(self) -> dict[str, float]:
         """Calibrations that were found before, by the source that is left out."""
         return {}
 
-    def likest(self, kind: tuple[str, ...], but: str = "") -> Likeness:
-        """Runs most like one with these values of KEYS, without those of a source."""
-        if (*kind, but) not in self._likest:
-            if but not in self._factors:
-                self._factors[but] = self._calibrated(self._sources != but)
-            self._likest[*kind, but] = self._interval(kind, self._sources != but, self._factors[but])
-        return self._likest[*kind, but]
-
-    def _interval(self, kind: tuple[str, ...], asked: Bools, factor: float) -> Likeness:
-        found = self._alike(self._codes_of(kind), asked)
-        low, high = (
-            float(np.exp(found.middle + factor * (end - found.middle))) for end in (found.low, found.high)
-        )
-        return Likeness(low, high, tuple(KEYS[key] for key in found.keys), found.runs, found.sources)
-
-    def _calibrated(self, asked: Bools) -> float:
-        """Times farther from the median that the ends are to be, by leaving out each source that is asked."""
-        distances = np.zeros(len(self.table))
-        sources = np.unique(self._sources[asked])
-        if len(sources) < LEAST_SOURCES:
-            return 1.0
-        for source in sources:
-            mine = self._sources == source
-            for kind in np.unique(self._codes[mine], axis=0):
-                same = mine & (self._codes == kind).all(axis=1)
-                distances[same] = self._alike(kind, asked & ~mine).distances(self._logs[same])
-        level = min((1 + 1 / len(sources)) * COVERED, 1.0)
-        weights = 1 / _counts(self._sources[asked])
-        return float(_percentiles(distances[asked], weights, np.array([level]))[0])
-
-    def _alike(self, kind: Ints, asked: Bools) -> _Alike:
-        """The narrowest group of runs that says enough of those with such codes of KEYS."""
-        agree = self._codes == kind
-        for keys in GROUPS:
-            mine = asked & agree[:, list(keys)].all(axis=1)
-            sources = len(np.unique(self._sources[mine]))
-            if mine.sum() >= LEAST_RUNS and sources >= LEAST_SOURCES:
-                break
-        weights, tail = 1 / _counts(self._sources[mine]), (1 - COVERED) / 2
-        low, middle, high = _percentiles(self._logs[mine], weights, np.array([tail, 0.5, 1 - tail]))
-        low, high = (float(middle + (end - middle) * np.sqrt(1 + 1 / sources)) for end in (low, high))
-        return _Alike(float(middle), low, high, keys, int(mine.sum()), sources)
-
-    def _codes_of(self, kind: tuple[str, ...]) -> Ints:
-        """Values of KEYS (4,) as numbers, -1 for those that no run has."""
-        pairs = zip(self._values, kind, strict=True)
-        return np.array([values.index(value) if value in values else -1 for values, value in pairs])
-
     @cached_property
-    def _values(self) -> list[tuple[str, ...]]:
+    def _values(self) -> dict[str, list[str]]:
         """Values of every key that runs have."""
-        return [tuple(self.table[key].unique()) for key in KEYS]
+        return {key: list(self.table[key].unique()) for key in KEYS}
 
     @cached_property
-    def _codes(self) -> Ints:
-        """KEYS of the runs (R, 4) as numbers."""
-        return np.stack([self.table[key].factorize()[0] for key in KEYS], axis=1)
+    def _codes(self) -> dict[str, np.ndarray]:
+        """Keys of the runs (R,) as places among their values."""
+        return {key: self.table[key].factorize()[0] for key in KEYS}
+
+    @cached_property
+    def _counts(self) -> Floats:
+        """Runs of the source of every run (R,)."""
+        return self.table.groupby("source")["ratio"].transform("size").to_numpy(float)
 
     @cached_property
     def _sources(self) -> Names:
         return self.table["source"].to_numpy(str)
+
+    @cached_property
+    def _labels(self) -> Names:
+        return self.table["label"].to_numpy(str)
+
+    @cached_property
+    def _mfus(self) -> Floats:
+        return self.table["mfu"].to_numpy(float)
 
     @cached_property
     def _logs(self) -> Floats:
@@ -191,10 +236,18 @@ class PublishedErrors:
         return logs
 
 
-def _counts(names: Names) -> Ints:
-    """How many of the names (R,) are the same as each."""
-    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
-    return counts[place]
+def _family(device: str) -> str:
+    """Generation of a device."""
+    return next((name for name, own in FAMILIES.items() if device.startswith(own)), device)
+
+
+def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
+    """Distances in a key (V,) of its values from one: half where they are of one family."""
+    family = _family if key == "device" else lambda name: name.split("-")[0]
+    kin = np.array([family(one) == family(mine) for one in values], bool)
+    halves = np.where(kin & (key in ("device", "stack")), 0.5, 1.0)
+    found: Floats = APART[key] * np.where(np.array(values) == mine, 0.0, halves)
+    return found
 
 
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
@@ -205,37 +258,36 @@ def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
 
 
 @cache
-def _published(folder: Path) -> PublishedErrors:
+def published(folder: Path = FOLDER) -> PublishedErrors:
+    """Errors of published runs of the configuration."""
     return PublishedErrors.load(folder)
 
 
 def interval(
-    machine: Machine, layout: Layout, seconds: float, folder: Path = FOLDER
+    machine: Machine, layout: Layout, seconds: float, mfu: float, folder: Path = FOLDER
 ) -> tuple[float, float] | None:
-    """Seconds between which four of five runs of a layout with that predicted time are to lie; None where no
-    run of the device is measured.
+    """Seconds between which four of five runs of a layout with that predicted time are to lie; None where
+    nothing that is measured is like it.
     """
-    errors, kind = _published(folder), kind_of(machine, layout)
-    if not (machine.calibrated or errors.has_device(kind)):
-        return None
-    found = errors.likest(kind)
-    return found.low * seconds, found.high * seconds
+    found = published(folder).likest(Kind.of(machine, layout, mfu))
+    return None if found is None else (found.low * seconds, found.high * seconds)
 
 
 def with_intervals(
     runs: pd.DataFrame, seconds: str = "time_s", but: str = "", folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Runs with a predicted time in a column and KEYS, and INTERVAL from the errors of all sources but one.
+    """Runs with a predicted time in a column, KEYS and mfu, and INTERVAL from the errors of all sources but
+    one.
 
-    Rows without a predicted time have no interval, nor have those of devices of which no run is measured.
+    Rows without a predicted time have no interval, nor have those that nothing measured is like.
     """
-    errors = _published(folder)
+    errors = published(folder)
     factors = np.full((2, len(runs)), np.nan)
     times = runs[seconds].to_numpy(float)
+    rows = runs[[*KEYS, "mfu"]].to_dict("records")
     for place in np.flatnonzero(np.isfinite(times)):
-        kind = tuple(runs[list(KEYS)].iloc[place])
-        if errors.has_device(kind):
-            found = errors.likest(kind, but)
+        found = errors.likest(Kind(**{str(key): value for key, value in rows[place].items()}), but)
+        if found is not None:
             factors[:, place] = found.low, found.high
     return runs.assign(**dict(zip(INTERVAL, factors * times, strict=True)))
 
@@ -243,4 +295,5 @@ def with_intervals(
 def error_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Measured over predicted times of the runs of a scoreboard that say both, as ERRORS holds them."""
     timed: pd.DataFrame = runs[np.isfinite(runs["measured_s"] / runs["predicted_s"])]
-    return timed[["source", *KEYS]].assign(ratio=(timed["measured_s"] / timed["predicted_s"]).round(4))
+    ratio = (timed["measured_s"] / timed["predicted_s"]).round(4)
+    return timed[["source", "label", *KEYS]].assign(mfu=timed["mfu"].astype(float).round(3), ratio=ratio)

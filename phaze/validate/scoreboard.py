@@ -111,6 +111,7 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
             "group": [_group(source, same, texts) for texts in table[same].to_numpy()],
             **{key: out[key].fillna("") for key in KEYS},
+            "mfu": out["mfu"].astype(float),
             "predicted_s": out["time_s"].astype(float),
             "measured_s": measured_of(rows, "measured_s"),
             "predicted_gib": out["memory_gib"].astype(float),

@@ -19,6 +19,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
+from phaze.plan.layouts.priced import peak_of
 from phaze.plan.machines import device_of, grown, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
@@ -26,7 +27,7 @@ from phaze.plan.runs import Run, plan_of_run
 from phaze.runtimes.layout_string import written
 from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_stack
-from phaze.validate.intervals import INTERVAL, KEYS, kind_of, with_intervals
+from phaze.validate.intervals import INTERVAL, KEYS, Kind, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 
 
@@ -161,8 +162,9 @@ def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path =
     """
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
-    columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS]
-    kinds: dict[str, Literal["Int64", "object"]] = dict.fromkeys((DIVIDED, *KEYS), "object")
+    columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS, "mfu"]
+    kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, *KEYS), "object")
+    kinds["mfu"] = "float"
     kinds |= dict.fromkeys(CHOSEN[:2], "Int64")
     return pd.DataFrame(found, columns=columns).astype(kinds)
 
@@ -209,13 +211,13 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
     divided = {DIVIDED: "" if run.division or run.even else written(run.stages)}
-    kind = dict(zip(KEYS, kind_of(machine, run.layout), strict=True))
+    mfu = best.model_flops_per_gpu / peak_of(machine, run.layout.compute)
     return {
         **asdict(best),
         **chosen,
         **divided,
         "status": _status(best, limit) + _assumed(run, machine),
-        **kind,
+        **asdict(Kind.of(machine, run.layout, mfu)),
     }
 
 

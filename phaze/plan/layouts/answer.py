@@ -36,8 +36,9 @@ from phaze.spec.training_plan import (
     UnfitPlan,
 )
 
-Interval = Callable[[Machine, Layout, float], tuple[float, float] | None]
-"""Seconds between which runs of a layout with a predicted time are to lie; None where nothing tells."""
+Interval = Callable[[Machine, Layout, float, float], tuple[float, float] | None]
+"""Seconds between which runs of a layout with a predicted time and utilisation are to lie; None where nothing
+tells."""
 Fixed = Mapping[str, int | str]
 
 
@@ -104,7 +105,7 @@ class TrainingPlanner:
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table."""
         layout, machine = priced.divided.layout, self.question.machine
-        return priced.row(self.interval(machine, layout, priced.price.time_s))
+        return priced.row(self.interval(machine, layout, priced.price.time_s, priced.mfu))
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
         """The best plan with some fields fixed, beside the best of all, or why there is none."""

@@ -52,7 +52,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
 def uncalibrated(machine: Machine) -> str:
     """What times on a device are worth of which no run is measured."""
     device = device_of(machine)
-    said = f"{device.name} is not calibrated: an upper limit of speed, as no run of it is measured"
+    said = f"{device.name} is not calibrated: an upper limit of speed, as nothing like this plan is measured"
     if device.assumed_from is None:
         return said
     return f"{said}; all but its three figures is assumed to be that of {device.assumed_from}"

@@ -49,6 +49,12 @@ class PricedLayout:
         task = self.question.task
         return task.global_batch * task.sequence / self.price.time_s / task.devices
 
+    @property
+    def mfu(self) -> float:
+        """Share of the peak that what training needs takes."""
+        peak = peak_of(self.question.machine, self.question.task.compute)
+        return model_flops_utilisation(self.tokens_per_s_per_device, token_flops(self.question.task), peak)
+
     @cached_property
     def parts_s(self) -> dict[str, float]:
         """Seconds of a step by what devices spend them on, a mean over all devices."""
@@ -98,15 +104,14 @@ class PricedLayout:
 
     def row(self, interval_s: tuple[float, float] | None) -> RankedPlan:
         """Row of the ranked table; runs are to take as long as the interval says, where there is one."""
-        question, found, each = self.question, self.price, self.tokens_per_s_per_device
-        peak = peak_of(question.machine, question.task.compute)
+        found, each = self.price, self.tokens_per_s_per_device
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(
             time_s=found.time_s,
             time_s_low=interval_s[0] if interval_s else None,
             time_s_high=interval_s[1] if interval_s else None,
             tokens_per_s_per_device=each,
-            mfu=model_flops_utilisation(each, token_flops(question.task), peak),
+            mfu=self.mfu,
             memory_gib=tuple((found.peak_bytes / GIB).tolist()),
             bubble_share=found.shares["pipeline bubble"],
             exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),

@@ -191,6 +191,21 @@ def _best(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         yield from run_in_words(plan.run)
 
 
+def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
+    """Measured runs that are most like a plan, a line each."""
+    if not plan.evidence:
+        yield "nothing that is measured is like this plan"
+        return
+    yield "measured runs most like it, with how far their predictions are off:"
+    head = ["source", "row", "distance", "error"]
+    yield from table(
+        [
+            head,
+            *([one.source, one.label, f"{one.distance:.2f}", f"{one.error:+.1%}"] for one in plan.evidence),
+        ]
+    )
+
+
 def predicted(plan: RankedPlan) -> str:
     """Time of a step with its interval, where there is one."""
     said = f"predicted {plan.time_s:.4g} s"

@@ -17,87 +17,90 @@ from phaze.validate.intervals import (
     COVERED,
     ERRORS,
     KEYS,
+    Kind,
     PublishedErrors,
     interval,
     parallelism_of,
+    published,
     with_intervals,
 )
 
-A100, H100 = ("megatron", "a100", "tp+dp", "no"), ("torchtitan", "h100", "dp", "no")
+A100 = Kind("megatron", "a100-80gb", "tp+dp", "no", "bf16", 0.4)
+H100 = Kind("torchtitan", "h100-80gb", "dp+fsdp", "no", "bf16", 0.4)
+TPU = Kind("maxtext", "tpu-v9", "dp", "yes", "fp8", 0.4)
 
 
-def errors(*groups: tuple[str, tuple[str, ...], list[float]]) -> PublishedErrors:
+def errors(*groups: tuple[str, Kind, list[float]]) -> PublishedErrors:
     """Return errors of sources, each of runs of one kind."""
-    rows = [(source, *kind, ratio) for source, kind, ratios in groups for ratio in ratios]
-    return PublishedErrors(pd.DataFrame(rows, columns=["source", *KEYS, "ratio"]))
+    rows = [
+        {"source": source, "label": str(k), **vars(kind), "ratio": ratio}
+        for source, kind, ratios in groups
+        for k, ratio in enumerate(ratios)
+    ]
+    return PublishedErrors(pd.DataFrame(rows))
 
 
-def test_the_runs_most_like_it_decide_and_broader_groups_where_they_are_few_or_of_one_source() -> None:
-    slow, fast = [1.3] * 15, [0.9] * 15
-    found = errors(("one", A100, slow), ("two", A100, slow), ("three", H100, fast)).likest(A100)
-    assert (found.alike, found.runs, found.sources) == (KEYS, 30, 2)
-    assert (found.low, found.high) == pytest.approx((1.3, 1.3))
-    other = (*A100[:2], "pp", "no")
-    broader = errors(("one", A100, slow), ("two", A100, slow), ("three", H100, fast)).likest(other)
-    assert broader.alike == ("stack", "device", "experts")
-    alone = errors(("one", A100, slow * 2), ("three", H100, fast)).likest(A100)
-    assert (alone.alike, alone.runs, alone.sources) == (("experts",), 45, 2)
-
-
-def test_sources_count_alike_and_few_of_them_widen_the_interval() -> None:
-    """A source of many runs without error, one of few that take half longer: each has half of the weight."""
-    two = errors(("many", A100, [1.0] * 90), ("few", A100, [1.5] * 10)).likest(A100)
-    assert two.low < 1.0
-    assert two.high > 1.5
+def test_the_runs_most_like_it_decide() -> None:
     rng = np.random.default_rng(0)
-    ratios = np.exp(rng.normal(0, 0.1, (20, 50)))
-    many = errors(*((f"source-{n}", A100, row.tolist()) for n, row in enumerate(ratios))).likest(A100)
-    tails = np.quantile(ratios, [0.1, 0.9])
-    assert (many.low, many.high) == pytest.approx(tails, rel=0.03)
-    few = errors(*((f"source-{n}", A100, row.tolist()) for n, row in enumerate(ratios[:2]))).likest(A100)
-    assert few.high - few.low > 1.15 * (many.high - many.low)
+    slow, fast = (np.exp(rng.normal(np.log(middle), 0.02, 60)).tolist() for middle in (1.3, 0.9))
+    known = errors(("one", A100, slow), ("two", H100, fast))
+    found = known.likest(A100)
+    assert found is not None
+    assert 1.2 < found.low < 1.3 < found.high < 1.4
+    assert {one.source for one in found.nearest} == {"one"}
+    assert found.nearest[0].distance == 0.0
 
 
-def test_published_runs_lie_in_the_intervals_of_other_sources_as_often_as_is_said() -> None:
-    """Leave one source out: of all runs, and as a mean over sources."""
+def test_an_interval_widens_with_the_distance_until_nothing_is_like_a_run() -> None:
+    rng = np.random.default_rng(1)
+    sources = [
+        (f"source-{n}", A100, np.exp(rng.normal(rng.normal(0, 0.1), 0.03, 30)).tolist()) for n in range(8)
+    ]
+    other = [
+        (f"other-{n}", H100, np.exp(rng.normal(rng.normal(0, 0.1), 0.03, 30)).tolist()) for n in range(8)
+    ]
+    known = errors(*sources, *other)
+    near, far = known.likest(A100), known.likest(replace(A100, precision="fp8", parallelism="tp+pp+dp"))
+    assert near is not None
+    assert far is not None
+    assert far.high / far.low > near.high / near.low
+    assert known.likest(TPU) is None
+
+
+def test_published_runs_lie_in_intervals_as_often_as_is_said() -> None:
+    """In those of all sources, and in those of the other sources."""
     table = PublishedErrors.load().table.assign(time_s=1.0)
+    sources = table["source"].value_counts()
+    inside = _held(with_intervals(table)).groupby(table["source"]).mean()
+    for source in sources[sources >= 25].index:
+        assert inside[source] == pytest.approx(COVERED, abs=0.18), source
     parts = [with_intervals(mine, but=str(source)) for source, mine in table.groupby("source")]
-    held = [part["ratio"].between(part["time_low_s"], part["time_high_s"]) for part in parts]
-    assert pd.concat(held).mean() == pytest.approx(COVERED, abs=0.08)
-    assert np.mean([one.mean() for one in held]) == pytest.approx(COVERED, abs=0.1)
-    factors = pd.concat(parts)["time_high_s"] / pd.concat(parts)["time_low_s"]
-    assert factors.median() < 1.45  # they say something
-    assert factors.max() < 2.5
+    held = pd.concat([_held(part)[part["time_low_s"].notna()] for part in parts])
+    assert held.groupby(table["source"]).mean().mean() >= 0.65
 
 
-def test_runs_of_a_source_that_shares_an_error_lie_in_its_interval_at_least_as_often_as_is_said() -> None:
-    """Sources with errors of their own in size and direction, the next one like them."""
-    held = []
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        spreads = np.exp(rng.normal(np.log(0.05), 0.5, 10))
-        logs = [rng.normal(rng.normal(0, 0.05), spread, 30) for spread in spreads]
-        known = errors(*((f"source-{n}", A100, np.exp(one).tolist()) for n, one in enumerate(logs)))
-        mine = known.likest(A100, but="source-0")
-        ratios = np.exp(logs[0])
-        held.append(np.mean((mine.low <= ratios) & (ratios <= mine.high)))
-    assert COVERED <= np.mean(held) <= COVERED + 0.12
+def _held(runs: pd.DataFrame) -> pd.Series:
+    return runs["ratio"].between(runs["time_low_s"], runs["time_high_s"])
 
 
 def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:
     machine, layout = load_machine("a100-vtrain"), Layout(tp=8, pp=2, dp=4)
-    likest = PublishedErrors.load().likest(("megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no"))
-    assert interval(machine, layout, 2.0) == (2 * likest.low, 2 * likest.high)
+    kind = Kind("megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no", "bf16", 0.4)
+    likest = published().likest(kind)
+    assert likest is not None
+    assert interval(machine, layout, 2.0, 0.4) == (2 * likest.low, 2 * likest.high)
     unknown = replace(machine, stack=Stack(name="none"))
-    assert interval(unknown, layout, 2.0) != interval(machine, layout, 2.0)
-    assert interval(load_machine("tpu-v5p"), layout, 2.0) is None  # no run of it is measured
-    assert parallelism_of(Layout(cp=2)) == "dp"
+    assert interval(unknown, layout, 2.0, 0.4) != interval(machine, layout, 2.0, 0.4)
+    assert interval(load_machine("tpu-v5p"), layout, 2.0, 0.4) is None  # no run of it is measured
+    assert parallelism_of(Layout(cp=2, zero=3, dp=2)) == "cp+dp+fsdp"
     assert parallelism_of(Layout()) == "one"
 
 
 def test_rows_without_a_time_have_no_interval_and_a_missing_file_is_said() -> None:
     table = PublishedErrors.load().table.head(2).assign(time_s=[1.0, np.nan])
     assert with_intervals(table)["time_low_s"].notna().tolist() == [True, False]
-    assert with_intervals(table.assign(device="of my own"))["time_low_s"].isna().all()
+    alien = table.assign(device="of my own", stack="mine", experts="yes", precision="int8")
+    assert with_intervals(alien)["time_low_s"].isna().all()
     with pytest.raises(PhazeError, match=rf"{ERRORS}: holds no errors of runs .* validate --errors"):
         PublishedErrors.load(FOLDER / "none")
+    assert set(KEYS) < set(PublishedErrors.load().table.columns)
