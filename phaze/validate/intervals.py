@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
@@ -24,6 +25,7 @@ from phaze.layout import Layout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
+from phaze.spec.system import Calibration
 
 ERRORS = "errors.csv"
 """File of the configuration with the errors of published runs, which `phaze validate --errors` makes."""
@@ -49,6 +51,8 @@ COVERED = 0.8
 """Share of runs that intervals are to hold."""
 LEAST_SPREAD = 0.01
 """Least distance between middle and end, as share of the time: what repeats of a run differ by."""
+MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
+"""Standard deviation of a normal distribution over its mean absolute deviation."""
 SHOWN = 5
 """Nearest runs that evidence lists."""
 
@@ -130,7 +134,8 @@ class PublishedErrors:
 
     def _likeness(self, kind: Kind, asked: Bools, width: float) -> Likeness | None:
         distances = self.distances(kind)
-        if not asked.any() or distances[asked].min() > UNLIKE:
+        known = kind.device in self._values["device"]
+        if not known or not asked.any() or distances[asked].min() > UNLIKE:
             return None
         low, middle, high = self._percentiles(distances, asked)
         wider = 1.0 + width * float(distances[asked].min())
@@ -269,8 +274,19 @@ def interval(
     """Seconds between which four of five runs of a layout with that predicted time are to lie; None where
     nothing that is measured is like it.
     """
+    if machine.system is not None and machine.system.calibrated is not None:
+        return _own(machine.system.calibrated, seconds)
     found = published(folder).likest(Kind.of(machine, layout, mfu))
     return None if found is None else (found.low * seconds, found.high * seconds)
+
+
+def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
+    """The same from errors of a user's own runs, each by constants that are fitted to the others: Student's
+    interval for one more run, of which 1.25 mean absolute errors are a standard deviation, as if normal.
+    """
+    spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_SPREAD) * np.sqrt(1 + 1 / fitted.rows)
+    end = float(np.exp(student.ppf((1 + COVERED) / 2, max(fitted.rows - 1, 1)) * spread))
+    return seconds / end, seconds * end
 
 
 def with_intervals(
