@@ -11,19 +11,21 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.errors import PhazeError
 from phaze.base.units import KIB, MIB
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat
 from phaze.cost.operators import LIMITS, latencies_of
-from phaze.layout import OPERAND_BYTES, Compute, Layout
-from phaze.spec.system import Device, LowPrecision
+from phaze.cost.products import Products, product_times, speed_of
+from phaze.layout import Compute, Layout
+from phaze.spec.system import Device
 from phaze.workload.operators import Operator, Part
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
 """What takes the time of kernels, the columns of what `time_kernels` returns."""
+OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
+"""Columns of what `product_times` returns."""
 
 
 Kernel = tuple[Part, ...]
@@ -54,23 +56,33 @@ def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str
     )
 
 
-def time_kernels(works: Works, device: Device, bytes_per_element: int, compute: Compute = "bf16") -> Floats:
-    """Seconds of kernels (W,) by what binds each, (W, limits); `compute` is what products multiply.
+def time_kernels(
+    works: Works,
+    device: Device,
+    bytes_per_element: int,
+    compute: Compute = "bf16",
+    added_bytes: float = 0.0,
+) -> Floats:
+    """Seconds of kernels (W,) by what binds each, (W, limits).
 
-    Each row has its time in one column, and the start of the kernel in the last one.
+    `compute` is what products multiply, `added_bytes` what gradients of weights move for each element where
+    products add them up. Each row has its time in one column, and the start of the kernel in another.
     """
     found = np.zeros((len(works), len(KERNEL_LIMITS)))
     products = works.total(works.shapes[:, 0].astype(float)) > 0
-    by_tiles = products if device.product_tiles else np.zeros_like(products)
+    if not device.products and compute != "bf16":
+        speed_of(device, compute)
+    by_tiles = products if device.products else np.zeros_like(products)
+    found[:, KERNEL_LIMITS.index("kernel_start")] = device.kernel_s
     if by_tiles.any():
         places = works.matmuls
         by_rows = np.zeros(len(places), bool) if works.by_rows is None else works.by_rows[places]
-        found[by_tiles] = _product_times(works.shapes[places], by_rows, device, bytes_per_element, compute)
+        asked = Products(works.shapes[places], by_rows, bytes_per_element, compute, added_bytes)
+        found[np.flatnonzero(by_tiles)[:, None], OF_PRODUCTS] = product_times(asked, device)
     for own, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if own.any():
             seconds, limit = _times(_chosen(works, own), device, core, bytes_per_element)
             found[np.flatnonzero(own), limit] = seconds
-    found[:, KERNEL_LIMITS.index("kernel_start")] = device.kernel_s
     return found
 
 
@@ -81,6 +93,8 @@ class KernelTimes:
     device: Device
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
+    added_bytes: float = 0.0
+    """Bytes that gradients of weights move for each element where products add them up."""
     _known: dict[tuple[Kernel, Compute, float], Floats] = field(default_factory=dict)
 
     def of(
@@ -102,56 +116,9 @@ class KernelTimes:
             works = works_of_kernels(own, self.vector_cycles)
             slower = {"hbm_bandwidth_bytes_per_s": self.device.hbm_bandwidth_bytes_per_s / more}
             device = self.device.model_copy(update=slower)
-            rows = time_kernels(works, device, self.bytes_per_element, word)
+            rows = time_kernels(works, device, self.bytes_per_element, word, self.added_bytes)
             self._known.update(zip([(kernel, word, more) for kernel in own], rows, strict=True))
         return np.array([self._known[one] for one in asked])
-
-
-FILL = 64
-"""Terms of a sum that go by while a tile starts and its results are stored."""
-
-
-def speed_of(device: Device, compute: Compute) -> LowPrecision:
-    """Speed of products in a precision over those in half precision; PhazeError where a device has none."""
-    if compute == "bf16":
-        return LowPrecision(times=1.0, reached=1.0)
-    if compute not in device.low_precision or not device.product_tiles:
-        known = ", ".join(("bf16", *device.low_precision))
-        raise PhazeError(f"compute: device {device.name} multiplies {known}, got {compute}")
-    return device.low_precision[compute]
-
-
-def _product_times(shapes: Ints, by_rows: Bools, device: Device, width: int, compute: Compute) -> Floats:
-    """Return the seconds of matrix products (W, 4: batch, m, k, n) by what binds, (W, limits).
-
-    Processors share the result out in tiles and work in waves, of which the last is as long as the others
-    however few tiles are left (NVIDIA, Matrix Multiplication Background User's Guide, 2023, Section 3); the
-    library takes the fastest tile. Operands and result go over HBM once. Rows that are not aligned cannot
-    be fed to the arrays, and the lanes multiply; where a product sums over rows, these may be of any number.
-    """
-    batch, m, k, n = shapes.T.astype(float)
-    speed = speed_of(device, compute)
-    operand = width if compute == "bf16" else OPERAND_BYTES[compute]
-    clock_hz = device.clock_hz * device.sustained_clock
-    cycles = np.full(len(shapes), np.inf)
-    for tile in device.product_tiles:
-        for rows, columns in {(tile.rows, tile.columns), (tile.columns, tile.rows)}:
-            waves = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / columns) / device.num_tc)
-            each = rows * columns * (k + FILL) / (device.pe_x * device.pe_y * tile.efficiency)
-            cycles = np.minimum(cycles, waves * each / (speed.times * speed.reached))
-    whole = [(size * width) % device.aligned_bytes == 0 for size in (m, k, n)]
-    aligned = (whole[1] | (by_rows & whole[0])) & whole[2]
-    lanes = batch * m * k * n / (device.num_vc * device.lanes)
-    moved = batch * ((m * k + k * n) * operand + m * n * width)
-    times = np.zeros((len(shapes), len(KERNEL_LIMITS)))
-    by = np.stack([
-        np.where(aligned, cycles, 0.0) / clock_hz,
-        np.where(aligned, 0.0, lanes) / clock_hz,
-        moved / (device.hbm_bandwidth_bytes_per_s * device.sustained_hbm),
-    ])  # fmt: skip
-    places = np.array([KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm")])
-    times[np.arange(len(shapes)), places[by.argmax(axis=0)]] = by.max(axis=0)
-    return times
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:

@@ -20,6 +20,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
 from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s
 from phaze.cost.network.network import Kind
+from phaze.cost.products import cast_bytes
 from phaze.layout import (
     RECOMPUTES,
     Axis,
@@ -60,11 +61,6 @@ BACKWARD_PRODUCTS = 2.5
 STEPS, STEPS_BYTES = 5, 9.0
 """Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
 scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
-CAST_BYTES: dict[Compute, float] = {
-    "bf16": 0.0, "fp8": 4.0, "fp8-cs": 6.0, "fp8-block": 6.0, "mxfp8": 4.0, "nvfp4": 5.0,
-}  # fmt: skip
-"""Bytes that making an operand moves for each of its numbers: it is read (2), once more where its largest
-value is looked for first, and written along rows and along columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +128,15 @@ class LayerCost(LayerMemory):
 
 
 def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
-    """Times of kernels on the device of a machine."""
-    return KernelTimes(device_of(machine), machine.vector_cycles, bytes_per_element)
+    """Times of kernels on the device of a machine.
+
+    Where the stack has products that add up gradients of weights, these are read and written in place of
+    being written in the precision of other results.
+    """
+    stack = machine.stack
+    gradient = max(stack.gradient_bytes, bytes_per_element)
+    added = 2.0 * gradient - bytes_per_element if stack.fused_gradients else 0.0
+    return KernelTimes(device_of(machine), machine.vector_cycles, bytes_per_element, added)
 
 
 def kernels_in(workload: Workload) -> list[Kernel]:
@@ -345,7 +348,8 @@ def _seconds(
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
     casts = _cast(operators, clocked.layout)
-    total[HBM] += sum(casts) * CAST_BYTES[clocked.layout.compute] / clocked.machine.hbm_bytes_per_s
+    moved = sum(casts) * cast_bytes(clocked.layout.compute, device_of(clocked.machine))
+    total[HBM] += moved / clocked.machine.hbm_bytes_per_s
     total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
     launched = len(kernels) + len(casts) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
     if waits:

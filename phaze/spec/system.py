@@ -10,6 +10,7 @@ from phaze.layout import Compute
 from phaze.spec.architecture import Architecture
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
+from phaze.spec.speeds.products import ProductSpeed
 from phaze.spec.values import Count, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
 
 Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
@@ -40,17 +41,6 @@ class Scenario(System):
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
 
 
-class ProductTile(Noun):
-    """A tile of a result that a processor works on at once, and how near its arrays come to full speed."""
-
-    rows: PositiveInt
-    """Rows of the result, or its columns."""
-    columns: PositiveInt
-    """The other way round."""
-    efficiency: Part = 1.0
-    """Share of the arrays' speed: a smaller tile reuses less of what it reads."""
-
-
 class AttentionSpeed(Noun):
     """Speed of attention kernels that keep scores on the chip, as shares of what the arrays could do.
 
@@ -66,16 +56,6 @@ class AttentionSpeed(Noun):
     319, 333 and 335 TFLOP/s from 512 tokens to 16,384; Shah et al., NeurIPS 2024, Figure 5)."""
     other_heads: Part = 0.9
     """Share of the speed with heads that have not 128 numbers (64: 0.90, 256: 0.89; Figures 5 and 6)."""
-
-
-class LowPrecision(Noun):
-    """How fast products of a lower precision are."""
-
-    times: Positive
-    """Rate of the arrays over that of half precision."""
-    reached: Positive
-    """Share of that rate that products reach, over the share that those in half precision do; above 1 where
-    power allows them a higher clock."""
 
 
 class Device(Architecture):
@@ -100,17 +80,15 @@ class Device(Architecture):
     """Share of the HBM bandwidth that kernels reach."""
     kernel_s: Size = 0.0
     """Time of a kernel beside its work, in which the device is started and drained."""
-    product_tiles: tuple[ProductTile, ...] = ()
-    """Tiles in which processors share out a matrix product, of which the fastest is taken; without them the
-    arrays of all cores work as the mapper of architectures lets them."""
+    products: dict[Compute, ProductSpeed] = Field(default_factory=dict)
+    """Speeds of matrix products by precision, half precision among them; without any the arrays of all cores
+    work as the mapper of architectures lets them."""
     fixed_shares: bool = False
     """Whether kernels give every processor its share beforehand: the shares of those that a collective holds
     are then done in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static
     scheduler)."""
     aligned_bytes: PositiveInt = 1
     """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
-    low_precision: dict[Compute, LowPrecision] = Field(default_factory=dict)
-    """Precisions below half that its arrays multiply in."""
     attention: dict[str, AttentionSpeed] = Field(default_factory=dict)
     """Speeds of attention kernels by generation, of which a software stack names one."""
     known_as: tuple[Label, ...] = ()
@@ -120,6 +98,20 @@ class Device(Architecture):
     assumed_from: Label | None = None
     """Device that all but the given figures are from, of a device of three figures."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _replaced(cls, fields: object) -> object:
+        for name in ("product_tiles", "low_precision"):
+            if isinstance(fields, Mapping) and name in fields:
+                raise ValueError(f"{name}: is part of products, which has a speed for each precision")
+        return fields
+
+    @model_validator(mode="after")
+    def _with_half(self) -> Self:
+        if self.products and "bf16" not in self.products:
+            raise ValueError(f"products: must have bf16, got {', '.join(self.products)}")
+        return self
+
     @property
     def peak_flops_per_s(self) -> float:
         """FLOP/s of dense products at full speed."""
@@ -128,7 +120,7 @@ class Device(Architecture):
     @property
     def is_blackwell(self) -> bool:
         """Whether it is of NVIDIA's generation of 2024 or later, which multiplies four bits."""
-        return "nvfp4" in self.low_precision
+        return "nvfp4" in self.products
 
 
 class DeviceFigures(Noun):

@@ -11,7 +11,7 @@ import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, digits
-from phaze.cost.kernels import speed_of
+from phaze.cost.products import speed_of
 from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.layouts.divisions import Division, even_blocks

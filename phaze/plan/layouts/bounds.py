@@ -85,7 +85,7 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
     """
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    if not device_of(question.machine).product_tiles:
+    if not device_of(question.machine).products:
         common = "nothing"
     if common == "tokens":
         return _bounds_of_tokens(question, grid)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from phaze.base.units import GIB
-from phaze.cost.kernels import speed_of
+from phaze.cost.products import speed_of
 from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
 from phaze.layout import Compute
 from phaze.plan.layouts.divisions import DividedLayout, Division

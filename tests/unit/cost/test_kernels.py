@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.cost.kernels import FILL, KERNEL_LIMITS, time_kernels
+from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
 from phaze.cost.mapper.hbm import hbm_words
 from phaze.cost.mapper.tensor import Cores, map_shapes
 from phaze.cost.mapper.works import Works
-from phaze.spec.system import ProductTile
+from phaze.spec.speeds.products import ProductSpeed, ProductTile
 from phaze.spec.systems import load_device
 
 SHAPES = np.array([[1, 2048, 4096, 3072], [8, 2048, 96, 2048], [1, 128, 8, 128]], np.int64)
 DEVICE = load_device("a100-80gb").model_copy(
-    update={"sustained_clock": 0.9, "sustained_hbm": 0.5, "kernel_s": 2e-6, "product_tiles": ()}
+    update={"sustained_clock": 0.9, "sustained_hbm": 0.5, "kernel_s": 2e-6, "products": {}}
 )
 
 
@@ -79,9 +79,11 @@ def test_what_a_convolution_unrolls_on_the_chip_is_not_read_from_hbm() -> None:
     assert unrolled[0, hbm] >= 2 * (56 * 56 * (64 + 64) + 9 * 64 * 64) / 0.5e9
 
 
-TILED = DEVICE.model_copy(
-    update={"product_tiles": (ProductTile(rows=256, columns=128),), "aligned_bytes": 16}
+FILL, START_S = 64, 2e-6
+SPEED = ProductSpeed(
+    reached=1.0, fill=FILL, hbm=0.5, start_s=START_S, tiles=(ProductTile(rows=256, columns=128),)
 )
+TILED = DEVICE.model_copy(update={"products": {"bf16": SPEED}, "aligned_bytes": 16})
 
 QUICK = TILED.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e16})
 
@@ -92,7 +94,7 @@ def test_a_product_takes_whole_waves_of_tiles() -> None:
     for shape, waves in (((1, 256, 4096, 128), 1), ((108, 256, 4096, 128), 1), ((109, 128, 4096, 256), 2)):
         found = time_kernels(works(np.array([shape], np.int64), [0.0]), QUICK, 2)
         assert found[0, KERNEL_LIMITS.index("compute")] == pytest.approx(waves * one)
-        assert found.sum() == pytest.approx(waves * one + TILED.kernel_s)
+        assert found.sum() == pytest.approx(waves * one + START_S)
 
 
 def test_gradients_of_weights_sum_over_any_number_of_rows_on_the_arrays() -> None:
@@ -108,7 +110,8 @@ def test_gradients_of_weights_sum_over_any_number_of_rows_on_the_arrays() -> Non
 
 def test_the_fastest_tile_is_taken() -> None:
     small = ProductTile(rows=64, columns=64, efficiency=0.5)
-    both = TILED.model_copy(update={"product_tiles": (*TILED.product_tiles, small)})
+    speed = SPEED.model_copy(update={"tiles": (*SPEED.tiles, small)})
+    both = TILED.model_copy(update={"products": {"bf16": speed}})
     narrow = np.array([[1, 64, 4096, 64]], np.int64)
     coarse, fine = (time_kernels(works(narrow, [0.0]), device, 2).sum() for device in (TILED, both))
     assert coarse - 2e-6 == pytest.approx(8 * 0.5 * (fine - 2e-6))

@@ -106,7 +106,8 @@ def test_exchanges_hide_behind_pieces_of_the_other_microbatch_of_a_pair(*, fixed
     computed beside it, on the processors that it leaves and after it on all; where shares of processors are
     fixed, those that it holds do theirs in a second round.
     """
-    machine = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"held_processors": 0.1}))
+    stack = MACHINE.stack.model_copy(update={"held_processors": 0.1, "gradient_bytes": 2})
+    machine = replace(MACHINE, stack=stack)
     assert machine.device is not None
     machine = machine.with_device(machine.device.model_copy(update={"fixed_shares": fixed}))
     plain, paired = (plan_of_run(replace(QWEN, overlap=over), machine).stages[0] for over in ((), ("ep",)))

@@ -164,7 +164,7 @@ def test_a_device_of_three_figures_is_filled_in_from_the_nearest_generation(tmp_
     device, near = load_device(str(path)), load_device("h100-80gb")
     assert {name: getattr(device, name) for name in figures} == pytest.approx(figures)
     assert (device.name, device.assumed_from) == ("own", near.name)
-    assert (device.product_tiles, device.attention) == (near.product_tiles, near.attention)
+    assert (device.products, device.attention) == (near.products, near.attention)
     path.write_text(yaml.safe_dump(figures | {"like": "b200", "kernel_s": 0.0}))
     assert (load_device(str(path)).assumed_from, load_device(str(path)).kernel_s) == ("b200", 0.0)
     for change, message in (
