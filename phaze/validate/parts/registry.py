@@ -7,11 +7,12 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
 from phaze.validate.parts.base import Part
+from phaze.validate.parts.products import ProductsPart
 
 KERNELS = FOLDER / "measured" / "kernels"
 """Measured kernels of the configuration, a table a part."""
 
-PARTS: dict[str, Part] = {}
+PARTS: dict[str, Part] = {one.name: one for one in (ProductsPart(),)}
 
 
 def part_named(name: str) -> Part:

@@ -1,0 +1,162 @@
+"""Measured matrix products: one layer's product with the cast of its input, forward.
+
+Tables are of inference: a product of lower precision is timed with the cast of its input along rows, of a
+tensor in eight bits with the search of its largest value (aiconfigurator, `collect_gemm`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from phaze.base.arrays import Floats, Ints
+from phaze.cost.kernels import time_kernels
+from phaze.cost.mapper.works import Works
+from phaze.cost.products import Products, cast_s, product_times
+from phaze.layout import COMPUTES, Compute
+from phaze.spec.speeds.products import ProductSpeed
+from phaze.spec.system import Device
+from phaze.validate.constants import Site
+from phaze.validate.parts.base import Part
+
+LARGE = 5e9
+"""FLOPs of a product from which on its start is a small part of it."""
+HALF_BYTES = 2
+TIMES: dict[Compute, float] = {"nvfp4": 4.0}
+"""Rate over half precision of precisions that a device file does not have; else 2."""
+ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("mxfp8",)}
+"""Precisions of the same product, of which tables have the first."""
+HALF_CONSTANTS = ("reached", "fill", "split", "start_s")
+LOW_CONSTANTS = ("reached", "fill", "split", "cast", "cast_start_s")
+"""What is fitted; a product of lower precision starts as one of half precision."""
+RANGES: dict[str, tuple[float, float, float]] = {
+    "reached": (0.2, 1.3, 0.1),
+    "fill": (0.0, 8000.0, 100.0),
+    "split": (100.0, 20000.0, 500.0),
+    "start_s": (1e-6, 1e-5, 3e-6),
+    "cast": (0.1, 1.0, 0.3),
+    "cast_start_s": (0.0, 5e-5, 5e-6),
+}
+"""Least, most and scale of each."""
+FIRST = {"reached": 0.7, "fill": 150.0, "start_s": 2.3e-6, "cast": 0.6, "cast_start_s": 8e-6}
+SPLITS = (100.0, 2000.0)
+"""Where the fit starts from: twice, as split sums and whole waves are alike for many shapes."""
+NOISE = 0.03
+"""Share by which measurements of one product differ; larger errors count less than by their square."""
+DIGITS = 3
+
+
+class ProductsPart(Part):
+    """Matrix products, by their sizes m × k × n."""
+
+    name: ClassVar[str] = "products"
+    sizes: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+    renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
+
+    def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds of rows (R,) of one device, NaN for precisions that it has not."""
+        found = np.full(len(rows), np.nan)
+        for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
+            own = (rows["precision"] == compute).to_numpy()
+            found[own] = product_s(rows[own], site.device, cast(Compute, compute))
+        return found
+
+    def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
+        """Site whose device has the speeds that its rows tell, half precision first: others start alike."""
+        device = site.device
+        for compute in (one for one in COMPUTES if one in set(rows["precision"])):
+            device = fitted_device(rows[rows["precision"] == compute], device, compute)
+        return Site(site.cluster, device, site.stack, site.folder)
+
+    def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds (R,) at the peak of the arrays, 0 in precisions that the device has not."""
+        peak = site.device.peak_flops_per_s
+        times = {name: speed.times for name, speed in site.device.products.items()} or {"bf16": 1.0}
+        rates = np.array([times.get(cast(Compute, name), np.inf) for name in rows["precision"]])
+        found: Floats = _flops(rows) / (peak * rates)
+        return found
+
+    def kinds(self, rows: pd.DataFrame) -> list[str]:
+        """Size of every row (R,)."""
+        return ["5 GFLOP or more" if large else "below 5 GFLOP" for large in _flops(rows) >= LARGE]
+
+
+def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
+    """Seconds of products in one precision with the cast of their input, (R,)."""
+    m, k, n = rows[["m", "k", "n"]].to_numpy(np.int64).T
+    shapes = np.stack([np.ones_like(m), m, k, n], axis=1)
+    if device.products:
+        times = product_times(Products(shapes, np.zeros(len(rows), bool), HALF_BYTES, compute), device)
+    else:
+        times = time_kernels(_works(shapes), device, HALF_BYTES)
+    found: Floats = times.sum(axis=1) + cast_s(m * k.astype(float), compute, device)
+    return found
+
+
+def _works(shapes: Ints) -> Works:
+    """Products as works of the mapper, which prices devices that state no speed of products."""
+    nothing, every = np.zeros(len(shapes)), np.arange(len(shapes))
+    kinds = np.full(len(shapes), "matmul")
+    return Works(every, every, shapes, nothing, nothing, nothing, nothing, nothing, kinds)
+
+
+def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
+    """Device with the speed of one precision fitted to rows of it, and that of products alike."""
+    start = _start(device, compute)
+    names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
+    least, most, scale = np.array([RANGES[name] for name in names]).T
+    measured = np.log(rows["measured_s"].to_numpy(float))
+
+    def speed(values: Floats) -> ProductSpeed:
+        return start.model_copy(update=dict(zip(names, (values * scale).tolist(), strict=True)))
+
+    def errors(values: Floats) -> Floats:
+        own = device.model_copy(update={"products": {**device.products, compute: speed(values)}})
+        found: Floats = np.log(product_s(rows, own, compute)) - measured
+        return found
+
+    fits = []
+    for split in SPLITS:
+        first = np.array([(FIRST | {"split": split})[name] for name in names])
+        inside = np.clip(first, least + 1e-3 * scale, most - 1e-3 * scale)
+        fits.append(
+            least_squares(
+                errors, inside / scale, bounds=(least / scale, most / scale), loss="soft_l1", f_scale=NOISE
+            )
+        )
+    best = _rounded(speed(min(fits, key=lambda fit: float(fit.cost)).x), names)
+    return device.model_copy(update={"products": {**device.products, **_alike(best, device, compute)}})
+
+
+def _start(device: Device, compute: Compute) -> ProductSpeed:
+    """Speed from which a fit starts: that of the device, or that of half precision at another rate."""
+    if compute in device.products:
+        found = device.products[compute]
+    elif compute == "bf16":
+        return ProductSpeed(reached=0.8)
+    else:
+        times = TIMES.get(compute, 2.0)
+        found = device.products["bf16"].model_copy(update={"times": times, "cast_start_s": 5e-6})
+    half = device.products.get("bf16", found)
+    return found.model_copy(update={"start_s": half.start_s})
+
+
+def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
+    """The speed of a precision, and of those on the device whose products are the same."""
+    found = {compute: speed}
+    found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
+    return found
+
+
+def _rounded(speed: ProductSpeed, names: tuple[str, ...]) -> ProductSpeed:
+    values = {name: float(f"{getattr(speed, name):.{DIGITS}g}") for name in names}
+    small = {name: 0.0 for name in names if values[name] < RANGES[name][2] / 100}
+    return speed.model_copy(update=values | small)
+
+
+def _flops(rows: pd.DataFrame) -> Floats:
+    found: Floats = 2.0 * rows[["m", "n", "k"]].to_numpy(float).prod(axis=1)
+    return found
