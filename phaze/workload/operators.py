@@ -8,7 +8,7 @@ from typing import Literal
 
 from phaze.layout import Axis
 from phaze.workload.kinds import COLLECTIVES
-from phaze.workload.primitives import Gemm, Primitive, Region
+from phaze.workload.primitives import Gemm, Primitive, Region, Scores
 
 
 @dataclass(frozen=True, order=True)
@@ -84,6 +84,8 @@ class Operator:
     """Whether it has part in the core of attention, see `Primitive`."""
     regions: frozenset[Region] = field(default=frozenset(), compare=False)
     """What all of it is part of; no table has them."""
+    scores: Scores | None = field(default=None, compare=False)
+    """Shape of the attention core whose scores it makes; no table has it."""
 
     @property
     def tensor_flops(self) -> int:

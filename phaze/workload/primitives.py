@@ -58,6 +58,31 @@ class Gemm:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Shape of an attention core, or of one fused kernel of it: which queries meet which keys."""
+
+    samples: int
+    queries: int
+    """Queries of a sample."""
+    keys: int
+    """Keys of a sample."""
+    longest: float
+    """Keys that a query meets at most: all, a window, or a chunk."""
+    mean: float
+    """Keys that a query meets on average: half of the longest with a causal mask."""
+    heads: int
+    kv_heads: int
+    size: int
+    """Head dimension of queries and keys."""
+    value_size: int
+
+    @property
+    def windowed(self) -> bool:
+        """Whether windows or chunks leave out keys of every query."""
+        return self.longest < self.keys
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A tensor that a primitive reads: all of a primitive's output, or a piece of it."""
 
@@ -95,6 +120,8 @@ class Primitive:
     """How often its keys count on every element."""
     frozen: bool = False
     """Whether its parameters have no gradient and are never updated."""
+    scores: Scores | None = None
+    """Shape of the attention core whose scores it makes."""
 
     @property
     def attention(self) -> bool:
@@ -164,6 +191,7 @@ class LayerBuilder:
         axis: Axis | Literal[""] = "",
         kept_bytes: int = 0,
         times: int = 1,
+        scores: Scores | None = None,
     ) -> Tensor:
         """Append a primitive and return its output, by default as large as its first input."""
         if elements is None:
@@ -173,6 +201,7 @@ class LayerBuilder:
                 *(name, kind, inputs, elements, gemm, parameters, constant_bytes, group, axis),
                 kept_bytes=kept_bytes,
                 times=times,
+                scores=scores,
             )
         )
         return Tensor(len(self._primitives) - 1, elements)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from phaze.layout import Axis
 from phaze.spec.blocks import Attention, Indexer, Latent
 from phaze.workload.lower.sharding import ModelSlice
-from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
+from phaze.workload.primitives import Gemm, LayerBuilder, Scores, Tensor
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ def _core(
     (q, k, v), model = qkv, part.model
     batch, rows = part.microbatch * heads.kv_heads, heads.heads // heads.kv_heads * queries
     first = layer.count
-    scores = layer.add("matmul", "scores", q, k, gemm=Gemm(batch, rows, heads.size, heads.keys))
+    gemm = Gemm(batch, rows, heads.size, heads.keys)
+    scores = layer.add("matmul", "scores", q, k, gemm=gemm, scores=_shape(part, own, heads, queries))
     y = layer.add("scale", "scores_scale", scores)
     mask = heads.keys * (queries if model.causal else part.microbatch)
     y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
@@ -115,6 +116,16 @@ def _core(
     y = layer.add("matmul", "context", y, v, gemm=Gemm(batch, rows, heads.keys, heads.value_size))
     layer.mark("core_attn", first)
     return y
+
+
+def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scores:
+    """Which queries of a slice meet which keys, as a fused kernel sees it."""
+    causal, sequence = part.model.causal, part.sequence
+    longest, mean = own.attended(sequence, causal=False), own.attended(sequence, causal=causal)
+    return Scores(
+        *(part.microbatch, queries, sequence, longest, mean),
+        *(heads.heads, heads.kv_heads, heads.size, heads.value_size),
+    )
 
 
 def _projections(

@@ -18,6 +18,7 @@ from phaze.workload.primitives import (
     LayerGraph,
     LayerRun,
     ModelGraph,
+    Scores,
     Tensor,
 )
 
@@ -159,7 +160,9 @@ def _probabilities(
     """
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, head, stage.area)
-    scores = layer.add("matmul", f"{prefix}scores", q, k, gemm=gemm)
+    area = stage.area
+    windows = Scores(batch // stage.heads, area, area, area, area, stage.heads, stage.heads, head, head)
+    scores = layer.add("matmul", f"{prefix}scores", q, k, gemm=gemm, scores=windows)
     table = (2 * stage.window - 1) ** 2 * stage.heads
     index = stage.area**2 * INDEX_BYTES
     y = layer.add("bias", f"{prefix}position_bias", scores, parameters=table, constant_bytes=index)

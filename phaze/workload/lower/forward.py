@@ -69,6 +69,7 @@ def _operator(
         stashed_bytes=sum(stash.nbytes for index in group for stash in kept[index]),
         attention=any(p.attention for p in members),
         regions=shared_regions(members),
+        scores=next((p.scores for p in members if p.scores is not None), None),
     )
 
 
