@@ -12,6 +12,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import KIB, MIB
+from phaze.cost.attention import UNKNOWN, attention_passes_s
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
@@ -21,12 +22,16 @@ from phaze.cost.products import Products, product_times, speed_of
 from phaze.layout import Compute, Layout
 from phaze.spec.system import Device
 from phaze.workload.operators import Operator, Part
+from phaze.workload.primitives import Scores
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
 """What takes the time of kernels, the columns of what `time_kernels` returns."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
 """Columns of what `product_times` returns."""
 
+
+PLACES_OF_ATTENTION = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
+"""Columns of `attention_passes_s` among these."""
 
 Kernel = tuple[Part, ...]
 """Parts that run as one: a matrix multiplication, or vector operations."""
@@ -96,6 +101,7 @@ class KernelTimes:
     added_bytes: float = 0.0
     """Bytes that gradients of weights move for each element where products add them up."""
     _known: dict[tuple[Kernel, Compute, float], Floats] = field(default_factory=dict)
+    _attention: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
 
     def of(
         self,
@@ -119,6 +125,21 @@ class KernelTimes:
             rows = time_kernels(works, device, self.bytes_per_element, word, self.added_bytes)
             self._known.update(zip([(kernel, word, more) for kernel in own], rows, strict=True))
         return np.array([self._known[one] for one in asked])
+
+    def attention(self, kernels: tuple[Scores, ...], name: str | None) -> Floats:
+        """Seconds of fused attention kernels together by what binds, of both passes, (2, limits); `name` is
+        the kernel's on the device, None for one that it does not name.
+
+        On long jobs arithmetic goes at the clock that the device sustains.
+        """
+        asked = (kernels, name)
+        if asked not in self._attention:
+            found = np.zeros((2, len(KERNEL_LIMITS)))
+            speed = self.device.attention[name] if name is not None else UNKNOWN
+            found[:, PLACES_OF_ATTENTION] = attention_passes_s(kernels, speed, self.device)
+            found[:, KERNEL_LIMITS.index("compute")] /= self.device.sustained_clock
+            self._attention[asked] = found
+        return self._attention[asked]
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:

@@ -16,7 +16,6 @@ from typing import cast
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
 from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s
 from phaze.cost.network.network import Kind
@@ -31,6 +30,7 @@ from phaze.layout import (
     Recompute,
     modules_of,
 )
+from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
 from phaze.plan.kept import (
     KEPT,
     SCAN,
@@ -42,7 +42,7 @@ from phaze.plan.kept import (
 )
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.spec.system import AttentionSpeed, Device, Stack
+from phaze.spec.system import Stack
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region
 from phaze.workload.workload import DIRECTIONS, Layer, Workload
@@ -50,14 +50,6 @@ from phaze.workload.workload import DIRECTIONS, Layer, Workload
 COMPUTE, HBM, NETWORK, START, HOST = map(
     KERNEL_LIMITS.index, ("compute", "hbm", "network", "kernel_start", "host")
 )
-USUAL = "2"
-"""Generation of the attention kernel of stacks that say none: FlashAttention-2."""
-UNKNOWN = AttentionSpeed(forward=0.61, backward=0.55)
-"""Of devices that say nothing: FlashAttention-2 on an A100."""
-HEAD = 128
-"""Numbers of a head for which attention kernels are made."""
-BACKWARD_PRODUCTS = 2.5
-"""Products of attention's backward pass, over those of its forward pass."""
 STEPS, STEPS_BYTES = 5, 9.0
 """Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
 scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
@@ -239,42 +231,30 @@ def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
-    """Cost of a layer whose attention core is one kernel that keeps scores on the chip (Dao et al., NeurIPS
-    2022).
-
-    A causal mask leaves half of the scores; the backward pass makes them again, so that it has five products
-    for the two of the forward pass. Nothing of the core is kept but a number for each row of scores.
+    """Cost of a layer whose attention core is a fused kernel that keeps scores on the chip (Dao et al.,
+    NeurIPS 2022). Nothing of the core is kept but a number for each row of scores.
     """
     machine, layout, kept = clocked.machine, clocked.layout, kept_with_flash(layer)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
-    work = sum(2.0 * p.batch * p.m * p.k * p.n for o in core for p in o.parts if p.kind == "matmul") / 2
-    fused = np.zeros((2, len(KERNEL_LIMITS)))
-    if core:
-        device = device_of(machine)
-        speed = attention_speed(device, machine.stack)
-        scores = next(part for part in core[0].parts if part.kind == "matmul")
-        arrays = 2.0 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz
-        arrays *= scores.n / (scores.n + speed.half_sequence)
-        arrays *= 1.0 if scores.k == HEAD else speed.other_heads
-        fused[:, COMPUTE] = work / arrays / speed.forward, BACKWARD_PRODUCTS * work / arrays / speed.backward
+    fused = fused_attention(core, layout, machine.stack, clocked.times)
     (forward_s, _), (backward_s, weight_s) = (
         _seconds(tuple(o for o in operators if o not in own), clocked, alone)
         for operators, own, alone in (
-            (layer.forward.operators, core, fused[0]),
-            (layer.backward.operators, core_backward, fused[1]),
+            (layer.forward.operators, core, fused.forward),
+            (layer.backward.operators, core_backward, fused.backward),
         )
     )
 
     def regions_s(regions: frozenset[Region]) -> Floats:
         operators = layer.forward_in(regions)
-        inside = fused[0] if set(core) & set(operators) else None
+        inside = fused.forward if set(core) & set(operators) else NO_ATTENTION
         return _seconds(tuple(o for o in operators if o not in core), clocked, inside)[0]
 
     backward_s += regions_s(SCAN)
     again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
     if machine.stack.selective == "products" and layer.name not in KEPT:
         products = tuple(o for o in _outside_scans(layer) if o.core == "tensor" and o not in core)
-        again_s = forward_s - fused[0] - _seconds(products[::2], clocked)[0]
+        again_s = forward_s - fused.forward.seconds - _seconds(products[::2], clocked)[0]
         results = [part for o in (*products[::2], *core[-1:]) for part in o.parts if part.kind == "matmul"]
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
         again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
@@ -284,19 +264,6 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
 
 def _outside_scans(layer: Layer) -> list[Operator]:
     return [operator for operator in layer.forward.operators if not operator.regions & SCAN]
-
-
-def attention_speed(device: Device, stack: Stack) -> AttentionSpeed:
-    """Speed of a stack's attention kernel on a device; PhazeError where the device knows others only."""
-    if not device.attention:
-        return UNKNOWN
-    for name in stack.attention or (USUAL, *device.attention):
-        if name in device.attention:
-            return device.attention[name]
-    raise PhazeError(
-        f"flash_attention: the software stack has attention {', '.join(stack.attention)}, and device "
-        f"{device.name} knows {', '.join(device.attention)}"
-    )
 
 
 def _moves(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
@@ -318,17 +285,17 @@ def _in_steps(operators: Sequence[Operator], stack: Stack) -> bool:
 
 
 def _seconds(
-    operators: tuple[Operator, ...], clocked: Clocked, alone: Floats | None = None
+    operators: tuple[Operator, ...], clocked: Clocked, alone: FusedPass = NO_ATTENTION
 ) -> tuple[Floats, float]:
     """Seconds of operators one after the other by what binds, and of their gradients of weights.
 
-    `alone` is a kernel whose time is known. The host needs its time for every kernel; it runs ahead of the
+    `alone` is fused attention among them. The host needs its time for every kernel; it runs ahead of the
     device, so that only the longer of both counts. Where it starts experts one by one it reads back how many
     rows they have, and is ahead no more: then every kernel takes at least what starting it takes.
     """
     stack = clocked.machine.stack
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
-    total, weight_s = np.zeros(len(KERNEL_LIMITS)) if alone is None else alone.copy(), 0.0
+    total, weight_s = alone.seconds.copy(), 0.0
     core_s = products_s = float(total.sum())
     in_steps, waits_s = _in_steps(operators, stack), np.zeros(len(kernels))
     waits = _waits_for_host(operators, stack)
@@ -351,7 +318,7 @@ def _seconds(
     moved = sum(casts) * cast_bytes(clocked.layout.compute, device_of(clocked.machine))
     total[HBM] += moved / clocked.machine.hbm_bytes_per_s
     total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
-    launched = len(kernels) + len(casts) + len(sent) + (alone is not None) + (STEPS - 1) * in_steps
+    launched = len(kernels) + len(casts) + len(sent) + alone.launches + (STEPS - 1) * in_steps
     if waits:
         total[HOST] = waits_s.sum()
     else:

@@ -10,8 +10,9 @@ from phaze.layout import Compute
 from phaze.spec.architecture import Architecture
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
+from phaze.spec.speeds.attention import AttentionKernel
 from phaze.spec.speeds.products import ProductSpeed
-from phaze.spec.values import Count, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
+from phaze.spec.values import Count, Flag, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
 
 Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
 
@@ -41,21 +42,6 @@ class Scenario(System):
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
 
 
-class AttentionSpeed(Noun):
-    """Speed of attention kernels that keep scores on the chip, as shares of what the arrays could do.
-
-    With a causal mask; only the half of the scores that the mask leaves counts as work.
-    """
-
-    forward: Part
-    """Forward pass."""
-    backward: Part
-    """Backward pass, which makes the scores again."""
-    half_sequence: Size = 300.0
-    """Tokens of a sequence at which half of the speed is reached (FlashAttention-2 on an H100: 191, 260, 298,
-    319, 333 and 335 TFLOP/s from 512 tokens to 16,384; Shah et al., NeurIPS 2024, Figure 5)."""
-    other_heads: Part = 0.9
-    """Share of the speed with heads that have not 128 numbers (64: 0.90, 256: 0.89; Figures 5 and 6)."""
 
 
 class Device(Architecture):
@@ -89,7 +75,7 @@ class Device(Architecture):
     scheduler)."""
     aligned_bytes: PositiveInt = 1
     """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
-    attention: dict[str, AttentionSpeed] = Field(default_factory=dict)
+    attention: dict[str, AttentionKernel] = Field(default_factory=dict)
     """Speeds of attention kernels by generation, of which a software stack names one."""
     known_as: tuple[Label, ...] = ()
     """Other names by which tables of measured kernels call it."""
@@ -155,6 +141,13 @@ class Stack(Noun):
     attention: tuple[Name, ...] = ()
     """Generations of attention kernels that it takes, keys of `attention` of a device: the first one that
     the device has; unless given that of 2023, or what the device has."""
+    ring_attention: Flag = False
+    """Whether attention with context parallelism goes part by part over keys and values even where these are
+    gathered before (PyTorch, `_templated_ring_attention`); with cp_kind p2p it always does."""
+    merge_bytes: tuple[Size, ...] = Field(default=(10.0, 6.0), min_length=2, max_length=2)
+    """Bytes that merging partial attention moves for each element of a result, and of a gradient: one kernel
+    each, that reads both and writes single precision, or adds up in half (Transformer Engine,
+    `AttnFuncWithCPAndKVP2P`)."""
     selective: Literal["attention", "products"] = "attention"
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2

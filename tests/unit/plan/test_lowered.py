@@ -6,8 +6,9 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
+from phaze.plan.attended import attention_kernel
 from phaze.plan.given import Lowering, ModelTraining
-from phaze.plan.lowered import attention_speed, kernel_times, kernels_in
+from phaze.plan.lowered import kernel_times, kernels_in
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
@@ -43,9 +44,9 @@ def test_a_machine_has_as_many_devices_as_are_asked_for() -> None:
 )
 def test_attention_runs_in_the_first_kernel_that_the_device_has(system: str, stack: str, kernel: str) -> None:
     device = device_of(load_machine(system, stack=stack))
-    assert attention_speed(device, load_machine(system, stack=stack).stack) == device.attention[kernel]
+    assert attention_kernel(device, load_machine(system, stack=stack).stack) == kernel
     with pytest.raises(PhazeError, match=f"has attention 9, and device {device.name} knows"):
-        attention_speed(device, Stack(attention=("9",)))
+        attention_kernel(device, Stack(attention=("9",)))
 
 
 def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:

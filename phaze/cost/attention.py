@@ -1,0 +1,119 @@
+"""Time of fused attention kernels, which keep scores on the chip (Dao et al., NeurIPS 2022).
+
+Processors share the blocks of queries of all heads and samples. A block goes through the keys that its mask
+leaves, and takes a fixed time to start and to end. Blocks differ in length where the mask is causal, so that
+the last processor ends later than the mean of all. A kernel takes at least the time in which queries, keys,
+values and results go over HBM once; kernels before and after it move them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats
+from phaze.base.errors import PhazeError
+from phaze.spec.speeds.attention import HEAD, AttentionKernel, AttentionPass
+from phaze.spec.system import Device
+from phaze.workload.primitives import Scores
+
+ARITHMETIC, TRAFFIC, START = range(3)
+"""Columns of `attention_s`."""
+UNKNOWN = AttentionKernel(
+    forward=AttentionPass(share=0.61, fill=60.0), backward=AttentionPass(share=0.55, fill=60.0)
+)
+"""Of devices that name no kernel: FlashAttention-2 on an A100."""
+BYTES = 2
+"""Of an element of queries, keys, values and results."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """Attention kernels as columns (R,), see `Scores`."""
+
+    samples: Floats
+    queries: Floats
+    keys: Floats
+    longest: Floats
+    mean: Floats
+    heads: Floats
+    kv_heads: Floats
+    size: Floats
+    value_size: Floats
+
+    @classmethod
+    def of(cls, kernels: Sequence[Scores]) -> Shapes:
+        """Columns of some kernels."""
+        names = cls.__dataclass_fields__
+        return cls(*(np.array([getattr(one, name) for one in kernels], float) for name in names))
+
+    @property
+    def masked(self) -> Bools:
+        """Whether a mask leaves some queries fewer keys than others (R,)."""
+        return self.mean < self.longest
+
+    def widths(self, *, backward: bool) -> Floats:
+        """Multiply-accumulates of a query and a key (R,): two products, or five."""
+        return 3 * self.size + 2 * self.value_size if backward else self.size + self.value_size
+
+    def nbytes(self, *, backward: bool) -> Floats:
+        """Bytes that cross HBM once (R,): queries, keys, values and results, and gradients of each."""
+        rows = self.queries * self.heads + self.keys * self.kv_heads
+        return (2 if backward else 1) * BYTES * self.samples * rows * (self.size + self.value_size)
+
+
+def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device: Device) -> Floats:
+    """Seconds of kernels together, of the forward and the backward pass, (2, 3), columns of `attention_s`;
+    PhazeError for a kernel of inference.
+    """
+    if speed.backward is None:
+        raise PhazeError(f"attention: device {device.name} has a kernel without a backward pass")
+    shapes = Shapes.of(kernels)
+    forward, backward = (
+        attention_s(shapes, one, device, backward=back).sum(axis=0)
+        for one, back in ((speed.forward, False), (speed.backward, True))
+    )
+    return np.stack([forward, backward])
+
+
+def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool = False) -> Floats:
+    """Seconds of attention kernels (R, 3): at the pace of arithmetic or HBM, of traffic beside, of starting.
+
+    All at the full clock and HBM bandwidth of the device.
+    """
+    per_byte_s = 1.0 / device.hbm_bandwidth_bytes_per_s
+    once_s = shapes.nbytes(backward=backward) * per_byte_s
+    found = np.zeros((len(once_s), 3))
+    found[:, ARITHMETIC] = np.maximum(_blocks_s(shapes, speed, device, backward=backward), once_s)
+    found[:, TRAFFIC] = speed.traffic * once_s
+    found[:, START] = speed.start_s
+    return found
+
+
+def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool) -> Floats:
+    """Seconds until the last processor has done its blocks (R,).
+
+    A block meets keys that the mask leaves to some of its queries only: half of a block where the mask is
+    causal, one at each end of a window.
+    """
+    wide = shapes.size + shapes.value_size
+    rate = _share(shapes, speed) * device.peak_flops_per_s / device.num_tc
+    key_s = 2.0 * speed.block * shapes.widths(backward=backward) / rate
+    fill = speed.fill * 2 * HEAD / wide
+    blocks = shapes.samples * shapes.heads * np.ceil(shapes.queries / speed.block)
+    edge = shapes.masked * np.minimum(speed.block, shapes.queries) * shapes.mean / shapes.longest
+    mean_s = blocks * key_s * (shapes.mean + edge + fill) / device.num_tc
+    longest_s = key_s * (shapes.longest + fill)
+    found: Floats = np.maximum(mean_s + speed.tail * longest_s, longest_s)
+    return found
+
+
+def _share(shapes: Shapes, speed: AttentionPass) -> Floats:
+    """Share of the peak inside a block (R,), by head dimension and mask."""
+    known = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
+    sizes, shares = np.array(known, float).T
+    by_size = speed.share * np.interp(shapes.size, sizes, shares)
+    found: Floats = np.where(shapes.masked, by_size, by_size * speed.unmasked)
+    return found
