@@ -66,13 +66,17 @@ class Part(ABC):
     def kinds(self, rows: pd.DataFrame) -> list[str]:
         """Kind of every row (R,), by which errors are shown as well: of size, or of the kernel."""
 
+    def completed(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Table with the columns that it may leave out, as texts."""
+        return table
+
     def problem(self, rows: pd.DataFrame) -> list[str]:
         """What else is wrong with rows (R,), empty where nothing is."""
         return [""] * len(rows)
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
         """Rows of a table: OWN, sizes and words; PhazeError that names the lines of bad ones."""
-        table = _texts(path, self.renamed)
+        table = self.completed(_texts(path, self.renamed))
         if PART in table:
             table = table[table[PART] == self.name].reset_index(drop=True)
         needed = ("device", "precision", *self.sizes, *self.words, "latency_ms")
@@ -96,7 +100,7 @@ class Part(ABC):
 
     def reads(self, path: Path) -> bool:
         """Whether a table has rows of this part, by its columns, or by what PART says."""
-        table = _texts(path, self.renamed)
+        table = self.completed(_texts(path, self.renamed))
         if PART in table:
             return bool((table[PART] == self.name).any())
         return {"device", *self.sizes, *self.words} <= set(table)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
+from phaze.validate.parts.attention import AttentionPart
 from phaze.validate.parts.base import Part
 from phaze.validate.parts.products import ProductsPart
 
 KERNELS = FOLDER / "measured" / "kernels"
 """Measured kernels of the configuration, a table a part."""
 
-PARTS: dict[str, Part] = {one.name: one for one in (ProductsPart(),)}
+PARTS: dict[str, Part] = {part.name: part for part in (ProductsPart(), AttentionPart())}
 
 
 def part_named(name: str) -> Part:

@@ -1,0 +1,203 @@
+"""Fused attention kernels beside the price: forward and backward passes, by kernel of a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from phaze.base.arrays import Bools, Floats
+from phaze.cost.attention import Shapes, attention_s
+from phaze.spec.speeds.attention import HEAD, AttentionKernel, AttentionPass
+from phaze.spec.system import Device
+from phaze.validate.constants import Site
+from phaze.validate.parts.base import Part
+
+Way = Literal["forward", "backward"]
+WAYS: tuple[Way, Way] = ("forward", "backward")
+SIZES = ("batch", "sequence", "heads", "kv_heads", "head_size", "value_size")
+MASKS = ("causal", "none")
+LONG = 2048
+"""Tokens from which a sequence counts as long."""
+SPREAD = 0.05
+"""Errors, as logarithms, beyond which a row counts less than by its square."""
+DIGITS = 3
+
+
+class AttentionPart(Part):
+    """Kernels of attention, a row a pass.
+
+    A table may leave out `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16)
+    and `kernel`, which then is the third word of a path in `source`, as in h100_sxm/attention/trtllm/1.3.
+    """
+
+    name: ClassVar[str] = "attention"
+    sizes: ClassVar[tuple[str, ...]] = SIZES
+    words: ClassVar[tuple[str, ...]] = ("kernel", "direction", "mask")
+    renamed: ClassVar[dict[str, str]] = {
+        "batch_size": "batch",
+        "isl": "sequence",
+        "num_heads": "heads",
+        "num_key_value_heads": "kv_heads",
+        "head_dim": "head_size",
+    }
+
+    def completed(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Table with the columns that it may leave out."""
+        usual = {"precision": "bf16", "direction": "forward", "mask": "causal"}
+        more = {name: [text] * len(table) for name, text in usual.items()}
+        if "head_size" in table:
+            more["value_size"] = list(table["head_size"])
+        if "source" in table:
+            more["kernel"] = [_kernel_in(text) for text in table["source"]]
+        return table.assign(**{name: texts for name, texts in more.items() if name not in table})
+
+    def problem(self, rows: pd.DataFrame) -> list[str]:
+        """What is wrong with the words and heads of rows."""
+        columns = (rows[name] for name in ("direction", "mask", "heads", "kv_heads"))
+        return [_problem(*row) for row in zip(*columns, strict=True)]
+
+    def kinds(self, rows: pd.DataFrame) -> list[str]:
+        """Kernel, pass and whether sequences are long."""
+        length = np.where(rows["sequence"] >= LONG, "long", "short")
+        return [
+            f"{kernel} {way} {word}"
+            for kernel, way, word in zip(rows["kernel"], rows["direction"], length, strict=True)
+        ]
+
+    def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds of rows, NaN of kernels that the device has not, and of lower precisions."""
+        found = np.full(len(rows), np.nan)
+        for name, kernel in site.device.attention.items():
+            for way in WAYS:
+                if (speed := getattr(kernel, way)) is not None:
+                    own = _rows_of(rows, name, way)
+                    found[own] = _seconds(rows[own], speed, site.device, way)
+        return found
+
+    def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds of the products that masks leave at the peak."""
+        found = np.zeros(len(rows))
+        for way in WAYS:
+            own = (rows["direction"] == way).to_numpy()
+            shapes, backward = shapes_of(rows[own]), way == "backward"
+            pairs = shapes.samples * shapes.heads * shapes.queries * shapes.mean
+            found[own] = 2.0 * pairs * shapes.widths(backward=backward) / site.device.peak_flops_per_s
+        return found
+
+    def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
+        """Site whose device has the kernels of rows, fitted by pass; blocks stay what they are."""
+        kernels = dict(site.device.attention)
+        for name in dict.fromkeys(rows["kernel"]):
+            passes = {way: rows[_rows_of(rows, name, way)] for way in WAYS}
+            known: AttentionKernel | None = kernels.get(name)
+            found = {
+                way: _fitted_pass(own, getattr(known, way, None), site.device, way) if len(own) else None
+                for way, own in passes.items()
+            }
+            before = known.model_dump(exclude_none=True) if known is not None else {}
+            new = {way: one.model_dump() for way, one in found.items() if one is not None}
+            if "forward" in before | new:
+                kernels[name] = AttentionKernel.model_validate(before | new)
+        device = site.device.model_copy(update={"attention": kernels})
+        return Site(site.cluster, device, site.stack, site.folder)
+
+
+def shapes_of(rows: pd.DataFrame) -> Shapes:
+    """Kernels of rows as the price has them."""
+    one = {name: rows[name].to_numpy(float) for name in SIZES}
+    keys = one["sequence"]
+    mean = np.where(rows["mask"] == "causal", keys / 2, keys)
+    ends = (one["heads"], one["kv_heads"], one["head_size"], one["value_size"])
+    return Shapes(one["batch"], keys, keys, keys, mean, *ends)
+
+
+def _seconds(rows: pd.DataFrame, speed: AttentionPass, device: Device, way: Way) -> Floats:
+    found: Floats = attention_s(shapes_of(rows), speed, device, backward=way == "backward").sum(axis=1)
+    return found
+
+
+def _rows_of(rows: pd.DataFrame, kernel: str, way: Way) -> Bools:
+    own: Bools = (
+        (rows["kernel"] == kernel) & (rows["direction"] == way) & (rows["precision"] == "bf16")
+    ).to_numpy()
+    return own
+
+
+def _kernel_in(source: str) -> str:
+    words = source.split("/")
+    return words[2] if len(words) > 2 else source
+
+
+def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
+    if direction not in WAYS:
+        return f"direction must be forward or backward, got {direction}"
+    if mask not in MASKS:
+        return f"mask must be causal or none, got {mask}"
+    return f"kv_heads must divide heads {heads}, got {kv_heads}" if heads % kv_heads else ""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a pass with what it usually is, which counts as one row whose error is its spread."""
+
+    name: str
+    usual: float
+    spread: float
+    low: float
+    high: float
+    log: bool = True
+    """Whether it is fitted as a logarithm."""
+
+    def coded(self, value: float) -> float:
+        """Number that is fitted."""
+        return float(np.log(value)) if self.log else value
+
+    def value(self, coded: float, *, rounded: bool = False) -> float:
+        """Constant of such a number."""
+        value = float(np.exp(coded)) if self.log else float(coded)
+        if not rounded:
+            return value
+        return float(f"{value:.{DIGITS}g}") if self.log else round(value, DIGITS)
+
+
+CONSTANTS = (
+    Constant("share", 0.6, 1.0, 0.02, 1.0),
+    Constant("fill", 150.0, 1.0, 1.0, 3000.0),
+    Constant("tail", 0.5, 0.25, 0.0, 1.0, log=False),
+    Constant("start_s", 5e-6, 1.0, 1e-6, 1e-4),
+    Constant("traffic", 0.0, 0.3, 0.0, 10.0, log=False),
+)
+UNMASKED = Constant("unmasked", 1.0, 0.1, 0.5, 2.0)
+
+
+def _fitted_pass(rows: pd.DataFrame, known: AttentionPass | None, device: Device, way: Way) -> AttentionPass:
+    """Pass fitted to rows on logarithms of their seconds; constants that rows do not tell stay usual."""
+    sizes = sorted(set(rows["head_size"]) - {HEAD})
+    more = (UNMASKED,) if (rows["mask"] == "none").any() else ()
+    of_heads = tuple(Constant(str(size), 1.0, 0.3, 0.1, 3.0) for size in sizes)
+    constants = (*CONSTANTS, *more, *of_heads)
+    block, kept = (known.block, known.heads) if known is not None else (128, {})
+
+    def made(coded: Floats, *, rounded: bool = False) -> AttentionPass:
+        pairs = zip(constants, coded, strict=True)
+        named: dict[str, Any] = {one.name: one.value(x, rounded=rounded) for one, x in pairs}
+        heads = kept | {int(size): named.pop(str(size)) for size in sizes}
+        return AttentionPass.model_construct(None, heads=heads, block=block, **named)
+
+    shapes, backward = shapes_of(rows), way == "backward"
+    measured = np.log(rows["measured_s"].to_numpy(float))
+    usual = np.array([one.coded(one.usual) for one in constants])
+    spread = np.array([one.spread for one in constants])
+
+    def errors(coded: Floats) -> Floats:
+        seconds = attention_s(shapes, made(coded), device, backward=backward).sum(axis=1)
+        return np.concatenate([(np.log(seconds) - measured) / SPREAD, (coded - usual) / spread])
+
+    low = [one.coded(one.low) for one in constants]
+    high = [one.coded(one.high) for one in constants]
+    found = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", x_scale=spread).x
+    return AttentionPass.model_validate(made(found, rounded=True).model_dump())
