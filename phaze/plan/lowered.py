@@ -31,6 +31,7 @@ from phaze.layout import (
     modules_of,
 )
 from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
+from phaze.plan.captured import launched
 from phaze.plan.kept import (
     KEPT,
     SCAN,
@@ -291,9 +292,11 @@ def _seconds(
 
     `alone` is fused attention among them. The host needs its time for every kernel; it runs ahead of the
     device, so that only the longer of both counts. Where it starts experts one by one it reads back how many
-    rows they have, and is ahead no more: then every kernel takes at least what starting it takes.
+    rows they have, and is ahead no more: then every kernel takes at least what starting it takes. Kernels
+    that CUDA graphs capture need no host.
     """
     stack = clocked.machine.stack
+    by_host = launched(operators, stack.cuda_graphs)
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = alone.seconds.copy(), 0.0
     core_s = products_s = float(total.sum())
@@ -308,7 +311,8 @@ def _seconds(
         moves = [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
         each = clocked.times.of(kernels, words, moves)
         if waits:
-            waits_s = np.maximum(_launches(operators, words) * stack.launch_s - each.sum(axis=1), 0.0)
+            launches = _launches(operators, words, by_host)
+            waits_s = np.maximum(launches * stack.launch_s - each.sum(axis=1), 0.0)
         total += each.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
         products_s += float((each[:, :START].sum(axis=1) + waits_s)[products].sum())
@@ -318,29 +322,38 @@ def _seconds(
     moved = sum(casts) * cast_bytes(clocked.layout.compute, device_of(clocked.machine))
     total[HBM] += moved / clocked.machine.hbm_bytes_per_s
     total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
-    launched = len(kernels) + len(casts) + len(sent) + alone.launches + (STEPS - 1) * in_steps
     if waits:
         total[HOST] = waits_s.sum()
     else:
-        total[HOST] = max(launched * stack.launch_s - total.sum(), 0.0)
+        own = [operator for operator, one in zip(operators, by_host, strict=True) if one]
+        count = sum(len(kernels_of(operator)) for operator in own) + len(_cast(own, clocked.layout))
+        count += sum(bool(part.axis) for operator in own for part in operator.parts)
+        count += alone.launches * ("full" not in stack.cuda_graphs) + (STEPS - 1) * in_steps
+        total[HOST] = max(count * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 
 
 def _waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
     """Whether the host starts experts one by one, and so is not ahead of the device."""
-    return stack.each_expert and any("moe" in operator.regions for operator in operators)
+    alone = stack.each_expert and "full" not in stack.cuda_graphs
+    return alone and any("moe" in operator.regions for operator in operators)
 
 
-def _launches(operators: Sequence[Operator], words: Sequence[Compute]) -> Floats:
+def _launches(operators: Sequence[Operator], words: Sequence[Compute], by_host: Sequence[bool]) -> Floats:
     """Kernels that the host starts for each kernel of operators, (W,): products of experts once for each of
     them, and a cast before each product of lower precision, but for gradients of weights, whose operands the
-    product before has cast.
+    product before has cast. `by_host` says of each operator whether the host launches it (`launched`).
     """
-    kernels = [(kernel[0], operator) for operator in operators for kernel in kernels_of(operator)]
+    kernels = [
+        (kernel[0], operator, one)
+        for operator, one in zip(operators, by_host, strict=True)
+        for kernel in kernels_of(operator)
+    ]
     return np.array([
-        (first.batch if own.core == "tensor" and "moe" in own.regions else 1)
+        one
+        * (first.batch if own.core == "tensor" and "moe" in own.regions else 1)
         * (1 + (word != "bf16" and first.role != "weight_gradient"))
-        for (first, own), word in zip(kernels, words, strict=True)
+        for (first, own, one), word in zip(kernels, words, strict=True)
     ])  # fmt: skip
 
 

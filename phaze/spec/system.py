@@ -15,6 +15,9 @@ from phaze.spec.speeds.products import ProductSpeed
 from phaze.spec.values import Count, Flag, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
 
 Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
+Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe", "full"]
+"""Part of a layer that a CUDA graph captures, or `full`, the whole iteration (Megatron-Core,
+`--cuda-graph-scope`)."""
 
 
 class System(Noun):
@@ -176,6 +179,9 @@ class Stack(Noun):
     each_expert: bool = False
     """Whether products of experts, and casts of their operands, are started one expert after the other, with
     the numbers of their rows read back by the host (Transformer Engine, `GroupedLinear`)."""
+    cuda_graphs: tuple[Captured, ...] = ()
+    """Parts of a layer that CUDA graphs capture: the host launches none of their kernels. `moe_router` also
+    captures shared experts; a full graph leaves no launch, and no read-back of the rows of experts."""
     compiled: bool | None = None
     """Whether torch.compile makes the kernels of a stack that can be told so."""
     held_processors: float = Field(default=0.0, ge=0, le=1)

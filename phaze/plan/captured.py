@@ -1,0 +1,38 @@
+"""Kernels that the host launches itself, and those that CUDA graphs capture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phaze.spec.system import Captured
+from phaze.workload.operators import Operator
+from phaze.workload.primitives import Region
+
+ATTENTION: frozenset[Region] = frozenset({"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
+"""Regions of the attention of a layer."""
+
+
+def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> list[bool]:
+    """Whether the host launches the kernels of each operator of a layer: no CUDA graph captures them.
+
+    Norms and residual additions belong to no region; they go with the attention or the state space of their
+    layer. Embedding, head and loss are captured by a full graph only.
+    """
+    if not graphs:
+        return [True] * len(operators)
+    if "full" in graphs:
+        return [False] * len(operators)
+    layer = frozenset[Region]().union(*(operator.regions for operator in operators))
+    return [_part(operator, layer) not in graphs for operator in operators]
+
+
+def _part(operator: Operator, layer: frozenset[Region]) -> Captured | None:
+    """Part of a layer that an operator belongs to; `layer` holds the regions of all of its operators."""
+    if "moe" in operator.regions:
+        routes = operator.name.startswith("router") or "shared_experts" in operator.regions
+        return "moe_router" if routes else "moe"
+    if "mlp" in operator.regions:
+        return "mlp"
+    if "scan" in layer:
+        return "mamba"
+    return "attn" if layer & ATTENTION else None
