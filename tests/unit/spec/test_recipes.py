@@ -1,0 +1,89 @@
+"""Recipes by release of a software stack."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.spec.files import FOLDER
+from phaze.spec.recipes import StackRecipe, load_recipes, recipe_of, release_of
+from phaze.spec.systems import load_stack
+
+PATH = FOLDER / "stacks" / "recipes" / "megatron-bridge.csv"
+RELEASES = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.08")
+
+
+def found(release: str, model: str, device: str, precision: str, gpus: int) -> StackRecipe:
+    return recipe_of("megatron-bridge", release, model, device, precision, gpus)
+
+
+def test_every_recipe_is_read_and_says_where_it_stands() -> None:
+    recipes = load_recipes(PATH)
+    assert tuple(sorted({one.release for one in recipes})) == RELEASES
+    keys = Counter((one.release, one.model, one.system, one.precision, one.gpus) for one in recipes)
+    assert set(keys.values()) == {1}
+    assert all(bool(one.dispatcher) == bool(one.experts) for one in recipes)
+    with PATH.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["repository"] and row["commit"] and row["file"] for row in rows)
+    assert {row["agrees"] for row in rows if row["release"] != "26.08"} == {"yes", "no"}
+
+
+def test_every_published_run_has_a_recipe_of_its_release() -> None:
+    for name in ("megatron-bridge", "megatron-bridge-26.04"):
+        with (FOLDER / "measured" / f"{name}.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                one = found(row["release"], row["model"], row["system"], row["compute"], int(row["gpus"]))
+                assert (one.release, one.gpus) == (row["release"], int(row["gpus"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("26.04.01 NeMo Container", "26.04.01"), (" 25.09", "25.09"), ("26.02", "26.02")],
+)
+def test_a_release_is_the_beginning_of_a_text(text: str, release: str) -> None:
+    assert release_of(text) == release
+
+
+def test_a_text_without_a_release_is_refused() -> None:
+    with pytest.raises(PhazeError, match=r"release must be as 26\.04 or 26\.04\.01, got 'newest'"):
+        release_of("newest")
+
+
+def test_without_its_release_the_last_one_before_is_taken() -> None:
+    asked = ("deepseek-v3", "gb300", "mxfp8", 256)
+    assert found("26.06", *asked).release == "26.04.01"
+    assert found("27.01", *asked).release == "26.08"
+    assert found("24.05", *asked).release == "25.11"
+
+
+def test_of_several_numbers_of_devices_the_nearest_is_taken() -> None:
+    asked = ("26.08", "qwen3-235b-a22b", "gb200", "mxfp8")
+    assert [found(*asked, gpus).gpus for gpus in (16, 120, 140, 4096)] == [64, 64, 256, 256]
+
+
+def test_a_stack_takes_what_its_recipe_says() -> None:
+    stack = load_stack("megatron-bridge")
+    today = found("26.08", "deepseek-v3", "gb300", "mxfp8", 256).applied(stack)
+    assert (today.dispatch, today.each_expert, today.cuda_graphs) == ("tokens", False, ("full",))
+    assert today.overlap == ("dp", "pp", "ep")
+    assert today.attention == ("cudnn-fp8", "cudnn", "2")
+    before = found("25.09", "qwen3-30b-a3b", "h100-80gb", "fp8-cs", 16).applied(stack)
+    assert (before.dispatch, before.each_expert, before.cuda_graphs) == ("rows", True, ())
+    dense = found("26.04", "llama-3.1-70b", "gb200", "nvfp4", 64).applied(stack)
+    assert dense.model_copy(update={"overlap": stack.overlap}) == stack
+    assert dense.overlap == ("dp", "pp")
+
+
+def test_what_has_no_recipe_is_refused_by_name() -> None:
+    with pytest.raises(PhazeError, match=r"stack torchtitan has no recipes.*: megatron-bridge"):
+        recipe_of("torchtitan", "26.04", "deepseek-v3", "gb300", "mxfp8", 256)
+    with pytest.raises(PhazeError, match=r"of model gpt2-xl; known are .*: leave release out"):
+        found("26.04", "gpt2-xl", "gb300", "mxfp8", 256)
+    with pytest.raises(PhazeError, match=r"of system a100 with model deepseek-v3; known are b200, b300"):
+        found("26.04", "deepseek-v3", "a100-80gb", "bf16", 256)
+    with pytest.raises(PhazeError, match=r"of precision nvfp4 with model deepseek-v3, system h100"):
+        found("26.04", "deepseek-v3", "h100-80gb", "nvfp4", 256)
