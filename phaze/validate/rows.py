@@ -31,6 +31,8 @@ from phaze.spec.files import is_path, within
 from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
 from phaze.spec.plain import short
+from phaze.spec.recipes import STACK as RECIPES
+from phaze.spec.recipes import release_of
 
 WORDS = {
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
@@ -40,7 +42,7 @@ WORDS = {
     "outcome": ("ok", "oom"),
 }
 OVERLAPS = ("tp", "dp", "pp", "ep")
-ABOUT = ("system", "stack", "outcome", "overlap_dp", "measured_s", "measured_gib")
+ABOUT = ("system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib")
 """Columns that say nothing of the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
@@ -77,6 +79,8 @@ class RunRow:
     """Name or path of the system; empty: the one of the command."""
     stack: str = ""
     """Name or path of the software stack; empty: that of the system."""
+    release: str = ""
+    """Release of the stack, whose recipe says more of it; empty: the stack as its file says."""
     measured_s: float | None = None
     measured_gib: float | None = None
     """Of the fullest device."""
@@ -126,10 +130,12 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
     """Row from the texts of its columns; an empty text is as good as none. Models by path lie in a folder."""
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
+        release = release_of(given["release"]) if "release" in given else ""
         return RunRow(
             meanings(given, folder),
             system=given.get("system", ""),
-            stack=given.get("stack", ""),
+            stack=given.get("stack", RECIPES if release else ""),
+            release=release,
             measured_s=_measured("measured_s", given),
             measured_gib=_measured("measured_gib", given),
             outcome=_word("outcome", given.get("outcome", "ok")),

@@ -26,6 +26,7 @@ from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.runtimes.layout_string import written
 from phaze.spec.files import FOLDER
+from phaze.spec.recipes import recipe_of
 from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, KEYS, Kind, with_intervals
 from phaze.validate.rows import RunRow, read_rows
@@ -197,10 +198,28 @@ def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) 
     return default if same else replace(default, stack=load_stack(stack, folder))
 
 
+def _of_release(machine: Machine, row: RunRow) -> Machine:
+    """Machine whose stack has the settings of the recipe of the row's release, where it says one."""
+    if not row.release:
+        return machine
+    run = row.runs[0]
+    if run.spec is None:
+        raise PhazeError("release: needs model, as recipes are of named models")
+    recipe = recipe_of(
+        machine.stack.name,
+        row.release,
+        run.spec.name,
+        device_of(machine).name,
+        run.layout.compute,
+        run.gpus,
+    )
+    return replace(machine, stack=recipe.applied(machine.stack))
+
+
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str, object]:
     """Added columns of a row; of what it leaves open the fastest that fits."""
     try:
-        machine = machine_of(row.system, row.stack)
+        machine = _of_release(machine_of(row.system, row.stack), row)
     except PhazeError as error:
         return _invalid(str(error))
     found = _all(row.runs, machine)

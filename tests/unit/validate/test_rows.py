@@ -146,6 +146,7 @@ def test_values_without_a_column_of_their_own_are_refused(
         ("model", "gpt2-xl", "hidden must be 1600 or empty with model gpt2-xl, got 1024"),
         ("model", "../other.json", "/"),
         ("measured_s", "soon", "measured_s must be a number > 0, got 'soon'"),
+        ("release", "newest", "release must be as 26.04 or 26.04.01, got 'newest'"),
     ],
 )
 def test_a_mistake_in_a_row_names_column_value_and_what_is_allowed(
@@ -154,6 +155,12 @@ def test_a_mistake_in_a_row_names_column_value_and_what_is_allowed(
     row = rows_of(tmp_path, f",{column}", f",{value}")[0]
     assert row.runs == ()
     assert row.problem.startswith(problem)
+
+
+def test_a_release_without_a_stack_is_one_of_megatron_bridge(tmp_path: Path) -> None:
+    row = rows_of(tmp_path, ",release", ",26.04.01 NeMo Container")[0]
+    assert (row.stack, row.release) == ("megatron-bridge", "26.04.01")
+    assert rows_of(tmp_path, ",release,stack", ",26.04,primus")[0].stack == "primus"
 
 
 def test_a_required_value_must_be_given(tmp_path: Path) -> None:

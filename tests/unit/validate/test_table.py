@@ -65,6 +65,33 @@ def test_a_system_grows_to_the_devices_of_a_row(tmp_path: Path) -> None:
     assert "at most 4096, as it is a torus, got 8192" in predict_table(path, None)[0]["status"][0]
 
 
+def released(tmp_path: Path, columns: str, *values: str) -> pd.DataFrame:
+    """Predictions of Megatron-Bridge's Llama 3 405B on GB200 with more columns."""
+    head = (
+        f"model,seq,gpus,global_batch,tp,pp,vp,microbatch,system,compute,zero,sequence_parallel,{columns}\n"
+    )
+    path = tmp_path / "runs.csv"
+    own = "llama-3.1-405b,8192,256,64,4,16,4,1,gb200,fp8-cs,1,true"
+    path.write_text(head + "".join(f"{own},{one}\n" for one in values))
+    return predict_table(path, None)[0]
+
+
+def test_a_release_sets_what_its_recipe_says(tmp_path: Path) -> None:
+    table = released(tmp_path, "release,overlap", "26.04,", "26.04,none")
+    assert (table["stack_used"] == "megatron-bridge").all()
+    assert table["status"].str.startswith("ok").all(), table["status"].tolist()
+    assert table["time_s"][0] < table["time_s"][1]
+
+
+def test_a_release_needs_a_stack_and_a_model_with_recipes(tmp_path: Path) -> None:
+    found = released(tmp_path, "release,stack", "26.04,primus")["status"][0]
+    assert found.startswith("invalid: release: stack primus has no recipes by release; those that have: ")
+    path = tmp_path / "runs.csv"
+    row = "hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,system,release\n"
+    path.write_text(f"{row}1024,16,8,512,50304,16,2,2,4,2,64,h100,26.04\n")
+    assert predict_table(path, None)[0]["status"][0].startswith("invalid: release: needs model")
+
+
 def test_an_open_microbatch_is_the_fastest_that_fits(runs: Path) -> None:
     table, _ = predict_table(runs, machine())
     assert table["time_s"][4] <= table["time_s"][0] <= table["slowest_s"][4]
