@@ -73,8 +73,8 @@ def _of_levels(system: Cluster) -> DeviceNetwork:
     latency = np.zeros_like(bandwidth)
     apart = ~np.eye(len(devices), dtype=bool)
     for level in system.levels:
-        bandwidth[apart] = np.minimum(bandwidth[apart], level.bandwidth_bytes_per_s * level.sustained)
-        latency[apart] += level.latency_s
+        bandwidth[apart] = np.minimum(bandwidth[apart], level.collective_bytes_per_s)
+        latency[apart] += level.ring_step_s
         group = devices // level.devices
         apart = group[:, None] != group[None, :]
     return DeviceNetwork(bandwidth, latency)

@@ -14,6 +14,7 @@ from phaze.spec.model import Model
 from phaze.spec.network import Matrix
 from phaze.spec.noun import Noun
 from phaze.spec.operators import StoredOperators
+from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.stages import StoredStages
 from phaze.spec.study import Study
 from phaze.spec.system import Cluster, Device, DeviceFigures, Stack, System
@@ -40,6 +41,7 @@ _FILES: dict[str, type[Noun]] = {
     "A system with a flat network (`systems/*.yaml`)": System,
     "A system of devices on levels (`systems/*.yaml`)": Cluster,
     "A system given by a matrix of bandwidths (`systems/*.yaml`)": Matrix,
+    "Measured collectives of NCCL (`networks/*.yaml`)": NcclSpeeds,
     "A device (`devices/*.yaml`)": Device,
     "A device of three figures (`devices/*.yaml`, `templates/device.yaml`)": DeviceFigures,
     "A software stack (`stacks/*.yaml`)": Stack,

@@ -11,6 +11,7 @@ from phaze.spec.architecture import Architecture
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.speeds.attention import AttentionKernel
+from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.speeds.products import ProductSpeed
 from phaze.spec.values import Count, Flag, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
 
@@ -217,6 +218,30 @@ class Level(Noun):
     """Devices beside each port to this level, as NCCL looks for rings: collectives of several devices of a
     node none of which are beside one port go through one port of the node. It says nothing of bandwidth."""
 
+    nccl: NcclSpeeds | None = None
+    """Measured collectives of NCCL inside an NVLink domain, of the innermost level: the name of a file in
+    config/networks, or its keys. The keys of latencies, of messages and of exchanges then have no meaning;
+    `sustained` is the share of the measured bandwidths, and `start_s` an additional start."""
+
+    @property
+    def collective_bytes_per_s(self) -> float:
+        """Bandwidth that large collectives reach."""
+        share = 1.0 if self.nccl is None else self.nccl.simple
+        return self.bandwidth_bytes_per_s * self.sustained * share
+
+    @property
+    def ring_step_s(self) -> float:
+        """Latency of a step of large rings."""
+        return self.latency_s if self.nccl is None else self.nccl.simple_step_s
+
+    @model_validator(mode="after")
+    def _without_other_speeds(self) -> Self:
+        names = ("sustained_messages", "sustained_exchange", "latency_s", "tree_latency_s")
+        given = [name for name in names if getattr(self, name)]
+        if self.nccl is not None and given:
+            raise ValueError(f"{given[0]}: must not be given beside nccl, which has measured ones")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, fields: object) -> object:
@@ -296,6 +321,8 @@ class Cluster(Noun):
     @model_validator(mode="after")
     def _nested(self) -> Self:
         check_nested([level.devices for level in self.levels])
+        if any(level.nccl is not None for level in self.levels[1:]):
+            raise ValueError("levels: nccl must be of the innermost level")
         if self.torus is not None and prod(self.torus.shape) != self.devices:
             held = prod(self.torus.shape)
             raise ValueError(f"torus.shape: must hold the {self.devices} devices of the levels, got {held}")

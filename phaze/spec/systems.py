@@ -16,6 +16,7 @@ from phaze.spec.files import (
     within,
 )
 from phaze.spec.network import Matrix, read_bandwidths
+from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.system import Cluster, Device, DeviceFigures, Level, Stack, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
@@ -70,7 +71,7 @@ def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
         return _read_matrix(MatrixFile.parse(fields, str(path)), path.parent)
     _refuse_tiles(fields, path, "a device and levels of a network")
     if "device" in fields:
-        return Cluster.parse(fields, str(path))
+        return _read_cluster(fields, path, folder)
     noun = Matrix if "bandwidths_bytes_per_s" in fields else System
     return noun.parse(fields, str(path))
 
@@ -134,13 +135,41 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
             f"{path}: says nothing of its device and the levels of its network; needed is a system such as "
             "a100-selene"
         )
-    cluster = Cluster.parse(fields, str(path))
+    cluster = _read_cluster(fields, path, folder)
     device = _read_device(_device_path(cluster.device, folder, path.parent), folder)
     if cluster.stack is None:
         cluster = cluster.model_copy(update={"stack": device.stack or STACKS[RUNTIME]})
     if cluster.calibrated is None:
         return cluster, device
     return cluster, with_numbers(device, cluster.calibrated.device, f"{path}: calibrated.device")
+
+
+def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluster:
+    """Cluster of a file, with the measured collectives that its levels name."""
+    levels = fields.get("levels")
+    if isinstance(levels, list):
+        fields = {**fields, "levels": [_with_network(level, path, folder) for level in levels]}
+    return Cluster.parse(fields, str(path))
+
+
+def _with_network(level: object, path: Path, folder: Path) -> object:
+    """Fields of a level with its measured collectives, read from the file that it names."""
+    if not isinstance(level, dict) or not isinstance(level.get("nccl"), str):
+        return level
+    return {**level, "nccl": NcclSpeeds.from_file(_network_path(level["nccl"], folder, path))}
+
+
+def _networks(levels: Sequence[object]) -> list[str]:
+    """Names of measured collectives in the levels of a file."""
+    given = [level.get("nccl") for level in levels if isinstance(level, dict)]
+    return [name for name in given if isinstance(name, str)]
+
+
+def _network_path(name: str, folder: Path, system: Path) -> Path:
+    """File of measured collectives: in config/networks, or by a path beside the system."""
+    if is_path(name):
+        return within(system.parent, system.parent / name)
+    return named_file("network", name, folder / "networks")
 
 
 def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
@@ -181,11 +210,16 @@ def _part(inner: Sequence[Level], devices: int) -> int:
 
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
-    """Files that a system of config/systems is read from: its own, its device's and its software stack's."""
+    """Files that a system of config/systems is read from: its own, and those of its device, its software
+    stack and its measured collectives.
+    """
     path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
-    return path, _device_path(cluster.device, folder, path.parent), *stack
+    levels = read_mapping(path).get("levels")
+    names = _networks(levels) if isinstance(levels, list) else ()
+    networks = (_network_path(name, folder, path) for name in names)
+    return path, _device_path(cluster.device, folder, path.parent), *stack, *networks
 
 
 def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) -> str:

@@ -12,9 +12,11 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, complete_network, edges_of, fewest_hops, widest
 from phaze.cost.network.mesh import torus
+from phaze.cost.network.nccl import Nccl
 from phaze.cost.network.network import Flat, Levels, Network, Tier, Wired
 from phaze.cost.network.topology import Link, Topology, both_ways
 from phaze.spec.network import Absent, Matrix
+from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.system import Cluster, Level, System
 from phaze.spec.systems import sized
 
@@ -54,6 +56,8 @@ def network_of(system: System | Cluster | Matrix) -> Network:
 
 
 def _tier(level: Level) -> Tier:
+    if level.nccl is not None:
+        return _measured_tier(level, level.nccl)
     bandwidth, messages = level.bandwidth_bytes_per_s, level.sustained_messages
     exchange = level.sustained_exchange
     return Tier(
@@ -65,6 +69,21 @@ def _tier(level: Level) -> Tier:
         level.ring_port_devices,
         0.0 if exchange is None else bandwidth * exchange,
         level.tree_latency_s,
+    )
+
+
+def _measured_tier(level: Level, speeds: NcclSpeeds) -> Tier:
+    """Level inside an NVLink domain; token dispatch takes its bandwidth and latency of direct messages."""
+    bandwidth = level.bandwidth_bytes_per_s * level.sustained
+    return Tier(
+        level.devices,
+        level.collective_bytes_per_s,
+        speeds.peer_s,
+        level.start_s + speeds.start_s,
+        bandwidth * speeds.direct,
+        level.ring_port_devices,
+        bandwidth * speeds.direct,
+        nccl=Nccl(speeds, bandwidth),
     )
 
 
@@ -93,8 +112,7 @@ def _levels(system: Cluster, devices: int) -> list[Switches]:
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
         width = -(-devices // inside) if last else level.devices // inside
-        bandwidth = level.bandwidth_bytes_per_s * level.sustained
-        found.append(Switches(width, bandwidth, level.latency_s, inside))
+        found.append(Switches(width, level.collective_bytes_per_s, level.ring_step_s, inside))
         inside = level.devices
     return found
 

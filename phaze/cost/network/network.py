@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
+from phaze.cost.network.nccl import Nccl
 from phaze.layout import Group
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"]
@@ -116,6 +117,8 @@ class Tier(NamedTuple):
     """What an all-to-all reaches; 0: as much as other collectives do."""
     tree_latency_s: float = 0.0
     """Time of a step of a tree beside its bytes; 0: there are rings alone."""
+    nccl: Nccl | None = None
+    """Measured collectives of the innermost level, in place of rings with the bandwidth and latency above."""
 
     @property
     def all_to_all_bytes_per_s(self) -> float:
@@ -174,17 +177,16 @@ class Levels:
         meeting = self.meeting(group)
         found, inside, all_ranks = [], 1, prod(meeting)
         for level, (tier, ranks) in enumerate(zip(self.tiers, meeting, strict=True)):
-            part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
-            others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
-            bandwidth = tier.bandwidth_bytes_per_s
-            if kind == "all_to_all":
-                bandwidth = tier.all_to_all_bytes_per_s
-            elif inside > 1:
-                bandwidth /= self._ports_for_one(level, group)
-            ring_s = EXCHANGES[kind] * others * (part / bandwidth + tier.latency_s)
-            trees = kind == "all_reduce" and tier.tree_latency_s and ranks > 1
-            tree_s = _tree_s(size_bytes / inside, ranks, bandwidth, tier) if trees else ring_s
-            found.append(np.minimum(ring_s, tree_s))
+            if tier.nccl is not None:
+                whole = size_bytes * (ranks / all_ranks) if kind == "all_to_all" else size_bytes
+                found.append(tier.nccl.seconds(kind, whole, ranks))
+            else:
+                part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
+                ports = self._ports_for_one(level, group) if inside > 1 else 1.0
+                ring_s = _ring_s(kind, part, tier, ranks, inside, ports)
+                if kind == "all_reduce" and tier.tree_latency_s and ranks > 1:
+                    ring_s = np.minimum(ring_s, _tree_s(size_bytes / inside, ranks, ports, tier))
+                found.append(ring_s)
             inside *= ranks
         return tuple(found)
 
@@ -205,6 +207,9 @@ class Levels:
             ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
             level = next((k for k, ranks in enumerate(ends) if ranks > 1), len(ends) - 1)
             tier = self.tiers[level]
+            if tier.nccl is not None:
+                found[level] = tier.start_s + tier.nccl.seconds(kind="send", size_bytes=size_bytes, ranks=2)
+                return tuple(found)
             bandwidth = tier.message_bytes_per_s or tier.bandwidth_bytes_per_s
             found[level] = size_bytes / bandwidth + tier.latency_s
         return tuple(found)
@@ -243,10 +248,18 @@ class Wired(ABC):
         return found[()]  # type: ignore[return-value]  # a number for a number
 
 
-def _tree_s(size_bytes: Size, ranks: int, bytes_per_s: float, tier: Tier) -> Size:
+def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: int, ports: float) -> Size:
+    """Time on the links of a level where so many groups of ranks meet, which exchange parts of the tensor."""
+    others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
+    bandwidth = tier.all_to_all_bytes_per_s if kind == "all_to_all" else tier.bandwidth_bytes_per_s / ports
+    return EXCHANGES[kind] * others * (part_bytes / bandwidth + tier.latency_s)
+
+
+def _tree_s(size_bytes: Size, ranks: int, ports: float, tier: Tier) -> Size:
     """Time of an all-reduce up and down a tree (NCCL, `ncclTopoTuneModel`)."""
     steps = 2 * (ranks.bit_length() - 1)
-    return 2.0 * size_bytes / (TREE_SHARE * bytes_per_s) + steps * tier.tree_latency_s
+    bandwidth = tier.bandwidth_bytes_per_s / ports
+    return 2.0 * size_bytes / (TREE_SHARE * bandwidth) + steps * tier.tree_latency_s
 
 
 def _ranks(group: Members) -> int:

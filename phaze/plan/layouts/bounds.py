@@ -220,15 +220,21 @@ def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures)
 def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) -> tuple[Floats, Floats]:
     """Seconds of collectives whatever their size (N,), and of a byte on the links of each level (N, levels),
     among so many ranks so far apart.
+
+    Both are lower bounds together: the time is that of the fastest of ways whose time is linear in size.
+    Large collectives take the way with the fewest seconds a byte, and empty ones the one with the least rest.
     """
     network = question.machine.network
     distinct, _, where = distinct_rows(np.stack([ranks, stride], axis=1))
     groups = [Group(*row) for row in distinct.tolist()]
     start_s = np.array([network.seconds(kind, 0.0, group) for group in groups])
-    nothing, many = (
-        np.array([network.by_level(kind, nbytes, group) for group in groups]) for nbytes in (0.0, GIB)
+    nothing, many, most, twice = (
+        np.array([network.by_level(kind, nbytes, group) for group in groups])
+        for nbytes in (0.0, GIB, ENDLESS, 2.0 * ENDLESS)
     )
-    return start_s[where], ((many - nothing) / GIB)[where]
+    byte_s, least_s = (many - nothing) / GIB, (twice - most) / ENDLESS
+    concave = least_s < byte_s * (1.0 - ROUNDING)
+    return start_s[where], np.where(concave, least_s, byte_s)[where]
 
 
 def _late_s(
@@ -301,6 +307,10 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int) -> Floats
 _NOTHING = StageCost(0.0)
 AT_ONCE = 250_000
 """Layouts whose figures are in memory together."""
+ENDLESS = 2.0**50
+"""Bytes of a collective so large that its fixed time and its choice of algorithm no longer count."""
+ROUNDING = 1e-9
+"""Share up to which two bandwidths are the same but for rounding."""
 NEAR = 50_000
 """Of these, those with the least mean over ranks of which the fullest rank counts, too."""
 ROUNDS = 4

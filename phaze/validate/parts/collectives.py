@@ -1,0 +1,163 @@
+"""Collectives inside an NVLink domain beside measured ones, and NCCL's constants fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import ClassVar, cast
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from phaze.base.arrays import Floats, Ints
+from phaze.cost.network.fabric import network_of
+from phaze.cost.network.nccl import Nccl
+from phaze.cost.network.network import Collective
+from phaze.layout import Group
+from phaze.spec.speeds.collectives import NcclSpeeds
+from phaze.spec.system import Level
+from phaze.validate.constants import Site
+from phaze.validate.parts.base import Part
+
+KINDS: dict[str, Collective] = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all", "all_to_all": "all_to_all",
+}  # fmt: skip
+"""Collectives by how tables name them."""
+ELEMENT_BYTES = 2.0
+"""Sizes are elements of half precision."""
+SMALL_BYTES, LARGE_BYTES = 256 * 1024, 8e6
+"""Sizes up to which latency counts, and from which bandwidth does."""
+TYPICAL = NcclSpeeds(
+    start_s=8e-6, step_s=0.9e-6, ll=0.25, ll128_start_s=8e-6, ll128=0.5, simple_start_s=12e-6,
+    simple_step_s=4e-6, simple=0.8, own_bytes_per_s=1e12, nvls_start_s=60e-6, nvls=0.6, peer_s=0.6e-6,
+    peer=0.02, direct_start_s=7e-6, direct=0.7, direct_own_bytes_per_s=1e12,
+)  # fmt: skip
+"""Constants that a fit starts from and keeps where no row depends on them: NCCL's own latencies and shares
+(src/graph/tuning.cc), rounded."""
+NOISE, PULL = 0.1, 0.01
+"""Logarithm of an error from which on rows pull less, and that of a constant that is e times its start."""
+STARTS: tuple[tuple[frozenset[str], tuple[float, ...]], ...] = (
+    (frozenset({"ll", "ll128", "simple", "nvls", "direct"}), (1.0, 1.25, 0.8)),
+    (frozenset({"own_bytes_per_s", "direct_own_bytes_per_s"}), (1.0, 0.5)),
+    (frozenset({"simple_start_s", "simple_step_s"}), (1.0, 0.5, 2.0)),
+    (frozenset({"ll128_start_s"}), (1.0, 2.0)),
+)
+"""Groups of constants with the factors of TYPICAL from which fits start. The fastest way changes with size, so
+that there are several local optima; the best fit counts."""
+SIGNIFICANT = 3
+"""Digits of fitted constants."""
+OF_NVLS = ("nvls_start_s", "nvls")
+
+
+class Collectives(Part):
+    """NCCL inside one NVLink domain: sizes are of the whole tensor of a rank."""
+
+    name: ClassVar[str] = "collectives"
+    sizes: ClassVar[tuple[str, ...]] = ("ranks", "elements")
+    words: ClassVar[tuple[str, ...]] = ("kind",)
+    renamed: ClassVar[dict[str, str]] = {
+        "dev": "device", "op_name": "kind", "nccl_dtype": "precision", "num_gpus": "ranks",
+        "message_size_as_given": "elements",
+    }  # fmt: skip
+
+    def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds (R,) of collectives among neighbouring devices of the site; NaN beyond its devices."""
+        network, found = network_of(site.cluster), np.full(len(rows), np.nan)
+        for kind, ranks, places, size_bytes in _alike(rows):
+            if ranks <= site.cluster.devices:
+                found[places] = network.seconds(kind, size_bytes, Group(ranks, 1))
+        return found
+
+    def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
+        """Site whose innermost level has constants fitted to rows, and all of the bandwidth."""
+        inner, *outer = site.cluster.levels
+        speeds = fitted_speeds(
+            rows, inner.bandwidth_bytes_per_s, switches_add="fp8" in site.device.low_precision
+        )
+        level = Level(devices=inner.devices, bandwidth_bytes_per_s=inner.bandwidth_bytes_per_s, nccl=speeds)
+        cluster = site.cluster.model_copy(update={"levels": (level, *outer)})
+        return Site(cluster, site.device, site.stack, site.folder)
+
+    def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
+        """Seconds (R,) in which links carry what a rank must send: (n − 1)/n of its tensor."""
+        ranks, size_bytes = rows["ranks"].to_numpy(float), ELEMENT_BYTES * rows["elements"].to_numpy(float)
+        found: Floats = (ranks - 1) / ranks * size_bytes / site.cluster.levels[0].bandwidth_bytes_per_s
+        return found
+
+    def kinds(self, rows: pd.DataFrame) -> list[str]:
+        """Collective, ranks and class of size of rows (R,)."""
+        return [
+            f"{KINDS[kind]} of {ranks}, {_class(ELEMENT_BYTES * elements)}"
+            for kind, ranks, elements in zip(rows["kind"], rows["ranks"], rows["elements"], strict=True)
+        ]
+
+    def problem(self, rows: pd.DataFrame) -> list[str]:
+        """What is wrong with rows (R,): unknown collectives, and those of one rank."""
+        known = ", ".join(dict.fromkeys(KINDS.values()))
+        return [
+            f"kind must be one of {known}, got {kind}"
+            if kind not in KINDS
+            else "ranks must be at least 2, got 1"
+            if ranks == 1
+            else ""
+            for kind, ranks in zip(rows["kind"], rows["ranks"], strict=True)
+        ]
+
+
+def fitted_speeds(rows: pd.DataFrame, bandwidth_bytes_per_s: float, *, switches_add: bool) -> NcclSpeeds:
+    """NCCL's constants fitted to rows with links of a bandwidth: least squares of logarithms (soft L1).
+
+    Constants that no row says anything of stay those of TYPICAL. `switches_add`: switches that can do NVLS.
+    """
+    typical = TYPICAL if switches_add else TYPICAL.model_copy(update=dict.fromkeys(OF_NVLS, 0.0))
+    names = [name for name, value in typical if value]
+    start = np.log([getattr(typical, name) for name in names])
+    groups = [
+        (kind, ranks, size_bytes, np.log(rows["measured_s"].to_numpy(float)[places]))
+        for kind, ranks, places, size_bytes in _alike(rows)
+    ]
+
+    def speeds(x: Floats) -> NcclSpeeds:
+        return NcclSpeeds.model_construct(
+            **{**dict(typical), **dict(zip(names, np.exp(x).tolist(), strict=True))}
+        )
+
+    def residuals(x: Floats) -> Floats:
+        own = speeds(x)
+        nccl = Nccl(own, bandwidth_bytes_per_s)
+        errors = [
+            np.log(own.start_s + nccl.seconds(kind, size_bytes, ranks)) - measured
+            for kind, ranks, size_bytes, measured in groups
+        ]
+        return np.concatenate([*errors, PULL * (x - start)])
+
+    fits = [
+        least_squares(residuals, start + shift, loss="soft_l1", f_scale=NOISE, max_nfev=200)
+        for shift in _shifts(names)
+    ]
+    best = speeds(min(fits, key=lambda fit: cast(float, fit.cost)).x)
+    return NcclSpeeds(**{name: float(f"{value:.{SIGNIFICANT}g}") for name, value in best})
+
+
+def _shifts(names: Sequence[str]) -> Iterator[Floats]:
+    """Yield changes of the logarithms of constants (C,), one a start of a fit."""
+    members = [np.array([name in group for name in names]) for group, _ in STARTS]
+    for factors in product(*(factors for _, factors in STARTS)):
+        yield np.sum([np.log(factor) * own for factor, own in zip(factors, members, strict=True)], axis=0)
+
+
+def _alike(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]:
+    """Collectives of one kind and as many ranks: their places among the rows, and bytes of their tensors."""
+    kinds, ranks = rows["kind"].to_numpy(), rows["ranks"].to_numpy()
+    size_bytes = ELEMENT_BYTES * rows["elements"].to_numpy(float)
+    for kind, count in dict.fromkeys(zip(kinds.tolist(), ranks.tolist(), strict=True)):
+        places = np.flatnonzero((kinds == kind) & (ranks == count))
+        yield KINDS[kind], int(count), places, size_bytes[places]
+
+
+def _class(size_bytes: float) -> str:
+    if size_bytes <= SMALL_BYTES:
+        return "≤ 256 KiB"
+    return "≥ 8 MB" if size_bytes >= LARGE_BYTES else "between"
