@@ -194,7 +194,11 @@ class LayoutSearch:
             order = self._order()
             order = order[(self.grid.pp[order] == stages) & (self.grid.vp[order] == 1)]
             kinds = np.stack(
-                [getattr(self.grid, name)[order] for name in ("tp", "zero", "recompute")], axis=1
+                [
+                    getattr(self.grid, name)[order]
+                    for name in ("tp", "zero", "recompute", "sequence_parallel")
+                ],
+                axis=1,
             )
             for place in order[np.sort(distinct_rows(kinds.astype(np.int64))[1])].tolist():
                 if self.bounds.time_s[place] < self.enough_s:
