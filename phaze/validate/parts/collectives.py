@@ -44,11 +44,13 @@ STARTS: tuple[tuple[frozenset[str], tuple[float, ...]], ...] = (
     (frozenset({"simple_start_s", "simple_step_s"}), (1.0, 0.5, 2.0)),
     (frozenset({"ll128_start_s"}), (1.0, 2.0)),
 )
-"""Groups of constants with the factors of TYPICAL from which fits start. The fastest way changes with size, so
-that there are several local optima; the best fit counts."""
+"""Groups of constants with the factors of TYPICAL from which fits start. The fastest way changes with size,
+so that there are several local optima; the best fit counts."""
 SIGNIFICANT = 3
 """Digits of fitted constants."""
 OF_NVLS = ("nvls_start_s", "nvls")
+DIRECT = ("peer_s", "peer", "direct_start_s", "direct", "direct_own_bytes_per_s")
+"""Constants that only all-to-alls tell; the others are those of rings and switches."""
 
 
 class Collectives(Part):
@@ -73,10 +75,9 @@ class Collectives(Part):
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
         """Site whose innermost level has constants fitted to rows, and all of the bandwidth."""
         inner, *outer = site.cluster.levels
-        speeds = fitted_speeds(
-            rows, inner.bandwidth_bytes_per_s, switches_add="fp8" in site.device.low_precision
-        )
-        level = Level(devices=inner.devices, bandwidth_bytes_per_s=inner.bandwidth_bytes_per_s, nccl=speeds)
+        bandwidth = inner.bandwidth_bytes_per_s
+        speeds = fitted_speeds(rows, bandwidth, inner.nccl, switches_add="fp8" in site.device.low_precision)
+        level = Level(devices=inner.devices, bandwidth_bytes_per_s=bandwidth, nccl=speeds)
         cluster = site.cluster.model_copy(update={"levels": (level, *outer)})
         return Site(cluster, site.device, site.stack, site.folder)
 
@@ -106,10 +107,17 @@ class Collectives(Part):
         ]
 
 
-def fitted_speeds(rows: pd.DataFrame, bandwidth_bytes_per_s: float, *, switches_add: bool) -> NcclSpeeds:
+def fitted_speeds(
+    rows: pd.DataFrame,
+    bandwidth_bytes_per_s: float,
+    before: NcclSpeeds | None = None,
+    *,
+    switches_add: bool,
+) -> NcclSpeeds:
     """NCCL's constants fitted to rows with links of a bandwidth: least squares of logarithms (soft L1).
 
-    Constants that no row says anything of stay those of TYPICAL. `switches_add`: switches that can do NVLS.
+    Constants on which no row depends stay as before: those of all-to-alls where there is none, and those
+    of rings where there are all-to-alls alone. `switches_add`: switches that can do NVLS.
     """
     typical = TYPICAL if switches_add else TYPICAL.model_copy(update=dict.fromkeys(OF_NVLS, 0.0))
     names = [name for name, value in typical if value]
@@ -137,8 +145,13 @@ def fitted_speeds(rows: pd.DataFrame, bandwidth_bytes_per_s: float, *, switches_
         least_squares(residuals, start + shift, loss="soft_l1", f_scale=NOISE, max_nfev=200)
         for shift in _shifts(names)
     ]
-    best = speeds(min(fits, key=lambda fit: cast(float, fit.cost)).x)
-    return NcclSpeeds(**{name: float(f"{value:.{SIGNIFICANT}g}") for name, value in best})
+    best = dict(speeds(min(fits, key=lambda fit: cast(float, fit.cost)).x))
+    if before is not None:
+        direct = {KINDS[kind] == "all_to_all" for kind in rows["kind"]}
+        best |= {
+            name: value for name, value in before if (name in DIRECT) not in direct and name != "start_s"
+        }
+    return NcclSpeeds(**{name: float(f"{value:.{SIGNIFICANT}g}") for name, value in best.items()})
 
 
 def _shifts(names: Sequence[str]) -> Iterator[Floats]:
