@@ -76,7 +76,7 @@ class Collectives(Part):
         """Site whose innermost level has constants fitted to rows, and all of the bandwidth."""
         inner, *outer = site.cluster.levels
         bandwidth = inner.bandwidth_bytes_per_s
-        speeds = fitted_speeds(rows, bandwidth, inner.nccl, switches_add="fp8" in site.device.low_precision)
+        speeds = fitted_speeds(rows, bandwidth, inner.nccl, switches_add="fp8" in site.device.products)
         level = Level(devices=inner.devices, bandwidth_bytes_per_s=bandwidth, nccl=speeds)
         cluster = site.cluster.model_copy(update={"levels": (level, *outer)})
         return Site(cluster, site.device, site.stack, site.folder)
