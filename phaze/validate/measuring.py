@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from phaze.base.errors import PhazeError
 
@@ -89,25 +90,42 @@ def products(timer: Timer, place: str) -> Iterator[Row]:
 
 
 def attention(timer: Timer, place: str) -> Iterator[Row]:
-    """Forward passes of causal attention by the kernel that PyTorch takes."""
+    """Forward and backward passes of causal attention by FlashAttention-2, PyTorch's own kernel."""
     for batch, length, (heads, shared) in product(BATCHES, LENGTHS, HEADS):
         if batch * length > MOST_TOKENS:
             continue
-        query = torch.randn(batch, heads, length, HEAD, device=place, dtype=torch.bfloat16)
-        key, value = torch.randn(2, batch, shared, length, HEAD, device=place, dtype=torch.bfloat16)
+        made = {"device": place, "dtype": torch.bfloat16, "requires_grad": True}
+        query = torch.randn(batch, heads, length, HEAD, **made)
+        key, value = (torch.randn(batch, shared, length, HEAD, **made) for _ in range(2))
+        for direction, work in passes((query, key, value)).items():
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                took = timer.milliseconds(work)
+            yield {
+                "part": "attention",
+                "kernel": "2",
+                "direction": direction,
+                "batch_size": batch,
+                "isl": length,
+                "num_heads": heads,
+                "num_key_value_heads": shared,
+                "head_dim": HEAD,
+                "latency_ms": took,
+            }
 
-        def work(q: torch.Tensor = query, k: torch.Tensor = key, v: torch.Tensor = value) -> object:
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
-        yield {
-            "part": "attention",
-            "batch_size": batch,
-            "isl": length,
-            "num_heads": heads,
-            "num_key_value_heads": shared,
-            "head_dim": HEAD,
-            "latency_ms": timer.milliseconds(work),
-        }
+def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
+    """The forward and the backward pass of causal attention on queries, keys and values."""
+
+    def forward() -> torch.Tensor:
+        return functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        result = forward()
+    gradient = torch.ones_like(result)
+    return {
+        "forward": forward,
+        "backward": lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True),
+    }
 
 
 def collectives() -> list[Row]:
