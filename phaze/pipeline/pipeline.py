@@ -194,6 +194,7 @@ def with_exchanges(
     waits_s: tuple[float, float] = (0.0, 0.0),
     *,
     overlap: bool = True,
+    lost: float = 0.0,
 ) -> StageCost:
     """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
     soon as they are there, as ZeRO 2 and 3 do.
@@ -201,15 +202,16 @@ def with_exchanges(
     With overlap the weights of the next operator are gathered, and the gradients of the one before are on
     their way, during the present one: two machines in a row with n equal operators take
     c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication. Without it they take f + c. In the
-    meantime it waits for what else is on its links in the forward pass, and in the others: `waits_s`.
+    meantime it waits for what else is on its links in the forward pass, and in the others: `waits_s`. While it
+    is on its way kernels lose a share of their speed, `lost`.
     """
-    n = stage.operators if overlap else 1
+    n, lost = (stage.operators, lost) if overlap else (1, 0.0)
 
     def longer(seconds: float, exchange_s: float, wait_s: float = 0.0) -> float:
         if not seconds:
             return 0.0
         last_s = max(seconds, wait_s if exchange_s else 0.0)
-        return (exchange_s + (n - 1) * max(seconds, exchange_s + wait_s) + last_s) / n
+        return (exchange_s + (n - 1) * max(seconds + lost * exchange_s, exchange_s + wait_s) + last_s) / n
 
     weight_s = longer(stage.weight_s, reduce_s)
     inner_s = stage.recompute_s + stage.backward_s - stage.weight_s

@@ -31,6 +31,7 @@ from phaze.pipeline.pipeline import Transfers
 from phaze.plan.kept import HALF, KEPT
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
+from phaze.plan.overlap import lost_share
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import unshared_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
@@ -177,7 +178,7 @@ class Lowering:
     @property
     def lost_processors(self) -> float:
         """Share of processors that computing loses to exchanges of experts beside it."""
-        lost = self.machine.stack.held_processors
+        lost = lost_share(self.machine)
         return max(lost, SECOND_ROUND) if lost and device_of(self.machine).fixed_shares else lost
 
     def state_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:

@@ -42,6 +42,7 @@ from phaze.plan.kept import (
     multiplies_weights,
 )
 from phaze.plan.machines import device_of
+from phaze.plan.overlap import kept_apart, lost_share
 from phaze.plan.plan import Machine
 from phaze.spec.system import Stack
 from phaze.workload.operators import Operator, Part
@@ -388,19 +389,20 @@ def _exposed_s(sent: Sequence[Part], clocked: Clocked, products_s: float, core_s
     """Seconds by which the collectives of a pass make it longer, whose products take `products_s`, and its
     attention `core_s` of them.
 
-    With overlap those of tensor parallel slices go in t pieces beside the products before or after, which
-    have so long fewer processors. Keys and values of context parallel ranks are waited for, but in a ring,
-    where those of the next part come while attention works on a part.
+    With overlap those of tensor parallel slices go in t pieces beside the products before or after. Keys and
+    values of context parallel ranks are waited for, but in a ring, where those of the next part come while
+    attention works on a part. What computes beside a collective has so long fewer processors.
     """
-    layout, stack = clocked.layout, clocked.machine.stack
+    layout, lost = clocked.layout, lost_share(clocked.machine)
     by_axis: dict[str, float] = defaultdict(float)
     for part, times in _counted(sent):
         by_axis[part.axis] += times * clocked.sent_s(part)
-    if "tp" in stack.overlap and layout.tp > 1:
+    if not kept_apart(layout, clocked.machine):
         exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - products_s)
-        by_axis["tp"] = exposed_s + stack.held_processors * (by_axis["tp"] - exposed_s)
+        by_axis["tp"] = exposed_s + lost * (by_axis["tp"] - exposed_s)
     if layout.cp_kind not in ("all_gather", "a2a"):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
         parts = layout.group(axis).ranks
-        by_axis[axis] = max(by_axis[axis] - core_s * (parts - 1) / parts, 0.0)
+        exposed_s = max(by_axis[axis] - core_s * (parts - 1) / parts, 0.0)
+        by_axis[axis] = exposed_s + lost * (by_axis[axis] - exposed_s)
     return sum(by_axis.values())

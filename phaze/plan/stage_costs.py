@@ -14,6 +14,7 @@ import numpy as np
 from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.plan.overlap import lost_share, lost_to_messages
 from phaze.plan.plan import Machine, Plan, Stage
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -49,6 +50,10 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
     forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0)
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
+    sync_s = _sync_s(plan, machine, q, held[1] + held[2])
+    if plan.execution.transfers == "overlapped":
+        held[0] += lost_to_messages(machine) * activation_s
+        held[2] += lost_to_messages(machine) * gradient_s
     cost = StageCost(
         forward_s=held[0],
         backward_s=held[2],
@@ -56,9 +61,13 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         recompute_s=held[1],
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
-        sync_s=_sync_s(plan, machine, q, held[1] + held[2]),
-        update_s=stage.update_bytes / machine.hbm_bytes_per_s + stage.states_s,
-        gather_s=_gather_s(plan, stage, held[0] - forward_wait_s, gather_s) if zero in (1, 2) else 0.0,
+        sync_s=sync_s,
+        update_s=stage.update_bytes / machine.hbm_bytes_per_s
+        + stage.states_s
+        + _lost_s(plan, machine, sync_s, held[1] + held[2]),
+        gather_s=_gather_s(plan, machine, stage, held[0] - forward_wait_s, gather_s)
+        if zero in (1, 2)
+        else 0.0,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,
@@ -75,16 +84,23 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         reduce_s,
         (forward_wait_s, _wait_s(stage, machine, during, 1)),
         overlap=plan.execution.overlap_sync,
+        lost=lost_share(machine),
     )
 
 
-def _gather_s(plan: Plan, stage: Stage, free_s: float, gather_s: float) -> float:
+def _lost_s(plan: Plan, machine: Machine, exchange_s: float, beside_s: float) -> float:
+    """Seconds that kernels lose to an exchange beside them, once in a batch."""
+    return lost_share(machine) * min(exchange_s, beside_s) if plan.execution.overlap_sync else 0.0
+
+
+def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_s: float) -> float:
     """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what is not hidden
     while the first forward pass leaves the links free, and the first piece.
     """
     if not plan.execution.overlap_sync:
         return gather_s
-    return max(gather_s - free_s, gather_s / (stage.pieces or stage.layers))
+    exposed_s = max(gather_s - free_s, gather_s / (stage.pieces or stage.layers))
+    return exposed_s + _lost_s(plan, machine, gather_s - exposed_s, free_s)
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:

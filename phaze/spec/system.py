@@ -13,7 +13,19 @@ from phaze.spec.noun import Noun
 from phaze.spec.speeds.attention import AttentionKernel
 from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.speeds.products import ProductSpeed
-from phaze.spec.values import Count, Flag, Label, Location, Name, Part, Positive, PositiveInt, Result, Size
+from phaze.spec.values import (
+    Count,
+    Flag,
+    Label,
+    Location,
+    Name,
+    Part,
+    Positive,
+    PositiveInt,
+    Result,
+    Size,
+    Whole,
+)
 
 Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
 Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe", "full"]
@@ -44,8 +56,6 @@ class Scenario(System):
     """Samples in a batch."""
     area_limit_mm2: Positive | Name = "tpu-v4"
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
-
-
 
 
 class Device(Architecture):
@@ -185,9 +195,12 @@ class Stack(Noun):
     captures shared experts; a full graph leaves no launch, and no read-back of the rows of experts."""
     compiled: bool | None = None
     """Whether torch.compile makes the kernels of a stack that can be told so."""
-    held_processors: float = Field(default=0.0, ge=0, le=1)
-    """Share of a device's processors that products lose to collectives of slices, and of experts, that hide
-    behind them."""
+    held_processors: Whole = 16
+    """Processors of a device that a collective holds while it runs, which kernels beside it lose: NCCL's on a
+    node with eight network cards (its maintainer, NVIDIA/nccl issue 689)."""
+    ordered_queue: Flag = False
+    """Whether collectives of slices hide behind products only where kernels start in the order of one hardware
+    queue, which FSDP does not (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
 
 
 class Level(Noun):
