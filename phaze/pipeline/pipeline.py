@@ -202,8 +202,8 @@ def with_exchanges(
     With overlap the weights of the next operator are gathered, and the gradients of the one before are on
     their way, during the present one: two machines in a row with n equal operators take
     c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication. Without it they take f + c. In the
-    meantime it waits for what else is on its links in the forward pass, and in the others: `waits_s`. While it
-    is on its way kernels lose a share of their speed, `lost`.
+    meantime it waits for what else is on its links in the forward pass, and in the others: `waits_s`. Kernels
+    lose a share of their speed, `lost`, while it is on its way.
     """
     n, lost = (stage.operators, lost) if overlap else (1, 0.0)
 

@@ -235,7 +235,9 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     options = ("--system", "tpu-v5p", "--devices", "8", "--global-batch", "16", "--tokens", "1e9")
     lines = run("plan", model, *options, "-o", str(out)).stdout.splitlines()
     assert lines[0].endswith("maxtext, bf16")
-    assert lines[1].startswith("tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan")
+    assert lines[1].startswith(
+        "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan"
+    )
     assert not any("interval" in line for line in lines)
     plan = read_as(TrainingPlan, out)
     assert (plan.question.runtime, plan.question.stack, plan.layout.pp) == ("maxtext", "maxtext", 1)
