@@ -67,7 +67,7 @@ def test_every_step_is_a_run_of_its_own_none_loses_and_the_last_one_is_the_plan(
     assert isinstance(steps, list)
     assert sum(step["saved"] for step in steps) == pytest.approx(answer["saved"], abs=1e-9)
 
-    # Every change alone is a row, and the first step is the fastest of them.
+    # Every change alone is a row, and no step loses.
     left = {
         "tp": {"tp": "4", "dp": "2"}, "microbatch": {"microbatch": "2"}, "zero": {"zero": "1"},
         "recompute": {"recompute": "none"}, "stages": {"pipeline_layout": stages},
@@ -78,7 +78,6 @@ def test_every_step_is_a_run_of_its_own_none_loses_and_the_last_one_is_the_plan(
         alone_s = {other: _seconds(**taken, **said) for other, said in left.items()}
         assert step["time_s"] == pytest.approx(alone_s[name], rel=1e-9)
         assert step["saved"] >= 0
-        assert taken or name == min(alone_s, key=lambda other: alone_s[other])
         taken |= left.pop(name)
     assert not left
 

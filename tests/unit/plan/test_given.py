@@ -12,6 +12,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.plan.lowered import LayerCost, layer_costs
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
@@ -159,7 +160,11 @@ def test_overlapped_synchronisation_is_never_slower() -> None:
 
 
 def test_products_that_add_gradients_up_save_a_pass_over_them() -> None:
-    """Two are read and one is written for every microbatch but the first's kernels; ZeRO 2 has a share."""
+    """Two are read and one is written for every microbatch but the first's kernels; ZeRO 2 has a share. Of
+    what products read and write in place of writing, two bytes for each, a part is not hidden.
+    """
+    device = device_of(machine())
+    speed = device.products["bf16"]
     for zero, share in ((0, 1), (1, 1), (2, 4), (3, 4)):
         run = changed(SMALL, zero=zero, pp=1, dp=4, tp=2, gpus=8)
         apart, fused = (
@@ -167,7 +172,9 @@ def test_products_that_add_gradients_up_save_a_pass_over_them() -> None:
             for fused in (False, True)
         )
         added_s = 3 * apart.gradient_bytes / share / machine().hbm_bytes_per_s
-        assert apart.backward_s - fused.backward_s == pytest.approx(added_s)
+        products_s = speed.added * apart.gradient_bytes / (device.hbm_bandwidth_bytes_per_s * speed.hbm)
+        saved_s = apart.backward_s - fused.backward_s
+        assert added_s - products_s <= saved_s <= added_s - 0.5 * products_s  # embeddings are no products
 
 
 def test_a_number_of_heads_that_the_fused_softmax_refuses_takes_more_kernels() -> None:

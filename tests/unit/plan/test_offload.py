@@ -22,6 +22,7 @@ from phaze.workload.models import library_workload
 from tests.unit.plan.test_experts import run_of
 
 MACHINE = load_machine("h100", stack="megatron-core-2024")
+MACHINE = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"gradient_bytes": 2}))  # as in the runs
 SEQUENCE = 4096
 LLAMA, DEEPSEEK, QWEN = (
     load_transformer(name, "test") for name in ("llama-3.1-8b", "deepseek-v3", "qwen3-30b-a3b")
