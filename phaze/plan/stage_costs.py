@@ -49,6 +49,8 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     ]
     reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
     forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0)
+    free_s = held[0] - forward_wait_s
+    held_up_s = _gather_s(plan, machine, stage, free_s, gather_s) if zero in (1, 2) else 0.0
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
     sync_s = _sync_s(plan, machine, q, held[1] + held[2])
     if plan.execution.transfers == "overlapped":
@@ -65,9 +67,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         update_s=stage.update_bytes / machine.hbm_bytes_per_s
         + stage.states_s
         + _lost_s(plan, machine, sync_s, held[1] + held[2]),
-        gather_s=_gather_s(plan, machine, stage, held[0] - forward_wait_s, gather_s)
-        if zero in (1, 2)
-        else 0.0,
+        gather_s=held_up_s,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,

@@ -199,8 +199,8 @@ class Stack(Noun):
     """Processors of a device that a collective holds while it runs, which kernels beside it lose: NCCL's on a
     node with eight network cards (its maintainer, NVIDIA/nccl issue 689)."""
     ordered_queue: Flag = False
-    """Whether collectives of slices hide behind products only where kernels start in the order of one hardware
-    queue, which FSDP does not (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
+    """Whether collectives of slices hide behind products only where kernels start in the order of one
+    hardware queue, which FSDP does not (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
 
 
 class Level(Noun):

@@ -37,7 +37,7 @@ def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") ->
         precision=precision,
         fixed={} if pp is None else {"pp": pp},
     )
-    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.0)
+    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.0)
     found = planner.answer(planner.search({}, wanted=5))
     assert isinstance(found, TrainingPlan)
     return found
