@@ -14,12 +14,14 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import KIB, MIB
 from phaze.cost.attention import UNKNOWN, attention_passes_s
 from phaze.cost.designs import Designs
+from phaze.cost.experts import expert_speed, expert_times
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat
 from phaze.cost.operators import LIMITS, latencies_of
 from phaze.cost.products import Products, product_times, speed_of
 from phaze.layout import Compute, Layout
+from phaze.spec.speeds.experts import Experts
 from phaze.spec.system import Device
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Scores
@@ -28,8 +30,8 @@ KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
 """What takes the time of kernels, the columns of what `time_kernels` returns."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
 """Columns of what `product_times` returns."""
-
-
+OF_EXPERTS = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
+"""The same of `expert_times`."""
 PLACES_OF_ATTENTION = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
 """Columns of `attention_passes_s` among these."""
 
@@ -67,11 +69,13 @@ def time_kernels(
     bytes_per_element: int,
     compute: Compute = "bf16",
     added_bytes: float = 0.0,
+    experts: Experts | None = None,
 ) -> Floats:
     """Seconds of kernels (W,) by what binds each, (W, limits).
 
     `compute` is what products multiply, `added_bytes` what gradients of weights move for each element where
-    products add them up. Each row has its time in one column, and the start of the kernel in another.
+    products add them up, `experts` how products are multiplied that are all of experts. Each row has its time
+    in one column, and the start of the kernel in another.
     """
     found = np.zeros((len(works), len(KERNEL_LIMITS)))
     products = works.total(works.shapes[:, 0].astype(float)) > 0
@@ -83,7 +87,12 @@ def time_kernels(
         places = works.matmuls
         by_rows = np.zeros(len(places), bool) if works.by_rows is None else works.by_rows[places]
         asked = Products(works.shapes[places], by_rows, bytes_per_element, compute, added_bytes)
-        found[np.flatnonzero(by_tiles)[:, None], OF_PRODUCTS] = product_times(asked, device)
+        speed = None if experts is None else expert_speed(device, experts, compute)
+        rows = np.flatnonzero(by_tiles)[:, None]
+        if speed is None:
+            found[rows, OF_PRODUCTS] = product_times(asked, device)
+        else:
+            found[rows, OF_EXPERTS] = expert_times(asked, device, speed)
     for own, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if own.any():
             seconds, limit = _times(_chosen(works, own), device, core, bytes_per_element)
@@ -100,7 +109,7 @@ class KernelTimes:
     bytes_per_element: int
     added_bytes: float = 0.0
     """Bytes that gradients of weights move for each element where products add them up."""
-    _known: dict[tuple[Kernel, Compute, float], Floats] = field(default_factory=dict)
+    _known: dict[tuple[Kernel, Compute, float, Experts | None], Floats] = field(default_factory=dict)
     _attention: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
 
     def of(
@@ -108,22 +117,24 @@ class KernelTimes:
         kernels: Sequence[Kernel],
         compute: Sequence[Compute] | None = None,
         moves: Sequence[float] | None = None,
+        experts: Sequence[Experts | None] | None = None,
     ) -> Floats:
         """Seconds by what binds, (W, limits); those of new kernels are computed all together.
 
         `compute` is the precision of each, half precision unless given; `moves` the bytes that each moves
-        over those that it must.
+        over those that it must; `experts` how products of experts are multiplied, None for other kernels.
         """
         words: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
-        asked = list(zip(kernels, words, moves or [1.0] * len(kernels), strict=True))
+        nothing = [None] * len(kernels)
+        asked = list(zip(kernels, words, moves or [1.0] * len(kernels), experts or nothing, strict=True))
         new = [one for one in dict.fromkeys(asked) if one not in self._known]
-        for word, more in dict.fromkeys(one[1:] for one in new):
-            own = [kernel for kernel, *its in new if its == [word, more]]
+        for word, more, how in dict.fromkeys(one[1:] for one in new):
+            own = [kernel for kernel, *its in new if its == [word, more, how]]
             works = works_of_kernels(own, self.vector_cycles)
             slower = {"hbm_bandwidth_bytes_per_s": self.device.hbm_bandwidth_bytes_per_s / more}
             device = self.device.model_copy(update=slower)
-            rows = time_kernels(works, device, self.bytes_per_element, word, self.added_bytes)
-            self._known.update(zip([(kernel, word, more) for kernel in own], rows, strict=True))
+            rows = time_kernels(works, device, self.bytes_per_element, word, self.added_bytes, how)
+            self._known.update(zip([(kernel, word, more, how) for kernel in own], rows, strict=True))
         return np.array([self._known[one] for one in asked])
 
     def attention(self, kernels: tuple[Scores, ...], name: str | None) -> Floats:

@@ -32,6 +32,7 @@ from phaze.layout import (
 )
 from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
 from phaze.plan.captured import launched
+from phaze.plan.expert_kernels import experts_of, host_s, waits_for_host
 from phaze.plan.kept import (
     KEPT,
     SCAN,
@@ -135,14 +136,20 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
 
 def kernels_in(workload: Workload) -> list[Kernel]:
     """Kernels of the distinct layers of a workload, in both directions."""
+    return [kernel for operator in _operators_in(workload) for kernel in kernels_of(operator)]
+
+
+def _operators_in(workload: Workload) -> list[Operator]:
     passes = (layer.pass_of(direction) for layer in workload.layers for direction in DIRECTIONS)
-    return [kernel for one in passes for operator in one.operators for kernel in kernels_of(operator)]
+    return [operator for one in passes for operator in one.operators]
 
 
 def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
     """Make the times of all kernels of some workloads known, which is much faster than one by one."""
-    kernels = [kernel for workload in workloads for kernel in kernels_in(workload)]
-    times.of(kernels, moves=[_moves(kernel, stack, in_steps=False) for kernel in kernels])
+    operators = [operator for workload in workloads for operator in _operators_in(workload)]
+    kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
+    moves = [_moves(kernel, stack, in_steps=False) for kernel in kernels]
+    times.of(kernels, moves=moves, experts=experts_of(operators, stack))
 
 
 def layer_costs(
@@ -297,12 +304,14 @@ def _seconds(
     that CUDA graphs capture need no host.
     """
     stack = clocked.machine.stack
+    if stack.experts == "fused":
+        operators = tuple(one for one in operators if "moe_act" not in one.regions)
     by_host = launched(operators, stack.cuda_graphs)
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = alone.seconds.copy(), 0.0
     core_s = products_s = float(total.sum())
     in_steps, waits_s = _in_steps(operators, stack), np.zeros(len(kernels))
-    waits = _waits_for_host(operators, stack)
+    waits = waits_for_host(operators, stack)
     if kernels:
         words: list[Compute] = [
             clocked.layout.compute if multiplies_weights(operator) else "bf16"
@@ -310,10 +319,10 @@ def _seconds(
             for _ in kernels_of(operator)
         ]
         moves = [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
-        each = clocked.times.of(kernels, words, moves)
+        each = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
         if waits:
-            launches = _launches(operators, words, by_host)
-            waits_s = np.maximum(launches * stack.launch_s - each.sum(axis=1), 0.0)
+            started_s = host_s(operators, words, stack, device_of(clocked.machine))
+            waits_s = np.maximum(started_s - each.sum(axis=1), 0.0)
         total += each.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
         products_s += float((each[:, :START].sum(axis=1) + waits_s)[products].sum())
@@ -334,30 +343,6 @@ def _seconds(
     return total, weight_s
 
 
-def _waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
-    """Whether the host starts experts one by one, and so is not ahead of the device."""
-    alone = stack.each_expert and "full" not in stack.cuda_graphs
-    return alone and any("moe" in operator.regions for operator in operators)
-
-
-def _launches(operators: Sequence[Operator], words: Sequence[Compute], by_host: Sequence[bool]) -> Floats:
-    """Kernels that the host starts for each kernel of operators, (W,): products of experts once for each of
-    them, and a cast before each product of lower precision, but for gradients of weights, whose operands the
-    product before has cast. `by_host` says of each operator whether the host launches it (`launched`).
-    """
-    kernels = [
-        (kernel[0], operator, one)
-        for operator, one in zip(operators, by_host, strict=True)
-        for kernel in kernels_of(operator)
-    ]
-    return np.array([
-        one
-        * (first.batch if own.core == "tensor" and "moe" in own.regions else 1)
-        * (1 + (word != "bf16" and first.role != "weight_gradient"))
-        for (first, own, one), word in zip(kernels, words, strict=True)
-    ])  # fmt: skip
-
-
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
     """Cost of a layer with the exchanges of rows for its experts, and what is computed between them."""
     exchanges_s, experts_s = np.zeros((2, 2)), np.zeros(2)
@@ -368,8 +353,8 @@ def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
             parts = (part for place in ends for part in operators[place].parts if part.axis == "ep")
             exchanges_s[row] = [clocked.sent_s(part) for part in parts]
             between, _ = _seconds(operators[ends[0] + 1 : ends[1]], clocked)
-            host_s = between[HOST] if clocked.machine.stack.each_expert else 0.0
-            experts_s[row] = between[COMPUTE] + between[HBM] + host_s
+            waited_s = between[HOST] if clocked.machine.stack.experts == "each" else 0.0
+            experts_s[row] = between[COMPUTE] + between[HBM] + waited_s
     return replace(cost, exchanges_s=exchanges_s, experts_s=experts_s)
 
 

@@ -136,7 +136,7 @@ def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
         "fused_gradients": _unless(flags, UNFUSED_GRADIENTS, stack.fused_gradients, recipe.layout.zero < 2),
         "fused_gate": _unless(flags, UNFUSED_GATE, stack.fused_gate, recipe.model.gated),
         "dispatch": _dispatch(flags, recipe, stack),
-        "each_expert": stack.each_expert or (recipe.model.experts is not None and GROUPED not in flags),
+        "experts": "each" if recipe.model.experts is not None and GROUPED not in flags else stack.experts,
     }
     found = stack.model_copy(update=own)
     return Software(

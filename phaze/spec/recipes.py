@@ -61,7 +61,7 @@ class StackRecipe(Noun):
         if self.dispatcher:
             own["dispatch"] = "tokens" if self.dispatcher in TOKENS else "rows"
         if self.experts:
-            own["each_expert"] = self.experts == "each"
+            own["experts"] = self.experts
         if self.attention == "fp8":
             own["attention"] = (*map(FP8_ATTENTION.format, stack.attention[:1]), *stack.attention)
         return stack.model_copy(update=own)

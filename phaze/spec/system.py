@@ -12,6 +12,7 @@ from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.speeds.attention import AttentionKernel
 from phaze.spec.speeds.collectives import NcclSpeeds
+from phaze.spec.speeds.experts import ExpertKernel, Experts, ExpertSpeed
 from phaze.spec.speeds.products import ProductSpeed
 from phaze.spec.values import (
     Count,
@@ -91,6 +92,9 @@ class Device(Architecture):
     """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
     attention: dict[str, AttentionKernel] = Field(default_factory=dict)
     """Speeds of attention kernels by generation, of which a software stack names one."""
+    experts: dict[ExpertKernel, dict[Compute, ExpertSpeed]] = Field(default_factory=dict)
+    """Speeds of the kernels that multiply experts, by kernel and precision; without them experts are as fast
+    as a batch of products."""
     known_as: tuple[Label, ...] = ()
     """Other names by which tables of measured kernels call it."""
     stack: Name | None = None
@@ -187,9 +191,10 @@ class Stack(Noun):
     dispatch: Literal["rows", "tokens"] = "rows"
     """What goes to the ranks of experts: a row for every expert of a token, in an all-to-all, or the token
     once to each rank, between nodes once to each node (DeepEP, HybridEP)."""
-    each_expert: bool = False
-    """Whether products of experts, and casts of their operands, are started one expert after the other, with
-    the numbers of their rows read back by the host (Transformer Engine, `GroupedLinear`)."""
+    experts: Experts = "grouped"
+    """How experts are multiplied. `each`: products, and casts of their operands, are started for one expert
+    after the other, and the host reads back how many rows they have (Transformer Engine, `GroupedLinear`);
+    `grouped`: one kernel for all experts (CUTLASS, `torch._grouped_mm`); `fused`: their activation too."""
     cuda_graphs: tuple[Captured, ...] = ()
     """Parts of a layer that CUDA graphs capture: the host launches none of their kernels. `moe_router` also
     captures shared experts; a full graph leaves no launch, and no read-back of the rows of experts."""
@@ -201,6 +206,13 @@ class Stack(Noun):
     ordered_queue: Flag = False
     """Whether collectives of slices hide behind products only where kernels start in the order of one
     hardware queue, which FSDP does not (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, fields: object) -> object:
+        if isinstance(fields, Mapping) and "each_expert" in fields:
+            raise ValueError("each_expert: is named experts; each_expert: true is experts: each")
+        return fields
 
 
 class Level(Noun):

@@ -60,14 +60,14 @@ def test_mamba_is_captured_with_its_norm_and_products() -> None:
     assert all(launched(operators, ("attn",)))
 
 
-@pytest.mark.parametrize("each", [False, True])
-def test_the_host_takes_no_longer_the_more_is_captured(each: bool) -> None:
+@pytest.mark.parametrize("experts", ["grouped", "each"])
+def test_the_host_takes_no_longer_the_more_is_captured(experts: str) -> None:
     machine = load_machine("h100", stack="megatron-bridge", devices=16)
     workload = library_workload(load_transformer("qwen3-30b-a3b", "test"), 4096, Layout(ep=16, dp=16))
     words: tuple[tuple[Captured, ...], ...] = ((), ("moe_router",), ("attn", "moe_router"), ("full",))
     times = []
     for graphs in words:
-        own = {"cuda_graphs": graphs, "each_expert": each, "launch_s": 1e-3}
+        own = {"cuda_graphs": graphs, "experts": experts, "launch_s": 1e-3}
         stack = machine.stack.model_copy(update=own)
         block = layer_costs(workload, replace(machine, stack=stack), flash=True)["block"]
         times.append(np.stack([block.forward_s, block.backward_s]))

@@ -111,10 +111,11 @@ def test_exchanges_hide_behind_pieces_of_the_other_microbatch_of_a_pair(*, fixed
     assert machine.device is not None
     machine = machine.with_device(machine.device.model_copy(update={"fixed_shares": fixed}))
     plain, paired = (plan_of_run(replace(QWEN, overlap=over), machine).stages[0] for over in ((), ("ep",)))
-    cost = Lowering(QWEN.training_on(MACHINE), machine).layers(QWEN.layout)[1]["block"]
+    own = replace(machine, stack=QWEN.stack_of(machine))
+    cost = Lowering(QWEN.training_on(MACHINE), own).layers(QWEN.layout)[1]["block"]
     passes = [float(one.sum() - one[NETWORK]) for one in (cost.forward_s, cost.backward_s)]
     inner = cost.experts_s
-    outer = [one - own for one, own in zip(passes, inner, strict=True)]
+    outer = [one - part for one, part in zip(passes, inner, strict=True)]
     beside = [(cost.exchanges_s[0, 0], inner[1]), (cost.exchanges_s[0, 1], outer[1])]
     beside += [(cost.exchanges_s[1, 0], outer[0]), (cost.exchanges_s[1, 1], inner[0])]
     together_s = sum(max(sent, work + held * sent) for sent, work in beside)

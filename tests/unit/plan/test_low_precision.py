@@ -12,6 +12,7 @@ from phaze.plan.kept import multiplies_weights
 from phaze.plan.lowered import kernel_times, layer_costs
 from phaze.plan.machines import load_machine
 from phaze.spec.models import load_transformer
+from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 from phaze.workload.operators import Part
 
@@ -74,14 +75,35 @@ def test_experts_that_are_started_one_by_one_keep_the_host_busy() -> None:
     model = load_transformer("qwen3-30b-a3b", "test")
     workload = library_workload(model, 4096, Layout(ep=16, dp=16))
     times = {}
-    for each in (False, True):
-        stack = machine.stack.model_copy(update={"each_expert": each})
+    assert machine.device is not None
+    same = {"experts": {"each": machine.device.experts["each"], "grouped": machine.device.experts["each"]}}
+    machine = replace(machine, device=machine.device.model_copy(update=same))
+    for experts in ("grouped", "each"):
+        stack = machine.stack.model_copy(update={"experts": experts})
         block = layer_costs(workload, replace(machine, stack=stack), flash=True)["block"]
-        times[each] = np.stack([block.forward_s, block.backward_s])
+        times[experts] = np.stack([block.forward_s, block.backward_s])
     host = KERNEL_LIMITS.index("host")
-    assert (times[False][:, host] == 0.0).all()
-    assert (times[True][:, host] > 0.0).all()
-    assert np.delete(times[True], host, 1) == pytest.approx(np.delete(times[False], host, 1))
+    assert (times["grouped"][:, host] == 0.0).all()
+    assert (times["each"][:, host] > 0.0).all()
+    assert np.delete(times["each"], host, 1) == pytest.approx(np.delete(times["grouped"], host, 1))
+
+
+def test_a_fused_activation_of_experts_takes_no_time_of_its_own() -> None:
+    """All else takes as long as with a kernel for all experts."""
+    machine = load_machine("h100", stack="torchtitan", devices=16)
+    workload = library_workload(load_transformer("qwen3-30b-a3b", "test"), 4096, Layout(ep=16, dp=16))
+    found = {}
+    for experts in ("grouped", "fused"):
+        stack = machine.stack.model_copy(update={"experts": experts, "launch_s": 0.0})
+        block = layer_costs(workload, replace(machine, stack=stack), flash=True)["block"]
+        found[experts] = block.forward_s - (block.regions_s(frozenset({"moe_act"})))
+    assert found["fused"] == pytest.approx(found["grouped"])
+    assert block.regions_s(frozenset({"moe_act"})).sum() == 0.0
+
+
+def test_the_old_name_of_how_experts_are_started_is_refused_with_the_new() -> None:
+    with pytest.raises(PhazeError, match="each_expert: is named experts"):
+        Stack.parse({"each_expert": True}, "stack")
 
 
 def test_routers_logits_and_scans_stay_in_half_precision() -> None:

@@ -68,11 +68,11 @@ def test_of_several_numbers_of_devices_the_nearest_is_taken() -> None:
 def test_a_stack_takes_what_its_recipe_says() -> None:
     stack = load_stack("megatron-bridge")
     today = found("26.08", "deepseek-v3", "gb300", "mxfp8", 256).applied(stack)
-    assert (today.dispatch, today.each_expert, today.cuda_graphs) == ("tokens", False, ("full",))
+    assert (today.dispatch, today.experts, today.cuda_graphs) == ("tokens", "fused", ("full",))
     assert today.overlap == ("dp", "pp", "ep")
     assert today.attention == ("cudnn-fp8", "cudnn", "2")
     before = found("25.09", "qwen3-30b-a3b", "h100-80gb", "fp8-cs", 16).applied(stack)
-    assert (before.dispatch, before.each_expert, before.cuda_graphs) == ("rows", True, ())
+    assert (before.dispatch, before.experts, before.cuda_graphs) == ("rows", "each", ())
     dense = found("26.04", "llama-3.1-70b", "gb200", "nvfp4", 64).applied(stack)
     assert dense.model_copy(update={"overlap": stack.overlap}) == stack
     assert dense.overlap == ("dp", "pp")

@@ -1,0 +1,65 @@
+"""How software stacks multiply experts: kernels, and what the host does for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.cost.experts import expert_speed
+from phaze.cost.kernels import kernels_of
+from phaze.layout import Compute
+from phaze.plan.captured import launched
+from phaze.spec.speeds.experts import Experts
+from phaze.spec.system import Device, Stack
+from phaze.workload.operators import Operator, Part
+
+
+def multiplies_experts(operator: Operator) -> bool:
+    """Whether an operator is a product of the experts of a rank, or makes gradients of one."""
+    moe = operator.core == "tensor" and "moe" in operator.regions
+    return moe and not operator.regions & {"router", "shared_experts"} and operator.parts[0].batch > 1
+
+
+def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | None]:
+    """How each kernel of operators multiplies experts, None for those that do not."""
+    return [
+        stack.experts if multiplies_experts(operator) else None
+        for operator in operators
+        for _ in kernels_of(operator)
+    ]
+
+
+def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
+    """Whether the host starts experts one by one, and so is not ahead of the device."""
+    alone = stack.experts == "each" and "full" not in stack.cuda_graphs
+    return alone and any("moe" in operator.regions for operator in operators)
+
+
+def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack, device: Device) -> Floats:
+    """Seconds in which the host starts each kernel of operators, (W,), 0 for those that CUDA graphs capture.
+
+    The products of experts are one call, which starts them one after the other. A cast comes before each
+    product of lower precision, one for each expert. Gradients of weights have none: the product before has
+    cast their operands.
+    """
+    by_host = launched(operators, stack.cuda_graphs)
+    kernels = [
+        (kernel[0], operator, one)
+        for operator, one in zip(operators, by_host, strict=True)
+        for kernel in kernels_of(operator)
+    ]
+    return np.array([
+        _started_s(first, own, word, stack.launch_s, device) if one else 0.0
+        for (first, own, one), word in zip(kernels, words, strict=True)
+    ])  # fmt: skip
+
+
+def _started_s(first: Part, own: Operator, word: Compute, launch_s: float, device: Device) -> float:
+    """Seconds in which the host starts a kernel, by its first part, and the casts before it."""
+    experts = first.batch if multiplies_experts(own) else 0
+    cast = word != "bf16" and first.role != "weight_gradient"
+    speed = expert_speed(device, "each", word) if experts else None
+    product_s = launch_s + experts * speed.expert_s if speed else max(experts, 1) * launch_s
+    return product_s + cast * max(experts, 1) * launch_s
