@@ -9,12 +9,15 @@ from phaze.spec.files import FOLDER
 from phaze.validate.parts.attention import AttentionPart
 from phaze.validate.parts.base import Part
 from phaze.validate.parts.collectives import Collectives
+from phaze.validate.parts.experts import ExpertsPart
 from phaze.validate.parts.products import ProductsPart
 
 KERNELS = FOLDER / "measured" / "kernels"
 """Measured kernels of the configuration, a table a part."""
 
-PARTS: dict[str, Part] = {part.name: part for part in (ProductsPart(), AttentionPart(), Collectives())}
+PARTS: dict[str, Part] = {
+    part.name: part for part in (ProductsPart(), ExpertsPart(), AttentionPart(), Collectives())
+}
 
 
 def part_named(name: str) -> Part:
