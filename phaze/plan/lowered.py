@@ -338,7 +338,8 @@ def _seconds(
         own = [operator for operator, one in zip(operators, by_host, strict=True) if one]
         count = sum(len(kernels_of(operator)) for operator in own) + len(_cast(own, clocked.layout))
         count += sum(bool(part.axis) for operator in own for part in operator.parts)
-        count += alone.launches * ("full" not in stack.cuda_graphs) + (STEPS - 1) * in_steps
+        fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else alone.launches
+        count += fused + (STEPS - 1) * in_steps
         total[HOST] = max(count * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 

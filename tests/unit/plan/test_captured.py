@@ -78,3 +78,11 @@ def test_the_host_takes_no_longer_the_more_is_captured(experts: str) -> None:
     rest = [np.delete(one, HOST, 1) for one in times]
     for one in rest[1:]:
         assert one == pytest.approx(rest[0])
+
+
+def test_a_graph_of_attention_captures_its_fused_kernel() -> None:
+    machine = load_machine("h100", stack="megatron-bridge", devices=8)
+    workload = library_workload(load_transformer("llama-3.1-8b", "test"), 4096, Layout(dp=8))
+    stack = machine.stack.model_copy(update={"cuda_graphs": ("attn", "mlp"), "launch_s": 1.0})
+    block = layer_costs(workload, replace(machine, stack=stack), flash=True)["block"]
+    assert block.forward_s[HOST] == block.backward_s[HOST] == 0
