@@ -100,7 +100,36 @@ def validate(
     scores = scoreboard(runs)
     if out is not None:
         write_table(runs, out)
-    typer.echo(_as_json(scores, groups_of(runs)) if as_json else _shown(scores))
+    if as_json:
+        typer.echo(_as_json(scores, groups_of(runs)))
+        return
+    typer.echo(_shown(scores))
+    if not files:
+        typer.echo(_parts_shown())
+
+
+def _parts_shown() -> str:
+    """Errors of all parts over the kernels of the configuration, and what is fitted to what."""
+    import pandas as pd
+
+    from phaze.spec.measured import PublishedRuns
+    from phaze.validate.parts.registry import PARTS, kernel_files
+    from phaze.validate.parts.scores import compare
+
+    rows = [
+        {"part": part.name, "fitted to": part.fitted_to, **asdict(compare(part, kernel_files(part)).score)}
+        for part in PARTS.values()
+    ]
+    constants = [
+        f"{one.of} {one.key}: {', '.join(one.sources)}" + " (one source)" * (len(one.sources) == 1)
+        for one in PublishedRuns.load().fitted
+    ]
+    return "\n".join([
+        "\nparts of the price beside measured kernels (--part shows each by device)",
+        _formatted(pd.DataFrame(rows), ("part", "fitted to"), PART_SHOWN),
+        "\nconstants that are fitted to steps",
+        *constants,
+    ])  # fmt: skip
 
 
 def _left_out(source: str, *, as_json: bool) -> str:

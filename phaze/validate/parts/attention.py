@@ -35,6 +35,9 @@ class AttentionPart(Part):
     """
 
     name: ClassVar[str] = "attention"
+    fitted_to: ClassVar[str] = (
+        "vLLM 0.14.0, TensorRT-LLM 1.3.0rc20 (aiconfigurator), FlashAttention-3, SimuMax"
+    )
     sizes: ClassVar[tuple[str, ...]] = SIZES
     words: ClassVar[tuple[str, ...]] = ("kernel", "direction", "mask")
     renamed: ClassVar[dict[str, str]] = {

@@ -47,6 +47,8 @@ class Part(ABC):
     """Columns of whole numbers ≥ 1 that a table must have."""
     words: ClassVar[tuple[str, ...]] = ()
     """Further columns that it must have, as they are written."""
+    fitted_to: ClassVar[str]
+    """Kernels that the constants of config/devices and config/networks are fitted to."""
     renamed: ClassVar[dict[str, str]] = {}
     """Columns under other names, by how this part calls them: `device` for `dev`, …."""
 

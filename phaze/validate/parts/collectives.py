@@ -57,6 +57,7 @@ class Collectives(Part):
     """NCCL inside one NVLink domain: sizes are of the whole tensor of a rank."""
 
     name: ClassVar[str] = "collectives"
+    fitted_to: ClassVar[str] = "nccl-tests with NCCL 2.27.3 (A100) and 2.29.2 (aiconfigurator), vTrain"
     sizes: ClassVar[tuple[str, ...]] = ("ranks", "elements")
     words: ClassVar[tuple[str, ...]] = ("kind",)
     renamed: ClassVar[dict[str, str]] = {

@@ -83,6 +83,7 @@ class ExpertsPart(Part):
     """Feed-forward networks of experts."""
 
     name = "experts"
+    fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator), SimuMax"
     sizes = ("tokens", "ep")
     words = ("model", "kernel", "distribution")
     renamed: ClassVar[dict[str, str]] = {

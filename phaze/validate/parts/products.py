@@ -53,6 +53,7 @@ class ProductsPart(Part):
     """Matrix products, by their sizes m × k × n."""
 
     name: ClassVar[str] = "products"
+    fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator); gradients: SimuMax"
     sizes: ClassVar[tuple[str, ...]] = ("m", "n", "k")
     renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
 
