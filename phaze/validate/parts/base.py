@@ -88,7 +88,7 @@ class Part(ABC):
             raise PhazeError(f"{path}: columns {names} are missing for --part {self.name}")
         if table.empty:
             raise PhazeError(f"{path}: has no row below its headings")
-        wrong = [_wrong(row, self.sizes) for row in table[list(needed)].to_dict("records")]
+        wrong = [_wrong(row, self.sizes, table.attrs) for row in table[list(needed)].to_dict("records")]
         _refuse(path, table["line"], wrong)
         rows = table.assign(
             measured_s=table["latency_ms"].astype(float) * MS,
@@ -178,24 +178,26 @@ def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
     names = {old: new for old, new in renamed.items() if new not in table}
-    return table.rename(columns=names).assign(line=np.arange(len(table)) + 2)
+    found = table.rename(columns=names).assign(line=np.arange(len(table)) + 2)
+    found.attrs.update({new: old for old, new in names.items() if old in table})
+    return found
 
 
 def _plain(text: str) -> str:
     return text.strip().lower().replace("_", "-")
 
 
-def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str]) -> str:
-    """What is wrong with the texts of a row."""
+def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], named: Mapping[Hashable, str]) -> str:
+    """What is wrong with the texts of a row; `named` are columns that the file calls otherwise."""
     for name in sizes:
         if not _is_number(row[name], whole=True):
-            return f"{name} must be a whole number from 1 to {MOST}, got {short(row[name])}"
+            return f"{named.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"
     if not _is_number(row["latency_ms"], whole=False):
         return f"latency_ms must be a number > 0, got {short(row['latency_ms'])}"
     precision = row["precision"].strip()
     if _plain(precision) not in COMPUTE_NAMES and precision not in UNPRICED:
         known = ", ".join(dict.fromkeys((*COMPUTE_NAMES.values(), "bfloat16", *UNPRICED)))
-        return f"precision must be one of {known}, got {short(precision)}"
+        return f"{named.get('precision', 'precision')} must be one of {known}, got {short(precision)}"
     return "" if row["device"].strip() else "device must be given"
 
 

@@ -46,7 +46,7 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
     for part in PARTS.values():
         if part.name not in OF_SYSTEMS and part.reads(path):
             rows = _rows(part, path)
-            fitted = part.fitted(rows, site)
+            fitted = _fitted(part, rows, site)
             found.append(FittedPart(part.name, _score(part, rows, site), _score(part, rows, fitted)))
             site = fitted
     if not found:
@@ -71,6 +71,13 @@ def _site(device: Device) -> Site:
     if found is None:
         raise PhazeError(f"device {device.name}: no system of config/systems has it")
     return Site(found.cluster, device, found.stack, found.folder)
+
+
+def _fitted(part: Part, rows: pd.DataFrame, site: Site) -> Site:
+    """Site with constants fitted to kernels in a loop, and the clock that it keeps for hours as before."""
+    device = part.fitted(rows, in_a_loop(site)).device
+    kept = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
+    return Site(site.cluster, kept, site.stack, site.folder)
 
 
 def _rows(part: Part, path: Path) -> pd.DataFrame:
