@@ -38,6 +38,7 @@ from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices, distinct_rows
 from phaze.plan.machines import device_of
+from phaze.plan.overlap import lost_share
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
 
@@ -126,13 +127,17 @@ def _bounds_of_part(
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
-    gathered_s, reduce_s = _exchanged_s(question, grid, layers)
+    gathered_s, reduced_s = _exchanged_s(question, grid, layers)
     gather_s = gathered_s * (grid.zero == 3)[:, None, None]
+    reduce_s = reduced_s * (grid.zero >= 2)[:, None, None]
+    lost = lost_share(question.machine)
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
     paired_s = layers.forward_s - layers.hidden_forward_s, layers.backward_s - layers.hidden_backward_s
-    forward_s = np.maximum(paired_s[0], _with_others_s(gather_s, links_s[:, :, 0]))
+    forward_s = np.maximum(
+        paired_s[0] + lost * gather_s.sum(axis=2), _with_others_s(gather_s, links_s[:, :, 0])
+    )
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 
     def of_layers(each: Callable[[StateFigures], Floats]) -> Floats:
@@ -143,13 +148,15 @@ def _bounds_of_part(
     frozen_bytes = [states.frozen_bytes * each for each in (ends.first_frozen, ends.last_frozen)]
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
-    backward_s = np.maximum(backward_s, _with_others_s(gather_s + reduce_s, beside_s))
+    once_s = _lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
+    beside = gather_s + reduce_s
+    backward_s = np.maximum(backward_s + lost * beside.sum(axis=2), _with_others_s(beside, beside_s))
     late_s, start_s, hidden = _late_s(question, grid, layers, gathered_s)
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
         layers.again_s,
-        of_layers(lambda own: own.update_s) + late_s,
+        of_layers(lambda own: own.update_s) + late_s + once_s,
         of_layers(lambda own: own.bytes_each) + states.frozen_bytes[:, None] * layers.frozen,
         layers.stash_bytes,
         layers.saved_bytes,
@@ -196,23 +203,20 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Seconds on links in which replicas gather the weights of a layer (from ZeRO 1 on, with ZeRO 3 in every
-    pass), and scatter its gradients in every pass (from ZeRO 2 on), (N, K, levels) each; what a collective
-    takes whatever its size is left out.
+    """Seconds on links in which replicas gather the weights of a layer (with ZeRO 3 in every pass), and
+    scatter its gradients (from ZeRO 2 on in every pass), both from ZeRO 1 on, (N, K, levels) each; what a
+    collective takes whatever its size is left out.
     """
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
-    ways: tuple[tuple[Kind, int, int], ...] = (
-        ("all_gather", size.weights, 1),
-        ("reduce_scatter", size.gradients, 2),
-    )
+    ways: tuple[tuple[Kind, int], ...] = (("all_gather", size.weights), ("reduce_scatter", size.gradients))
     groups = ((layers.dense, grid.sharers, grid.tp), (layers.experts, grid.edp, grid.expert_stride))
     gathered_s, reduced_s = (
         sum(
-            (width * parameters * (grid.zero >= least)[:, None])[:, :, None]
+            (width * parameters * (grid.zero >= 1)[:, None])[:, :, None]
             * _collectives(question, kind, ranks, stride)[1][:, None]
             for parameters, ranks, stride in groups
         )
-        for kind, width, least in ways
+        for kind, width in ways
     )
     return np.asarray(gathered_s), np.asarray(reduced_s)
 
@@ -237,6 +241,14 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
     return start_s[where], np.where(concave, least_s, byte_s)[where]
 
 
+def _lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
+    """Seconds of a layer (N, K) that the last backward pass loses to gradients that ZeRO 1 scatters then."""
+    if "dp" not in question.machine.stack.overlap:
+        return np.zeros_like(reduce_s)
+    beside_s = np.minimum(reduce_s, backward_s) * (grid.zero == 1)[:, None]
+    return np.asarray(lost_share(question.machine) * beside_s)
+
+
 def _late_s(
     question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures, gather_s: Floats
 ) -> tuple[Floats, Floats, Floats]:
@@ -249,9 +261,10 @@ def _late_s(
     each_s = gather_s.sum(axis=2) * after[:, None]
     if "dp" not in question.machine.stack.overlap:
         return each_s, start_s, np.zeros(len(grid))
-    each_s = each_s - layers.forward_s
-    counts = after & (each_s > 0).all(axis=1)  # else what is left of a layer hides behind another
-    return np.where(counts[:, None], each_s, 0.0), start_s * counts, counts.astype(float)
+    lost, left_s = lost_share(question.machine), each_s - layers.forward_s
+    counts = after & (left_s > 0).all(axis=1)  # else what is left of a layer hides behind another
+    late_s = np.where(counts[:, None], left_s + lost * layers.forward_s, lost * each_s)
+    return late_s, start_s * counts, counts.astype(float)
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
