@@ -145,9 +145,10 @@ class Lowering:
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Plan of these stages, executed as Megatron-LM does."""
-        overlap = self.machine.stack.overlap
+        overlap, zero = self.machine.stack.overlap, stages[0].layout.zero
         transfers: Transfers = "overlapped" if "pp" in overlap else "occupying"
-        megatron = Execution(transfers, scattered=True, early_recompute=False, overlap_sync="dp" in overlap)
+        overlap_sync = "dp" in overlap and not (zero == 1 and self.machine.stack.zero_1 == "all_reduce")
+        megatron = Execution(transfers, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, megatron)
 

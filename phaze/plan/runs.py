@@ -13,7 +13,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
 from phaze.plan.plan import Machine, Plan
-from phaze.runtimes.layout_string import counted, cuts_of, entries_of
+from phaze.runtimes.layout_string import by_cost, counted, cuts_of, entries_of
 from phaze.runtimes.rules import ENDS
 from phaze.spec.model import Model
 from phaze.spec.system import Overlap, Stack
@@ -159,6 +159,14 @@ class Run:
             own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
         return machine.stack.model_copy(update=own)
 
+    def split_by(self, stack: Stack) -> Run:
+        """Run with the pipeline split of a stack, where the row gives none."""
+        pipelined = self.schedule in ("1f1b", "gpipe") and self.layout.pp > 1
+        if stack.pipeline_split == "even" or self.division or self.mtp or not pipelined:
+            return self
+        block = 4 * self.hidden + 3 * self.model.feed_forward
+        return replace(self, division=by_cost(self.layers, self.vocab / block, self.count))
+
     @cached_property
     def stages(self) -> tuple[str, ...]:
         """Entries of every virtual stage as in a layout string.
@@ -203,6 +211,7 @@ class Run:
 def plan_of_run(run: Run, machine: Machine) -> Plan:
     """Plan of a row on a machine; raise PhazeError where the row cannot be right."""
     run.check()
+    run = run.split_by(machine.stack)
     if run.gpus > machine.devices:
         raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
     machine = replace(machine, stack=run.stack_of(machine))

@@ -135,7 +135,8 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> float:
     """
     stage = plan.stages[q]
     zero = stage.layout.zero
-    kind: Exchange = "reduce_scatter" if zero else "all_reduce"
+    whole = zero == 0 or (zero == 1 and machine.stack.zero_1 == "all_reduce")
+    kind: Exchange = "all_reduce" if whole else "reduce_scatter"
     found = 0.0 if zero >= 2 else _exchange_s(stage, machine, kind)
     if found and plan.execution.overlap_sync:
         wait_s = _wait_s(stage, machine, (kind,), 1)

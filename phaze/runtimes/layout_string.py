@@ -65,6 +65,34 @@ def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
     return tuple(entries[start:end] for start, end in pairwise([0, *ends]))
 
 
+def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
+    """Entries of so many stages whose blocks follow their cumulative cost, that of a block being 1.
+
+    An entry goes to the stage of the one before, or to the next stage once the cost up to there exceeds the
+    share of the stages so far; the embedding costs nothing (nanotron, `build_model`). The head stays in the
+    last stage, and a stage that the rule leaves empty takes the last block of the one before.
+    """
+    total, stages, cost = layers + head_cost, [""] * count, 0.0
+    stages[0], q = "E", 0
+    for _ in range(layers):
+        stages[q] += "t"
+        cost += 1.0
+        q += cost > total * (q + 1) / count
+    stages[-1] += "L"
+    for empty in reversed(range(1, count)):
+        if not stages[empty]:
+            _shift(stages, empty)
+    return tuple(stages)
+
+
+def _shift(stages: list[str], empty: int) -> None:
+    """Move blocks backwards to fill an empty stage, from the nearest earlier one with two entries or more."""
+    source = max((q for q in range(empty) if len(stages[q]) > 1), default=0)
+    for q in range(source, empty):
+        stages[q + 1] = stages[q][-1] + stages[q + 1]
+        stages[q] = stages[q][:-1]
+
+
 def blocks_of(layout: str) -> tuple[int, ...]:
     """Blocks of every virtual stage of a layout string, layers of multi-token prediction among them;
     PhazeError for one that is not a decoder's.

@@ -166,6 +166,9 @@ class Stack(Noun):
     """Bytes that merging partial attention moves for each element of a result, and of a gradient: one kernel
     each, that reads both and writes single precision, or adds up in half (Transformer Engine,
     `AttnFuncWithCPAndKVP2P`)."""
+    pipeline_split: Literal["even", "cost"] = "even"
+    """How blocks are split into pipeline stages where a run does not say: evenly; or by cumulative cost, that
+    of a block counted as 4 h^2 + 3 h f and of the head as V h (nanotron, `get_block_compute_costs`)."""
     selective: Literal["attention", "products"] = "attention"
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2
@@ -188,6 +191,10 @@ class Stack(Noun):
     """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
     (tp), of activations between pipeline stages (pp), of rows for experts behind the other microbatch of a
     pair (ep)."""
+    zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    """How replicas sum gradients with ZeRO 1: each its share, overlapped with computing as `overlap` says; or
+    all of them, after the last backward pass, with the weights gathered after the update, and neither
+    overlapped (nanotron, `make_ddp` and `sync_gradients_across_dp`)."""
     dispatch: Literal["rows", "tokens"] = "rows"
     """What goes to the ranks of experts: a row for every expert of a token, in an all-to-all, or the token
     once to each rank, between nodes once to each node (DeepEP, HybridEP)."""

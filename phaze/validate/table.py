@@ -229,7 +229,8 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
-    divided = {DIVIDED: "" if run.division or run.even else written(run.stages)}
+    split = run.split_by(machine.stack)
+    divided = {DIVIDED: "" if run.division or (split is run and run.even) else written(split.stages)}
     mfu = best.model_flops_per_gpu / peak_of(machine, run.layout.compute)
     return {
         **asdict(best),

@@ -16,6 +16,7 @@ from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.stage_costs import pipeline_of
 from phaze.spec.system import Stack
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
@@ -257,3 +258,29 @@ def test_one_kernel_of_attention_saves_time_and_keeps_no_scores() -> None:
     core = apart.layer.attention_bytes
     assert fused.layer.activation_bytes == apart.layer.activation_bytes - core + statistics
     assert not fused.core_s.any()
+
+
+def test_blocks_are_split_by_cost_where_the_stack_does_so_and_the_run_says_nothing() -> None:
+    stack = Stack(pipeline_split="cost")
+    run = changed(SMALL, pp=2, dp=1, gpus=4)
+    split = plan_of_run(run, replace(machine(), stack=stack))
+    head = run.vocab / (16 * run.hidden)  # 4 h^2 + 3 h f with f = 4 h
+    first = next(n for n in range(1, 9) if n > (8 + head) / 2)
+    assert [stage.layers for stage in split.stages] == [1 + first, 8 - first + 1]
+    given = replace(run, division=("Etttt", "ttttL"))
+    assert [stage.layers for stage in plan_of_run(given, replace(machine(), stack=stack)).stages] == [5, 5]
+
+
+def test_zero_1_without_overlap_sums_all_gradients_and_gathers_weights_after_the_update() -> None:
+    run = changed(SMALL, pp=1, tp=1, dp=8, gpus=8, zero=1)
+    overlapping = machine().stack.model_copy(update={"overlap": ("dp",), "gradient_bytes": 4})
+    times, costs = {}, {}
+    for way in ("reduce_scatter", "all_reduce"):
+        one = replace(machine(), stack=overlapping.model_copy(update={"zero_1": way}))
+        plan = plan_of_run(run, one)
+        times[way], costs[way] = price(plan, one).time_s, pipeline_of(plan, one).stages[0]
+        assert plan.execution.overlap_sync == (way == "reduce_scatter")
+    group, stage = run.layout.group("dp-cp"), plan.stages[0]
+    assert costs["all_reduce"].sync_s == machine().network.seconds("all_reduce", stage.exchanged_bytes, group)
+    assert costs["all_reduce"].gather_s == machine().network.seconds("all_gather", stage.weight_bytes, group)
+    assert times["all_reduce"] > times["reduce_scatter"]

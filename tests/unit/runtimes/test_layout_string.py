@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.runtimes.layout_string import (
     blocks_of,
+    by_cost,
     counted,
     cuts_of,
     entries_of,
@@ -90,3 +91,29 @@ def test_equal_stages_are_written_once() -> None:
 def test_another_string_is_refused(text: str) -> None:
     with pytest.raises(PhazeError, match=r"layout string: (must be E for|repeats more than)"):
         blocks_of(text)
+
+
+@pytest.mark.parametrize(
+    ("layers", "head_cost", "count", "blocks"),
+    [
+        (32, 2.0, 8, (5, 4, 4, 5, 4, 4, 4, 2)),  # nanotron's own example, a model of 8 billion parameters
+        (16, 4.0, 2, (11, 5)),
+        (16, 4.0, 4, (6, 5, 5, 0)),
+        (4, 0.0, 1, (4,)),
+    ],
+)
+def test_blocks_follow_their_cumulative_cost(
+    layers: int, head_cost: float, count: int, blocks: tuple[int, ...]
+) -> None:
+    stages = by_cost(layers, head_cost, count)
+    assert tuple(stage.count("t") for stage in stages) == blocks
+    assert (stages[0][0], stages[-1][-1]) == ("E", "L")
+
+
+@pytest.mark.parametrize("count", range(1, 19))
+def test_no_stage_of_a_split_by_cost_is_empty(count: int) -> None:
+    for head_cost in (0.0, 1.2, 4.0, 30.0):
+        stages = by_cost(16, head_cost, count)
+        assert len(stages) == count
+        assert all(stages)
+        assert "".join(stages) == "E" + "t" * 16 + "L"
