@@ -188,9 +188,12 @@ class Lowering:
         """
         stack, mixed = self.machine.stack, layout.precision == "mixed"
         size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
-        apart = stack.second_gradients == "all" and stack.gradient_bytes > HALF and mixed
-        shared = state_bytes(parameters, size, layout.zero, layout.group(axis).ranks)
-        return shared + HALF * parameters * apart - self.optimizer_bytes(parameters, layout, axis)
+        replicas = layout.group(axis).ranks
+        shared = state_bytes(parameters, size, layout.zero, replicas)
+        apart = stack.second_gradients in ("all", "buckets") and stack.gradient_bytes > HALF and mixed
+        again = stack.second_gradients == "buckets" and layout.zero == 0 and replicas > 1
+        copies = apart * (1 + again)
+        return shared + HALF * parameters * copies - self.optimizer_bytes(parameters, layout, axis)
 
     def optimizer_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
         """Bytes of states that wait in the host's memory between two steps."""

@@ -71,6 +71,11 @@ def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
     """
     made_again: frozenset[Region] = frozenset({"scan", "gate"} if stack.fused_gate else {"scan"})
     kept = layer.without(made_again)
+    if stack.copied_keys:
+        copies = sum(
+            2 * HALF * one.batch * one.n * one.k for one in first_products(layer.attention("forward"))
+        )
+        kept = replace(kept, activation_bytes=kept.activation_bytes + copies)
     if layout.compute == "bf16" or layer.name in KEPT:
         return kept
     operands = sum(o.stashed_bytes for o in layer.forward.operators if multiplies_weights(o))

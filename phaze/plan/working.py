@@ -31,11 +31,19 @@ def working_bytes(
     freed = sum(cost.kept_bytes(way)[0] for cost, way in held if cost.layer.name == "head")
     blocks = [cost.layer.trained for cost, _ in held if cost.layer.name not in KEPT]
     empty = HALF * max(blocks, default=0) if stack.second_gradients == "layer" else 0
-    return empty + max(
-        cost.kept_bytes(way, layout.offloaded)[1]
-        + _made_bytes(cost.layer, layout, stack, flash=flash)
-        - (freed if cost.layer.name not in KEPT else 0.0)
-        for cost, way in held
+    gathered = 0.0
+    if layout.sequence_parallel and layout.tp > 1:
+        whole = max(max(cost.layer.input_bytes, cost.layer.output_bytes) for cost, _ in held)
+        gathered = stack.gathered_tensors * layout.tp * whole
+    return (
+        empty
+        + gathered
+        + max(
+            cost.kept_bytes(way, layout.offloaded)[1]
+            + _made_bytes(cost.layer, layout, stack, flash=flash)
+            - (freed if cost.layer.name not in KEPT else 0.0)
+            for cost, way in held
+        )
     )
 
 

@@ -175,11 +175,18 @@ class Stack(Noun):
     """Bytes in which gradients are added up and exchanged, in mixed precision."""
     logit_bytes: Size = 4
     """Bytes of a logit where its gradient is made: itself, copies in single precision, and gradients."""
-    second_gradients: Literal["none", "layer", "all"] = "none"
+    second_gradients: Literal["none", "layer", "all", "buckets"] = "none"
     """Gradients in half precision that lie beside those that are added up in single precision: none, those of
-    a layer, or all."""
+    a layer, or all; `buckets`: all, and with ZeRO 0 once more in the buckets of replicas (PyTorch, DDP
+    without `gradient_as_bucket_view`)."""
+    gathered_tensors: Whole = 0
+    """Tensors as wide as the model that lie whole on each tensor-parallel rank while a layer is at work,
+    where sequence parallelism shards all others."""
     fused_gate: bool = False
     """Whether a gated activation is one kernel, so that its first factor is not kept."""
+    copied_keys: Flag = False
+    """Whether keys and values are kept twice: in a copy that attention reads, and beside the queries in the
+    tensor of all three, which stays because the queries are a view of it."""
     reserved_gib: Size = 0.0
     """Memory of a device that no tensor can have: what the framework, kernels and collectives hold."""
     fragments: float = Field(default=0.0, ge=0, lt=1)

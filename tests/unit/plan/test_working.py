@@ -68,3 +68,26 @@ def test_a_gated_activation_of_one_kernel_keeps_one_factor_less() -> None:
     gated = changed(ALONE, gated=True, ffn=3000)
     less = stage(gated).stash_bytes - stage(gated, fused_gate=True).stash_bytes
     assert less == gated.layers * 2 * TOKENS * 3000
+
+
+def test_gradients_lie_once_more_in_buckets_of_replicas_without_zero() -> None:
+    run = changed(SMALL, pp=1, tp=1, dp=4, gpus=4, zero=0)
+    every, buckets = (stage(run, gradient_bytes=4, second_gradients=way) for way in ("all", "buckets"))
+    assert buckets.fixed_bytes - every.fixed_bytes == every.weight_bytes
+    for same in (changed(run, zero=1), changed(run, dp=1, gpus=1, global_batch=16)):
+        every, buckets = (stage(same, gradient_bytes=4, second_gradients=way) for way in ("all", "buckets"))
+        assert buckets.fixed_bytes == every.fixed_bytes
+
+
+def test_whole_tensors_lie_beside_shards_with_sequence_parallelism_alone() -> None:
+    run = changed(ALONE, gpus=4, tp=4, sequence_parallel=True)
+    whole = 2 * TOKENS * run.hidden
+    for one, expected in ((run, 3 * whole), (changed(run, sequence_parallel=False), 0)):
+        assert stage(one, gathered_tensors=3).work_bytes - stage(one).work_bytes == expected
+
+
+@pytest.mark.parametrize("kv_heads", [0, 4])
+def test_copies_of_keys_and_values_are_kept_for_every_block(kv_heads: int) -> None:
+    run = changed(ALONE, kv_heads=kv_heads, gated=True)
+    copies = run.layers * 2 * 2 * TOKENS * run.hidden * (kv_heads or run.heads) / run.heads
+    assert stage(run, copied_keys=True).stash_bytes - stage(run).stash_bytes == copies
