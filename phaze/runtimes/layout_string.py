@@ -16,6 +16,8 @@ from phaze.spec.plain import short
 
 _GROUP = re.compile(r"\(([^()]+)\)\*(\d+)")
 _ONE = re.compile(r"([EtmL])\*(\d+)")
+TRAILING = 2
+"""Modules behind the head of nanotron's models: a cast of the logits, and the loss."""
 MOST_CHARACTERS = 100_000
 """Characters of a layout string written out; a repetition beyond is no layout."""
 
@@ -69,8 +71,9 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
     """Entries of so many stages whose blocks follow their cumulative cost, that of a block being 1.
 
     An entry goes to the stage of the one before, or to the next stage once the cost up to there exceeds the
-    share of the stages so far; the embedding costs nothing (nanotron, `build_model`). The head stays in the
-    last stage, and a stage that the rule leaves empty takes the last block of the one before.
+    share of the stages so far; the embedding costs nothing (nanotron, `build_model`). Behind the head come
+    `TRAILING` modules without cost: PhazeError where these leave a stage without any. Here the head is in the
+    last stage nevertheless, and a stage that has only trailing modules takes the last block of the one before.
     """
     total, stages, cost = layers + head_cost, [""] * count, 0.0
     stages[0], q = "E", 0
@@ -78,6 +81,8 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
         stages[q] += "t"
         cost += 1.0
         q += cost > total * (q + 1) / count
+    if q + TRAILING < count - 1:
+        raise PhazeError(f"pp must be at most {q + TRAILING + 1} where stages are split by cost, got {count}")
     stages[-1] += "L"
     for empty in reversed(range(1, count)):
         if not stages[empty]:
