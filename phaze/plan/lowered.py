@@ -45,6 +45,7 @@ from phaze.plan.kept import (
 from phaze.plan.machines import device_of
 from phaze.plan.overlap import kept_apart, lost_share
 from phaze.plan.plan import Machine
+from phaze.plan.unfused import unfused
 from phaze.spec.system import Stack
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region
@@ -330,14 +331,16 @@ def _seconds(
     sent = [part for operator in operators for part in operator.parts if part.axis]
     casts = _cast(operators, clocked.layout)
     moved = sum(casts) * cast_bytes(clocked.layout.compute, device_of(clocked.machine))
-    total[HBM] += moved / clocked.machine.hbm_bytes_per_s
+    more = unfused(operators, clocked.layout.compute, stack)
+    more_s = more.nbytes / clocked.machine.hbm_bytes_per_s
+    total[HBM] += moved / clocked.machine.hbm_bytes_per_s + more_s
     total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
     if waits:
-        total[HOST] = waits_s.sum()
+        total[HOST] = waits_s.sum() + max(more.launches * stack.launch_s - more_s, 0.0)
     else:
         own = [operator for operator, one in zip(operators, by_host, strict=True) if one]
         count = sum(len(kernels_of(operator)) for operator in own) + len(_cast(own, clocked.layout))
-        count += sum(bool(part.axis) for operator in own for part in operator.parts)
+        count += sum(bool(part.axis) for operator in own for part in operator.parts) + more.launches
         fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else alone.launches
         count += fused + (STEPS - 1) * in_steps
         total[HOST] = max(count * stack.launch_s - total.sum(), 0.0)

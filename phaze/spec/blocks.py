@@ -57,6 +57,8 @@ class Experts(Noun):
     """An expert multiplies two projections, one activated."""
     bias: Flag = False
     """Biases of experts and router (GPT-OSS)."""
+    clamped: Flag = False
+    """Both projections of a gated expert are clamped before the activation (GPT-OSS)."""
     shared_width: Seed = 0
     """Width of the shared experts, which all tokens meet, summed."""
     shared_gate: Flag = False

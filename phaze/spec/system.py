@@ -209,6 +209,15 @@ class Stack(Noun):
     """How experts are multiplied. `each`: products, and casts of their operands, are started for one expert
     after the other, and the host reads back how many rows they have (Transformer Engine, `GroupedLinear`);
     `grouped`: one kernel for all experts (CUTLASS, `torch._grouped_mm`); `fused`: their activation too."""
+    expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
+    """Bytes that adding the biases of experts' last products moves for each element of their results, and of
+    gradients, where kernels do it expert by expert; 0: part of another kernel."""
+    clamp_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
+    """Bytes that clamping the projections of gated experts moves for each element of one, in the forward and
+    the backward pass, over one kernel that clamps, activates and multiplies; 0: such a kernel."""
+    padding_bytes: Size = 0.0
+    """Bytes that padding the rows of experts moves for each element, where products are of lower precision
+    and the dispatcher sends rows; twice in a pass, before and after the experts."""
     cuda_graphs: tuple[Captured, ...] = ()
     """Parts of a layer that CUDA graphs capture: the host launches none of their kernels. `moe_router` also
     captures shared experts; a full graph leaves no launch, and no read-back of the rows of experts."""

@@ -6,7 +6,8 @@ and one `add` on every element, RMS norm as `layer_norm`, an attention mask as `
 lookup only moves data: it has an `add` of zero elements forward, for its traffic, and adds gradients into
 rows of the table backward. A convolution is a matmul of its unrolled input. Max pooling compares nine
 elements for each of its own, as many `relu`; average pooling adds its input up; bilinear upsampling takes
-four `mul` and three `add`; a nearest neighbour and a rearrangement (windows, shifts) only move data.
+four `mul` and three `add`; a nearest neighbour and a rearrangement (windows, shifts) only move data. A clamp
+compares, as `relu`.
 
 Rows of a mixture of experts are copied to their experts (`dispatch`), weighed in the kernel of the activation
 that makes them again (`weigh`), and added up (`combine`); the choice of experts compares (`top_k`, as
@@ -70,6 +71,7 @@ KINDS: dict[str, Kind] = {
     "scale": _injective("mul"),
     "mask": _injective("masked_fill"),
     "weigh": Kind("injective", ("mul",), ("mul", "mul")),
+    "clamp": _injective("relu", keeps="inputs"),
     "sigmoid": _injective("sigmoid", keeps="output"),
     "softplus": _injective("sigmoid", keeps="inputs"),
     "rotary": _injective("mul", "mul", "add"),

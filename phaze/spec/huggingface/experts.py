@@ -206,7 +206,7 @@ GPT_OSS = Family(
         "head_size": Key("head_dim", "size", 64),
         **experts("num_local_experts", "intermediate_size", 4),
     },
-    constants={**ROTARY, "sinks": True, "experts.bias": True},
+    constants={**ROTARY, "sinks": True, "experts.bias": True, "experts.clamped": True},
     costless=frozenset({"experts_per_token"}),
     fixed=DECODER,
     also=(Key("sliding_window", "size", 128), LAYER_TYPES),

@@ -131,6 +131,9 @@ def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, wei
     up = _grouped(layer, part, own, x, "up", wide, inner) if own.gated else None
     layer.mark("expert_fc1", first)
     first = layer.count
+    if own.clamped:
+        gate = layer.add("clamp", "experts_in_clamp", gate)
+        up = None if up is None else layer.add("clamp", "experts_up_clamp", up)
     y = layer.add(model.activation, f"experts_{model.activation}", gate)
     if up is not None:
         y = layer.add("mul", "experts_gate", y, up)

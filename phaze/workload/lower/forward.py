@@ -50,9 +50,10 @@ def group_name(layer: LayerGraph, group: Group) -> str:
 
 
 def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
-    """Regions that hold all that an operator does."""
-    work = [primitive.regions for primitive in members if primitive.traits.role != "view"]
-    return frozenset.intersection(*work) if work else frozenset()
+    """Regions that hold all that an operator does, but for views and for biases, which products add."""
+    work = [one for one in members if one.traits.role != "view"]
+    held = [one.regions for one in work if one.kind != "bias"] or [one.regions for one in work]
+    return frozenset.intersection(*held) if held else frozenset()
 
 
 def _operator(

@@ -1,0 +1,69 @@
+"""Kernels that a stack runs one after the other for experts where a fused kernel could do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from phaze.layout import Compute
+from phaze.plan.expert_kernels import multiplies_experts
+from phaze.spec.system import Stack
+from phaze.workload.operators import Operator
+
+BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
+"""Primitives of the biases of an expert's last product, of clamped projections, and that product."""
+BIAS_KERNELS = (2, 6)
+"""Kernels for each expert's bias. Forward: bias times weight, and sum. Backward: two products and two sums
+for the gradients of bias and weight, and two sums that add the gradients of both biases to those of earlier
+microbatches (Megatron-Core, `TEGroupedMLP._apply_bias`, `DistributedDataParallel`)."""
+CLAMP_KERNELS = 3
+"""Two clamps and a concatenation, or their gradients (`weighted_bias_quick_geglu_impl`)."""
+PADDING_KERNELS = 2
+"""Rows are padded before the first product, and its padding is removed after the last one."""
+
+
+class Unfused(NamedTuple):
+    """Work of operators in addition to their kernels."""
+
+    nbytes: float
+    """Bytes that cross HBM."""
+    launches: int
+    """Kernels that the host starts."""
+
+
+def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
+    """Additional kernels of experts among operators of one pass of a layer.
+
+    Biases of the last product are added expert by expert, as their weight is that of a row. Lower precision
+    needs rows of an expert in multiples of a block: all-to-all dispatch leaves them as they are, and they are
+    copied, while HybridEP pads where it copies anyway.
+    """
+    if stack.experts == "fused":
+        return Unfused(0.0, 0)
+    nbytes, launches = 0.0, 0
+    last = [(one, one.parts[0]) for one in operators if _has(one, LAST) and multiplies_experts(one)]
+    for operator in operators:
+        backward = _is_backward(operator)
+        elements = max((part.elements for part in operator.parts), default=0)
+        if _has(operator, BIAS):
+            nbytes += elements * stack.expert_bias_bytes[backward]
+            launches += (
+                BIAS_KERNELS[backward] * last[0][1].batch if last and stack.expert_bias_bytes[0] else 0
+            )
+        if _has(operator, CLAMP):
+            nbytes += elements * stack.clamp_bytes[backward]
+            launches += CLAMP_KERNELS if stack.clamp_bytes[0] else 0
+    if compute != "bf16" and stack.dispatch == "rows" and stack.padding_bytes:
+        rows = sum(part.batch * part.m * (part.k if _is_backward(one) else part.n) for one, part in last)
+        nbytes += rows * PADDING_KERNELS * stack.padding_bytes
+        launches += PADDING_KERNELS * len(last)
+    return Unfused(nbytes, launches)
+
+
+def _is_backward(operator: Operator) -> bool:
+    return operator.name.endswith(".backward")
+
+
+def _has(operator: Operator, name: str) -> bool:
+    """Whether a primitive is part of an operator of either pass."""
+    return name in operator.name.removesuffix(".backward").split("+")
