@@ -7,6 +7,7 @@ gradients, weights and optimizer states are shared as ZeRO says.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,10 @@ Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
 """How long tensors between stages are on their way: as long as the largest that enters the stage; or one
 after the other on the link of the stage, while operators share the HBM of their device as well."""
+
+
+MATRICES = 4
+"""Weights of a block that buckets hold whole: of attention's first and last product, and of the network's."""
 
 
 def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipeline:
@@ -104,8 +109,23 @@ def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
-    """Time in which replicas exchange the gradients or the weights of a stage, those of experts apart."""
-    return sum(machine.network.seconds(kind, size, group) for size, group in _exchanged(stage, kind))
+    """Time in which replicas exchange the gradients or the weights of a stage, those of experts apart, bucket
+    by bucket where the stack does so.
+    """
+    found = 0.0
+    for size, group in _exchanged(stage, kind):
+        buckets = _buckets(stage, machine, size) if kind == "all_reduce" and stage.layout.zero == 0 else 1
+        found += buckets * machine.network.seconds(kind, size / buckets, group)
+    return found
+
+
+def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
+    """Buckets in which replicas sum gradients: no more than matrices, since none is split between two."""
+    if not machine.stack.bucket_bytes:
+        return 1
+    return max(
+        min(ceil(size_bytes / machine.stack.bucket_bytes), MATRICES * (stage.pieces or stage.layers)), 1
+    )
 
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:

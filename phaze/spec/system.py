@@ -173,6 +173,9 @@ class Stack(Noun):
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2
     """Bytes in which gradients are added up and exchanged, in mixed precision."""
+    bucket_bytes: Size = 0.0
+    """Bytes of the gradients in a bucket, which replicas without ZeRO sum by a collective of its own; 0: one
+    for all."""
     logit_bytes: Size = 4
     """Bytes of a logit where its gradient is made: itself, copies in single precision, and gradients."""
     second_gradients: Literal["none", "layer", "all", "buckets"] = "none"

@@ -284,3 +284,14 @@ def test_zero_1_without_overlap_sums_all_gradients_and_gathers_weights_after_the
     assert costs["all_reduce"].sync_s == machine().network.seconds("all_reduce", stage.exchanged_bytes, group)
     assert costs["all_reduce"].gather_s == machine().network.seconds("all_gather", stage.weight_bytes, group)
     assert times["all_reduce"] > times["reduce_scatter"]
+
+
+def test_replicas_without_zero_sum_gradients_bucket_by_bucket() -> None:
+    """Each bucket costs a start; no weight is in two buckets, so that there are no more than weights."""
+    run = changed(SMALL, pp=1, tp=1, dp=8, gpus=8, zero=0)
+    network, group = machine().network, run.layout.group("dp-cp")
+    size = plan_of_run(run, machine()).stages[0].exchanged_bytes
+    for nbytes, buckets in ((0.0, 1), (size / 7.5, 8), (2 * size, 1), (1.0, 4 * run.layers)):
+        one = replace(machine(), stack=machine().stack.model_copy(update={"bucket_bytes": nbytes}))
+        found = pipeline_of(plan_of_run(replace(run, overlap=()), one), one).stages[0].sync_s
+        assert found == pytest.approx(buckets * network.seconds("all_reduce", size / buckets, group))
