@@ -159,6 +159,12 @@ class Run:
             own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
         return machine.stack.model_copy(update=own)
 
+    def check_microbatches(self, stack: Stack) -> None:
+        """Raise PhazeError where the stack refuses to run so few microbatches through its pipeline."""
+        count = self.global_batch // (self.layout.microbatch * self.layout.dp)
+        if stack.full_pipelines and self.schedule == "1f1b" and count < self.layout.pp - 1:
+            raise PhazeError(f"microbatches must be at least pp - 1 = {self.layout.pp - 1}, got {count}")
+
     def split_by(self, stack: Stack) -> Run:
         """Run with the pipeline split of a stack, where the row gives none."""
         pipelined = self.schedule in ("1f1b", "gpipe") and self.layout.pp > 1
@@ -211,6 +217,7 @@ class Run:
 def plan_of_run(run: Run, machine: Machine) -> Plan:
     """Plan of a row on a machine; raise PhazeError where the row cannot be right."""
     run.check()
+    run.check_microbatches(machine.stack)
     run = run.split_by(machine.stack)
     if run.gpus > machine.devices:
         raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")

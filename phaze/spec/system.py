@@ -169,6 +169,9 @@ class Stack(Noun):
     pipeline_split: Literal["even", "cost"] = "even"
     """How blocks are split into pipeline stages where a run does not say: evenly; or by cumulative cost, that
     of a block counted as 4 h^2 + 3 h f and of the head as V h (nanotron, `get_block_compute_costs`)."""
+    full_pipelines: Flag = False
+    """Whether 1F1B needs as many microbatches as there are stages but one (nanotron,
+    `OneForwardOneBackwardPipelineEngine`)."""
     selective: Literal["attention", "products"] = "attention"
     """What selective recomputation does again: the attention core, or all but every second product."""
     gradient_bytes: Literal[2, 4] = 2

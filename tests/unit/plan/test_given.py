@@ -295,3 +295,12 @@ def test_replicas_without_zero_sum_gradients_bucket_by_bucket() -> None:
         one = replace(machine(), stack=machine().stack.model_copy(update={"bucket_bytes": nbytes}))
         found = pipeline_of(plan_of_run(replace(run, overlap=()), one), one).stages[0].sync_s
         assert found == pytest.approx(buckets * network.seconds("all_reduce", size / buckets, group))
+
+
+def test_a_stack_may_refuse_fewer_microbatches_than_stages_but_one() -> None:
+    run = changed(SMALL, pp=8, tp=1, dp=1, gpus=8, global_batch=12)
+    one = replace(machine(), stack=Stack(full_pipelines=True))
+    with pytest.raises(PhazeError, match="microbatches must be at least pp - 1 = 7, got 6"):
+        plan_of_run(run, one)
+    for runs_there, there in ((run, machine()), (changed(run, global_batch=14), one)):
+        assert len(plan_of_run(runs_there, there).stages) == 8
