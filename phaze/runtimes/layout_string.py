@@ -73,7 +73,7 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
     An entry goes to the stage of the one before, or to the next stage once the cost up to there exceeds the
     share of the stages so far; the embedding costs nothing (nanotron, `build_model`). Behind the head come
     `TRAILING` modules without cost: PhazeError where these leave a stage without any. Here the head is in the
-    last stage nevertheless, and a stage that has only trailing modules takes the last block of the one before.
+    last stage nevertheless, and a stage with trailing modules alone takes the last block of the one before.
     """
     total, stages, cost = layers + head_cost, [""] * count, 0.0
     stages[0], q = "E", 0
