@@ -28,6 +28,7 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
+from phaze.plan.machines import usable_gib
 from phaze.plan.plan import Machine, Pass, Plan, Stage
 from phaze.plan.stage_costs import pipeline_of
 
@@ -280,11 +281,11 @@ def _fragment_bytes(peak_bytes: float, machine: Machine) -> float:
     """Bytes beside those at the peak that a device reserves and no tensor has, as far as there is room: an
     allocator that is refused memory gives back what is free, and asks again (PyTorch, CUDACachingAllocator).
     """
-    stack, device = machine.stack, machine.device
-    if not stack.fragments or device is None:
+    stack = machine.stack
+    if not stack.fragments or machine.device is None:
         return 0.0
     tensors = peak_bytes - stack.reserved_gib * GIB
-    room = max(device.hbm_gib * GIB - peak_bytes, 0.0)
+    room = max(usable_gib(machine) * GIB - peak_bytes, 0.0)
     return min(tensors * stack.fragments / (1.0 - stack.fragments), room)
 
 

@@ -20,7 +20,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
 from phaze.plan.layouts.priced import peak_of
-from phaze.plan.machines import device_of, grown, load_machine
+from phaze.plan.machines import device_of, grown, load_machine, usable_gib
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
@@ -225,7 +225,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     found = _all(row.runs, machine)
     if not found:
         return _invalid(_problem(row.runs[0], machine))
-    limit = device_of(machine).hbm_gib
+    limit = usable_gib(machine)
     run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
@@ -236,7 +236,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
         **asdict(best),
         **chosen,
         **divided,
-        "status": _status(best, limit) + _assumed(run, machine),
+        "status": _status(best, machine) + _assumed(run, machine),
         **asdict(Kind.of(machine, run.layout, mfu)),
     }
 
@@ -257,9 +257,15 @@ def _problem(run: Run, machine: Machine) -> str:
     return ""
 
 
-def _status(found: Prediction, hbm_gib: float) -> str:
+def _status(found: Prediction, machine: Machine) -> str:
+    """Whether a run fits the memory, may fit what driver and contexts usually hold as well, or does not."""
+    hbm_gib, usable = device_of(machine).hbm_gib, usable_gib(machine)
     if found.memory_gib > hbm_gib:
         return f"does not fit: needs {found.memory_gib:.1f} GiB of {hbm_gib:g} GiB"
+    if found.memory_gib > usable:
+        return (
+            f"may fit: needs {found.memory_gib:.1f} GiB, and of {hbm_gib:g} GiB {usable:.4g} are usually free"
+        )
     return OK
 
 

@@ -39,7 +39,7 @@ def planned(fixed: dict[str, int | str]) -> TrainingPlan:
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 4}),
         system="h100", stack="megatron-core", devices=16, global_batch=32, sequence=2048, fixed=fixed,
     )  # fmt: skip
-    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s: (time_s, time_s), gap=0.05)
+    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.05)
     found = planner.answer(planner.search({}, wanted=1))
     assert isinstance(found, TrainingPlan)
     return found

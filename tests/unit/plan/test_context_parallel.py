@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
-from phaze.layout import Layout
+from phaze.layout import Group, Layout
 from phaze.plan.lowered import Clocked, kernel_times
 from phaze.plan.machines import load_machine
 from phaze.plan.price import price
@@ -159,6 +159,5 @@ def test_a_ring_over_two_nodes_goes_at_the_pace_of_the_way_between_them() -> Non
     part = Part("send", "forward", network_bytes=10**9, axis="cp")
     for ranks, level in ((8, 0), (16, 1)):
         clocked = Clocked(h100, Layout(cp=ranks, cp_kind="p2p"), kernel_times(h100, 2))
-        tier = h100.network.tiers[level]  # type: ignore[attr-defined]
-        reached = tier.message_bytes_per_s or tier.bandwidth_bytes_per_s
-        assert clocked.sent_s(part) == pytest.approx(1e9 / reached + tier.latency_s)
+        farthest = Group(2, (1, 8)[level])
+        assert clocked.sent_s(part) == h100.network.seconds("send", 1e9, farthest)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.cost.network.network import Flat, Levels
+from phaze.cost.network.network import Flat, Levels, Tier
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import ModelTraining, lowered_plan
@@ -21,6 +21,7 @@ from phaze.plan.replay import assumed_s, planned_on, read_plan, replay
 from phaze.plan.runs import plan_of_run
 from phaze.plan.side_by_side import plan_model
 from phaze.spec.models import load_model_named
+from phaze.spec.system import Stack
 from phaze.tables import PLANNERS
 from phaze.workload.models import library_workload
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
@@ -78,10 +79,11 @@ def test_all_device_time_is_spent_on_something(plans: dict[str, Plan], planner: 
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_a_plan_is_priced_on_levels_as_it_is_on_a_flat_network(plans: dict[str, Plan], planner: str) -> None:
     """All ranks of these plans are inside a node, whose links are equal."""
-    levels = replace(machine(), hbm_bytes_per_s=1e15)
+    levels = replace(machine(), hbm_bytes_per_s=1e15, stack=Stack(held_processors=0))
     assert isinstance(levels.network, Levels)
     tier = levels.network.tiers[0]
-    levels = replace(levels, network=Levels((tier._replace(latency_s=0.0, start_s=0.0, devices=64),)))
+    equal = Tier(64, tier.bandwidth_bytes_per_s)
+    levels = replace(levels, network=Levels((equal,)))
     flat = Machine.flat(tier.bandwidth_bytes_per_s, 1e15)
     assert price(plans[planner], levels).batch_s == pytest.approx(price(plans[planner], flat).batch_s)
 

@@ -40,7 +40,8 @@ def ideal_network(one: Machine) -> Machine:
     """Return the machine with a network on which nothing takes noticeable time."""
     assert isinstance(one.network, Levels)
     tiers = tuple(
-        tier._replace(bandwidth_bytes_per_s=1e30, latency_s=0.0, start_s=0.0) for tier in one.network.tiers
+        tier._replace(bandwidth_bytes_per_s=1e30, latency_s=0.0, start_s=0.0, nccl=None)
+        for tier in one.network.tiers
     )
     return replace(one, network=Levels(tiers))
 
