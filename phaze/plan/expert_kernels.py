@@ -9,11 +9,16 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.cost.experts import expert_speed
 from phaze.cost.kernels import kernels_of
-from phaze.layout import Compute
+from phaze.layout import Compute, Layout
 from phaze.plan.captured import launched
 from phaze.spec.speeds.experts import Experts
 from phaze.spec.system import Device, Stack
 from phaze.workload.operators import Operator, Part
+
+SENT = {"experts_dispatch", "experts_combine"}
+"""Primitives that copy a token for each of its experts, and add up its rows."""
+ROW_PASSES = SENT | {"experts_sort", "experts_unsort"}
+"""Primitives that copy the rows of tokens to experts, by expert, and back, or add them up."""
 
 
 def multiplies_experts(operator: Operator) -> bool:
@@ -29,6 +34,33 @@ def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | No
         for operator in operators
         for _ in kernels_of(operator)
     ]
+
+
+def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> tuple[Operator, ...]:
+    """Operators that are kernels of their own: not the activation in fused kernels of experts, nor copies of
+    a token for each expert and the sum of its rows where the dispatcher sends it once to a rank, which reads
+    and sums rows itself (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section 2.1.1).
+    """
+    if stack.experts == "fused":
+        operators = tuple(one for one in operators if "moe_act" not in one.regions)
+    if stack.dispatch == "tokens" and layout.ep > 1:
+        operators = tuple(one for one in operators if not SENT & {*_names(one)})
+    return operators
+
+
+def _names(operator: Operator) -> list[str]:
+    """Primitives of an operator of either pass."""
+    return operator.name.removesuffix(".backward").split("+")
+
+
+def row_traffic(operator: Operator, device: Device) -> float:
+    """Factor on the time of a kernel that moves rows of experts: the HBM share that kernels sustain over the
+    one that measured passes around experts reach, which read and write rows by an index; else 1.
+    """
+    speed = expert_speed(device, "grouped", "bf16")
+    if speed is None or speed.passes is None or not ROW_PASSES & {*_names(operator)}:
+        return 1.0
+    return max(device.sustained_hbm / speed.passes, 1.0)
 
 
 def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:

@@ -32,16 +32,16 @@ from phaze.layout import (
 )
 from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
 from phaze.plan.captured import launched
-from phaze.plan.expert_kernels import experts_of, host_s, waits_for_host
+from phaze.plan.expert_kernels import experts_of, host_s, run_alone, waits_for_host
 from phaze.plan.kept import (
     KEPT,
     SCAN,
     LayerMemory,
-    first_products,
     kept_by,
     kept_with_flash,
     multiplies_weights,
 )
+from phaze.plan.kernel_traffic import STEPS, in_steps_of, moves_of
 from phaze.plan.machines import device_of
 from phaze.plan.overlap import kept_apart, lost_share
 from phaze.plan.plan import Machine
@@ -54,9 +54,6 @@ from phaze.workload.workload import DIRECTIONS, Layer, Workload
 COMPUTE, HBM, NETWORK, START, HOST = map(
     KERNEL_LIMITS.index, ("compute", "hbm", "network", "kernel_start", "host")
 )
-STEPS, STEPS_BYTES = 5, 9.0
-"""Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
-scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +146,7 @@ def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stac
     """Make the times of all kernels of some workloads known, which is much faster than one by one."""
     operators = [operator for workload in workloads for operator in _operators_in(workload)]
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
-    moves = [_moves(kernel, stack, in_steps=False) for kernel in kernels]
+    moves = moves_of(operators, stack, times.device, in_steps=False)
     times.of(kernels, moves=moves, experts=experts_of(operators, stack))
 
 
@@ -276,24 +273,6 @@ def _outside_scans(layer: Layer) -> list[Operator]:
     return [operator for operator in layer.forward.operators if not operator.regions & SCAN]
 
 
-def _moves(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
-    """Bytes that a stack moves for a kernel, over those that it must; scores may be masked in steps."""
-    kinds = {part.kind for part in kernel}
-    if "matmul" in kinds:
-        return 1.0
-    if "softmax" in kinds and in_steps:
-        return STEPS_BYTES
-    return stack.loss if "log_softmax" in kinds else stack.elementwise
-
-
-def _in_steps(operators: Sequence[Operator], stack: Stack) -> bool:
-    """Whether scores are scaled, masked and normalised by a kernel each: the fused kernel of a stack may need
-    a multiple of so many heads, those of all samples of a microbatch.
-    """
-    products = first_products([operator for operator in operators if operator.attention])
-    return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])
-
-
 def _seconds(
     operators: tuple[Operator, ...], clocked: Clocked, alone: FusedPass = NO_ATTENTION
 ) -> tuple[Floats, float]:
@@ -305,13 +284,12 @@ def _seconds(
     that CUDA graphs capture need no host.
     """
     stack = clocked.machine.stack
-    if stack.experts == "fused":
-        operators = tuple(one for one in operators if "moe_act" not in one.regions)
+    operators = run_alone(operators, clocked.layout, stack)
     by_host = launched(operators, stack.cuda_graphs)
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total, weight_s = alone.seconds.copy(), 0.0
     core_s = products_s = float(total.sum())
-    in_steps, waits_s = _in_steps(operators, stack), np.zeros(len(kernels))
+    in_steps, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels))
     waits = waits_for_host(operators, stack)
     if kernels:
         words: list[Compute] = [
@@ -319,7 +297,7 @@ def _seconds(
             for operator in operators
             for _ in kernels_of(operator)
         ]
-        moves = [_moves(kernel, stack, in_steps=in_steps) for kernel in kernels]
+        moves = moves_of(operators, stack, device_of(clocked.machine), in_steps=in_steps)
         each = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
         if waits:
             started_s = host_s(operators, words, stack, device_of(clocked.machine))

@@ -39,8 +39,8 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
     copied, while HybridEP pads where it copies anyway.
     """
     if stack.experts == "fused":
-        return Unfused(0.0, 0)
-    nbytes, launches = 0.0, 0
+        return Unfused(0.0, _router_kernels(operators, stack))
+    nbytes, launches = 0.0, _router_kernels(operators, stack)
     last = [(one, one.parts[0]) for one in operators if _has(one, LAST) and multiplies_experts(one)]
     for operator in operators:
         backward = _is_backward(operator)
@@ -58,6 +58,14 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
         nbytes += rows * PADDING_KERNELS * stack.padding_bytes
         launches += PADDING_KERNELS * len(last)
     return Unfused(nbytes, launches)
+
+
+def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
+    """Kernels of router and dispatch beyond those that operators are, where no CUDA graph captures them."""
+    if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(one.name == "router" for one in operators):
+        return 0
+    own = sum(one.name.startswith("router") for one in operators)
+    return max(stack.router_kernels - own, 0)
 
 
 def _is_backward(operator: Operator) -> bool:

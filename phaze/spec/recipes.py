@@ -27,6 +27,9 @@ RELEASE = re.compile(r"\d\d\.\d\d(\.\d\d)?")
 """A release in a text such as `26.04.01 NeMo Container`."""
 TOKENS = ("deepep", "hybridep", "ncclep")
 """Dispatchers that send a token once to each rank, whatever the number of its experts there."""
+ROUTER_KERNELS = (31, 17)
+"""Kernels of router and dispatch with moe_router_fusion, with all-to-all and with the dispatchers above
+(Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
 """Generation of an attention kernel whose operands are scaled to eight bits."""
 
@@ -60,6 +63,7 @@ class StackRecipe(Noun):
         own: dict[str, object] = {"overlap": self.overlap, "cuda_graphs": self.captured}
         if self.dispatcher:
             own["dispatch"] = "tokens" if self.dispatcher in TOKENS else "rows"
+            own["router_kernels"] = ROUTER_KERNELS[own["dispatch"] == "tokens"]
         if self.experts:
             own["experts"] = self.experts
         if self.attention == "fp8":

@@ -215,6 +215,8 @@ class Stack(Noun):
     """How experts are multiplied. `each`: products, and casts of their operands, are started for one expert
     after the other, and the host reads back how many rows they have (Transformer Engine, `GroupedLinear`);
     `grouped`: one kernel for all experts (CUTLASS, `torch._grouped_mm`); `fused`: their activation too."""
+    router_kernels: PositiveInt = 3
+    """Kernels that choose the experts of a token and prepare its dispatch, in the forward pass."""
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
     """Bytes that adding the biases of experts' last products moves for each element of their results, and of
     gradients, where kernels do it expert by expert; 0: part of another kernel."""

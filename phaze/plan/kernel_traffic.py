@@ -1,0 +1,44 @@
+"""Bytes that the kernels of a stack move, over those that they must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from phaze.cost.kernels import Kernel, kernels_of
+from phaze.plan.expert_kernels import row_traffic
+from phaze.plan.kept import first_products
+from phaze.spec.system import Device, Stack
+from phaze.workload.operators import Operator
+
+STEPS, STEPS_BYTES = 5, 9.0
+"""Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
+scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
+
+
+def moves_of(operators: Iterable[Operator], stack: Stack, device: Device, *, in_steps: bool) -> list[float]:
+    """Bytes that a stack moves for each kernel of operators, over those that it must, or as many as would
+    take the time of slower ones.
+    """
+    return [
+        _moved(kernel, stack, in_steps=in_steps) * row_traffic(operator, device)
+        for operator in operators
+        for kernel in kernels_of(operator)
+    ]
+
+
+def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
+    """Bytes that a stack moves for a kernel, over those that it must; scores may be masked in steps."""
+    kinds = {part.kind for part in kernel}
+    if "matmul" in kinds:
+        return 1.0
+    if "softmax" in kinds and in_steps:
+        return STEPS_BYTES
+    return stack.loss if "log_softmax" in kinds else stack.elementwise
+
+
+def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:
+    """Whether scores are scaled, masked and normalised by a kernel each: the fused kernel of a stack may need
+    a multiple of so many heads, those of all samples of a microbatch.
+    """
+    products = first_products([operator for operator in operators if operator.attention])
+    return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])

@@ -1,0 +1,124 @@
+"""Kernels of experts that a stack runs one after the other, and passes that dispatchers do or spare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from phaze.cost.kernels import KERNEL_LIMITS
+from phaze.layout import Compute, Layout
+from phaze.plan.expert_kernels import row_traffic, run_alone
+from phaze.plan.lowered import LayerCost, layer_costs
+from phaze.plan.machines import device_of, load_machine
+from phaze.plan.unfused import Unfused, unfused
+from phaze.spec.models import load_transformer
+from phaze.spec.system import Stack
+from phaze.workload.models import library_workload
+from phaze.workload.operators import Operator
+from phaze.workload.workload import Direction, Layer, Workload
+
+HBM, HOST = KERNEL_LIMITS.index("hbm"), KERNEL_LIMITS.index("host")
+LAYOUT = Layout(ep=8, dp=8)
+ROWS = 4096 * 4
+"""Rows of a rank: tokens by experts of each, which exchanges leave as many."""
+MACHINE = load_machine("h100", stack="megatron-bridge-alltoall")
+NONE = Stack(name="none", experts="each")
+OURS = Stack(name="ours", experts="each", expert_bias_bytes=(12, 16), clamp_bytes=(6, 14))
+
+
+@cache
+def workload() -> Workload:
+    return library_workload(load_transformer("gpt-oss-120b", "test"), 4096, LAYOUT)
+
+
+def layer() -> Layer:
+    return next(one for one in workload().layers if one.name == "attention-experts")
+
+
+def operators(way: Direction) -> tuple[Operator, ...]:
+    return layer().pass_of(way).operators
+
+
+def cost(**changes: object) -> LayerCost:
+    machine = replace(MACHINE, stack=MACHINE.stack.model_copy(update=changes))
+    return layer_costs(workload(), machine, flash=True)["attention-experts"]
+
+
+def test_a_stack_with_fused_kernels_has_no_others() -> None:
+    for way in ("forward", "backward"):
+        assert unfused(operators(way), "fp8-cs", NONE) == Unfused(0.0, 0)  # type: ignore[arg-type]
+
+
+def test_biases_and_clamps_move_bytes_of_rows_and_start_kernels_for_each_expert() -> None:
+    wide = 2880  # of the model, and of an expert
+    forward, backward = (
+        unfused(operators("forward"), "bf16", OURS),
+        unfused(operators("backward"), "bf16", OURS),
+    )
+    assert forward == Unfused(ROWS * wide * (12 + 6), 2 * 16 + 3)
+    assert backward == Unfused(ROWS * wide * (16 + 14), 6 * 16 + 3)
+
+
+@pytest.mark.parametrize(
+    ("compute", "dispatch", "times"), [("bf16", "rows", 0), ("mxfp8", "tokens", 0), ("mxfp8", "rows", 2)]
+)
+def test_rows_are_padded_in_lower_precision_where_the_dispatcher_does_not(
+    compute: Compute, dispatch: str, times: int
+) -> None:
+    stack = NONE.model_copy(update={"padding_bytes": 4.0, "dispatch": dispatch})
+    for way in ("forward", "backward"):
+        found = unfused(operators(way), compute, stack)  # type: ignore[arg-type]
+        assert found == Unfused(times * 4.0 * ROWS * 2880, times)
+
+
+def test_kernels_of_the_router_are_started_unless_a_graph_captures_them() -> None:
+    stack = NONE.model_copy(update={"router_kernels": 31})
+    assert unfused(operators("forward"), "bf16", stack).launches == 31 - 3
+    assert unfused(operators("backward"), "bf16", stack).launches == 0
+    captured = stack.model_copy(update={"cuda_graphs": ("moe_router",)})
+    assert unfused(operators("forward"), "bf16", captured).launches == 0
+
+
+def test_bytes_take_the_time_of_the_memory_and_starts_that_of_the_host() -> None:
+    before, after = cost(expert_bias_bytes=(0, 0), clamp_bytes=(0, 0)), cost(expert_bias_bytes=(12, 16))
+    added = after.forward_s[HBM] - before.forward_s[HBM]
+    more_s = ROWS * 2880 * (12 + 6) / MACHINE.hbm_bytes_per_s
+    assert added == pytest.approx(more_s)
+    started_s = after.forward_s[HOST] - before.forward_s[HOST]
+    assert started_s == pytest.approx(max(35 * MACHINE.stack.launch_s - more_s, 0.0))
+
+
+def test_the_activation_of_experts_with_biases_runs_forward_again() -> None:
+    """Products add their biases: what is left of the kernel is the activation."""
+    again = cost().again_s("moe_act")
+    assert again[HBM] > 0
+    assert again.sum() < 0.2 * cost().forward_s.sum()
+
+
+def test_dispatchers_that_send_a_token_once_neither_copy_it_for_each_expert_nor_sum_its_rows() -> None:
+    rows, tokens = (
+        NONE.model_copy(update={"dispatch": "rows"}),
+        NONE.model_copy(update={"dispatch": "tokens"}),
+    )
+    for way in ("forward", "backward"):
+        every = operators(way)  # type: ignore[arg-type]
+        assert run_alone(every, LAYOUT, rows) == every
+        gone = {one.name.removesuffix(".backward") for one in every} - {
+            one.name.removesuffix(".backward") for one in run_alone(every, LAYOUT, tokens)
+        }
+        assert gone == {"experts_dispatch", "experts_combine"}
+        assert run_alone(every, Layout(dp=8), tokens) == every
+
+
+def test_passes_over_rows_are_as_slow_as_measured_ones() -> None:
+    device = device_of(MACHINE)
+    passes = device.experts["grouped"]["bf16"].passes
+    assert passes is not None
+    factors = {one.name: row_traffic(one, device) for one in operators("forward")}
+    slow = device.sustained_hbm / passes
+    assert factors["experts_sort"] == factors["experts_dispatch"] == pytest.approx(slow)
+    assert np.array([factors["experts_norm"], factors["attention_norm"]]).tolist() == [1.0, 1.0]
+    assert row_traffic(operators("forward")[0], device.model_copy(update={"experts": {}})) == 1.0
