@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -44,21 +45,24 @@ def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> 
     if stack.experts == "fused":
         operators = tuple(one for one in operators if "moe_act" not in one.regions)
     if stack.dispatch == "tokens" and layout.ep > 1:
-        operators = tuple(one for one in operators if not SENT & {*_names(one)})
+        operators = tuple(one for one in operators if not SENT & primitives_of(one.name))
     return operators
 
 
-def _names(operator: Operator) -> list[str]:
-    """Primitives of an operator of either pass."""
-    return operator.name.removesuffix(".backward").split("+")
+@cache
+def primitives_of(name: str) -> frozenset[str]:
+    """Primitives of an operator of either pass, by its name."""
+    return frozenset(name.removesuffix(".backward").split("+"))
 
 
 def row_traffic(operator: Operator, device: Device) -> float:
     """Factor on the time of a kernel that moves rows of experts: the HBM share that kernels sustain over the
     one that measured passes around experts reach, which read and write rows by an index; else 1.
     """
+    if not ROW_PASSES & primitives_of(operator.name):
+        return 1.0
     speed = expert_speed(device, "grouped", "bf16")
-    if speed is None or speed.passes is None or not ROW_PASSES & {*_names(operator)}:
+    if speed is None or speed.passes is None:
         return 1.0
     return max(device.sustained_hbm / speed.passes, 1.0)
 

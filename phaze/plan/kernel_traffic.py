@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from phaze.cost.kernels import Kernel, kernels_of
+from phaze.cost.kernels import Kernel
 from phaze.plan.expert_kernels import row_traffic
 from phaze.plan.kept import first_products
 from phaze.spec.system import Device, Stack
@@ -15,15 +15,17 @@ STEPS, STEPS_BYTES = 5, 9.0
 scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
 
 
-def moves_of(operators: Iterable[Operator], stack: Stack, device: Device, *, in_steps: bool) -> list[float]:
+def moves_of(
+    owned: Iterable[tuple[Operator, Sequence[Kernel]]], stack: Stack, device: Device, *, in_steps: bool
+) -> list[float]:
     """Bytes that a stack moves for each kernel of operators, over those that it must, or as many as would
     take the time of slower ones.
     """
-    return [
-        _moved(kernel, stack, in_steps=in_steps) * row_traffic(operator, device)
-        for operator in operators
-        for kernel in kernels_of(operator)
-    ]
+    found = []
+    for operator, own in owned:
+        slower = row_traffic(operator, device)
+        found += [_moved(kernel, stack, in_steps=in_steps) * slower for kernel in own]
+    return found
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:

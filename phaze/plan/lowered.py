@@ -145,8 +145,9 @@ def _operators_in(workload: Workload) -> list[Operator]:
 def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
     """Make the times of all kernels of some workloads known, which is much faster than one by one."""
     operators = [operator for workload in workloads for operator in _operators_in(workload)]
-    kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
-    moves = moves_of(operators, stack, times.device, in_steps=False)
+    owned = [(operator, kernels_of(operator)) for operator in operators]
+    kernels = [kernel for _, own in owned for kernel in own]
+    moves = moves_of(owned, stack, times.device, in_steps=False)
     times.of(kernels, moves=moves, experts=experts_of(operators, stack))
 
 
@@ -286,7 +287,8 @@ def _seconds(
     stack = clocked.machine.stack
     operators = run_alone(operators, clocked.layout, stack)
     by_host = launched(operators, stack.cuda_graphs)
-    kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
+    owned = [(operator, kernels_of(operator)) for operator in operators]
+    kernels = [kernel for _, own in owned for kernel in own]
     total, weight_s = alone.seconds.copy(), 0.0
     core_s = products_s = float(total.sum())
     in_steps, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels))
@@ -294,10 +296,10 @@ def _seconds(
     if kernels:
         words: list[Compute] = [
             clocked.layout.compute if multiplies_weights(operator) else "bf16"
-            for operator in operators
-            for _ in kernels_of(operator)
+            for operator, own in owned
+            for _ in own
         ]
-        moves = moves_of(operators, stack, device_of(clocked.machine), in_steps=in_steps)
+        moves = moves_of(owned, stack, device_of(clocked.machine), in_steps=in_steps)
         each = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
         if waits:
             started_s = host_s(operators, words, stack, device_of(clocked.machine))

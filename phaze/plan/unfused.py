@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from phaze.layout import Compute
-from phaze.plan.expert_kernels import multiplies_experts
+from phaze.plan.expert_kernels import multiplies_experts, primitives_of
 from phaze.spec.system import Stack
 from phaze.workload.operators import Operator
 
@@ -38,21 +38,23 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
     needs rows of an expert in multiples of a block: all-to-all dispatch leaves them as they are, and they are
     copied, while HybridEP pads where it copies anyway.
     """
+    if not any("moe" in one.regions for one in operators):
+        return Unfused(0.0, 0)
     if stack.experts == "fused":
         return Unfused(0.0, _router_kernels(operators, stack))
     nbytes, launches = 0.0, _router_kernels(operators, stack)
     last = [(one, one.parts[0]) for one in operators if _has(one, LAST) and multiplies_experts(one)]
     for operator in operators:
+        if not {BIAS, CLAMP} & primitives_of(operator.name):
+            continue
         backward = _is_backward(operator)
         elements = max((part.elements for part in operator.parts), default=0)
-        if _has(operator, BIAS):
+        if _has(operator, BIAS) and stack.expert_bias_bytes[0]:
             nbytes += elements * stack.expert_bias_bytes[backward]
-            launches += (
-                BIAS_KERNELS[backward] * last[0][1].batch if last and stack.expert_bias_bytes[0] else 0
-            )
-        if _has(operator, CLAMP):
+            launches += BIAS_KERNELS[backward] * sum(part.batch for _, part in last)
+        if _has(operator, CLAMP) and stack.clamp_bytes[0]:
             nbytes += elements * stack.clamp_bytes[backward]
-            launches += CLAMP_KERNELS if stack.clamp_bytes[0] else 0
+            launches += CLAMP_KERNELS
     if compute != "bf16" and stack.dispatch == "rows" and stack.padding_bytes:
         rows = sum(part.batch * part.m * (part.k if _is_backward(one) else part.n) for one, part in last)
         nbytes += rows * PADDING_KERNELS * stack.padding_bytes
@@ -74,4 +76,4 @@ def _is_backward(operator: Operator) -> bool:
 
 def _has(operator: Operator, name: str) -> bool:
     """Whether a primitive is part of an operator of either pass."""
-    return name in operator.name.removesuffix(".backward").split("+")
+    return name in primitives_of(operator.name)
