@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from phaze.base.units import digits
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
-from phaze.spec.training_plan import TrainingPlan
+from phaze.spec.training_plan import TIE, TrainingPlan
 from tests.unit.test_main import MODEL
 
 QUICK = ("--tries", "2000", "--steps", "500")
@@ -51,7 +52,8 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
     assert counts.layouts == excluded + counts.same + counts.unfit + counts.simulated
     assert counts.bound_s is not None
     assert counts.bound_s >= plan.time_s * (1 - 0.005)
-    assert [row.time_s for row in plan.alternatives] == sorted(row.time_s for row in plan.alternatives)
+    times_s = [row.time_s for row in plan.alternatives]
+    assert all(one <= other * (1 + TIE) for one, other in pairwise(times_s))  # of those that tie the simplest
     assert plan.alternatives[0].time_s == plan.time_s
     assert (plan.time_s_low, plan.evidence) == (None, ())  # so small a model is like nothing measured
     assert (layout.pp, len(plan.memory_gib), layout.tp * layout.cp * layout.pp * layout.dp) == (2, 2, 8)

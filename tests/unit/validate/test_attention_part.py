@@ -95,7 +95,7 @@ def test_a_table_may_leave_out_what_is_usual(tmp_path: Path) -> None:
     [
         (",32,8,", ",32,5,", "line 2: kv_heads must divide heads 32, got 5"),
         (",1.0,", ",0.001,", "latency_ms must be at least 0.1389"),
-        (",128,1.0", ",0,1.0", "head_size must be a whole number"),
+        (",128,1.0", ",0,1.0", "head_dim must be a whole number"),
     ],
 )
 def test_a_wrong_row_says_why(tmp_path: Path, old: str, new: str, problem: str) -> None:

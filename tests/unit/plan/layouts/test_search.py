@@ -157,7 +157,7 @@ def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
             super().guess()
 
     monkeypatch.setattr(search, "DivisionSearch", Recorded)
-    question = SmallCase("gpt2-xl", 8, 1024, devices=4, hbm_gib=8.0, global_batch=32).question("torchtitan")
+    question = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=40.0, global_batch=64).question("megatron")
     grid = legal_space(question.runtime, question.task).grid
     grid = grid.take(~question.again(grid))
     own = LayoutSearch(question, grid, bound_layouts(question, grid, "tokens"), 0.005, lambda _: None, 10_000)
