@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
