@@ -28,7 +28,7 @@ NEAREST: dict[Compute, Compute] = {"fp8-cs": "fp8", "mxfp8": "fp8", "fp8-block":
 
 
 @dataclass(frozen=True, eq=False)
-class Loads:
+class ExpertRows:
     """Rows of the experts of a rank, summed as kernels need them; each field (R,)."""
 
     rows: Floats
@@ -41,8 +41,8 @@ class Loads:
     """Rows of the expert with most of them."""
 
     @classmethod
-    def of(cls, rows: Floats) -> Loads:
-        """Loads of rows by expert, (R, experts of the rank)."""
+    def of(cls, rows: Floats) -> ExpertRows:
+        """ExpertRows of rows by expert, (R, experts of the rank)."""
         return cls(
             rows.sum(axis=1), np.ceil(rows / TILE).sum(axis=1), (rows >= 1).sum(axis=1).astype(float),
             rows.max(axis=1),
@@ -50,7 +50,7 @@ class Loads:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class ExpertNetwork:
     """Feed-forward networks of experts; each field (R,)."""
 
     tokens: Floats
@@ -122,7 +122,7 @@ def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats
 
 
 def feed_forward_s(
-    loads: Loads, own: Network, device: Device, speed: ExpertSpeed, compute: Compute
+    loads: ExpertRows, own: ExpertNetwork, device: Device, speed: ExpertSpeed, compute: Compute
 ) -> Floats:
     """Seconds of whole feed-forward networks of experts on a rank, forward, (R,).
 

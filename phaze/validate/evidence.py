@@ -8,12 +8,12 @@ from phaze.layout import Layout
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import NearRun
-from phaze.validate.intervals import Kind, published
+from phaze.validate.intervals import RunKind, published
 
 
 def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
     """Nearest measured runs of a layout on a machine, the nearest first; none where nothing is like it."""
-    found = published(folder).likest(Kind.of(machine, layout, mfu))
+    found = published(folder).likest(RunKind.of(machine, layout, mfu))
     return tuple(
         NearRun(source=one.source, label=one.label, distance=one.distance, error=1 / one.ratio - 1)
         for one in (() if found is None else found.nearest)

@@ -61,7 +61,7 @@ INTERVAL = ("time_low_s", "time_high_s")
 
 
 @dataclass(frozen=True)
-class Kind:
+class RunKind:
     """What of a run decides which others are like it."""
 
     stack: str
@@ -73,7 +73,7 @@ class Kind:
     """Model FLOPs utilisation that is predicted, nan where that is not known."""
 
     @classmethod
-    def of(cls, machine: Machine, layout: Layout, mfu: float = float("nan")) -> Kind:
+    def of(cls, machine: Machine, layout: Layout, mfu: float = float("nan")) -> RunKind:
         """Kind of a run of a layout on a machine."""
         experts = "yes" if layout.ep > 1 else "no"
         device = device_of(machine).name
@@ -88,7 +88,7 @@ def parallelism_of(layout: Layout) -> str:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LikeRun:
     """A published run that is like a run, with what it took over what is predicted."""
 
     source: str
@@ -104,7 +104,7 @@ class Likeness:
     low: float
     high: float
     """Factors between which COVERED of them lie."""
-    nearest: tuple[Evidence, ...]
+    nearest: tuple[LikeRun, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +126,13 @@ class PublishedErrors:
                 f"{path}: holds no errors of runs ({error}); python -m phaze validate --errors {path}"
             ) from error
 
-    def likest(self, kind: Kind, but: str = "") -> Likeness | None:
+    def likest(self, kind: RunKind, but: str = "") -> Likeness | None:
         """Runs most like one, without those of a source; None where nothing measured is like it."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
         return self._likeness(kind, self._sources != but, self._widths[but])
 
-    def _likeness(self, kind: Kind, asked: Bools, width: float) -> Likeness | None:
+    def _likeness(self, kind: RunKind, asked: Bools, width: float) -> Likeness | None:
         distances = self.distances(kind)
         known = kind.device in self._values["device"]
         if not known or not asked.any() or distances[asked].min() > UNLIKE:
@@ -145,7 +145,7 @@ class PublishedErrors:
         )
         order = np.flatnonzero(asked)[np.argsort(distances[asked], kind="stable")][:SHOWN]
         nearest = [
-            Evidence(
+            LikeRun(
                 str(self._sources[k]), str(self._labels[k]), float(distances[k]), float(np.exp(self._logs[k]))
             )
             for k in order
@@ -160,7 +160,7 @@ class PublishedErrors:
         low, middle, high = _percentiles(self._logs[asked], weights[asked], np.array([tail, 0.5, 1 - tail]))
         return float(low), float(middle), float(high)
 
-    def distances(self, kind: Kind) -> Floats:
+    def distances(self, kind: RunKind) -> Floats:
         """Distances of all published runs (R,) from one."""
         found = sum(
             (_apart(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
@@ -197,7 +197,7 @@ class PublishedErrors:
         """Distances between all published runs, (R, R)."""
         names = [*KEYS, "mfu"]
         kinds = [
-            Kind(**{str(key): one for key, one in row.items()})
+            RunKind(**{str(key): one for key, one in row.items()})
             for row in self.table[names].to_dict("records")
         ]
         known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}
@@ -276,7 +276,7 @@ def interval(
     """
     if machine.system is not None and machine.system.calibrated is not None:
         return _own(machine.system.calibrated, seconds)
-    found = published(folder).likest(Kind.of(machine, layout, mfu))
+    found = published(folder).likest(RunKind.of(machine, layout, mfu))
     return None if found is None else (found.low * seconds, found.high * seconds)
 
 
@@ -302,7 +302,7 @@ def with_intervals(
     times = runs[seconds].to_numpy(float)
     rows = runs[[*KEYS, "mfu"]].to_dict("records")
     for place in np.flatnonzero(np.isfinite(times)):
-        found = errors.likest(Kind(**{str(key): value for key, value in rows[place].items()}), but)
+        found = errors.likest(RunKind(**{str(key): value for key, value in rows[place].items()}), but)
         if found is not None:
             factors[:, place] = found.low, found.high
     return runs.assign(**dict(zip(INTERVAL, factors * times, strict=True)))

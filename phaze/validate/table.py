@@ -28,7 +28,7 @@ from phaze.runtimes.layout_string import written
 from phaze.spec.files import FOLDER
 from phaze.spec.recipes import recipe_of
 from phaze.spec.systems import load_stack
-from phaze.validate.intervals import INTERVAL, KEYS, Kind, with_intervals
+from phaze.validate.intervals import INTERVAL, KEYS, RunKind, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 
 
@@ -237,7 +237,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
         **chosen,
         **divided,
         "status": _status(best, machine) + _assumed(run, machine),
-        **asdict(Kind.of(machine, run.layout, mfu)),
+        **asdict(RunKind.of(machine, run.layout, mfu)),
     }
 
 

@@ -26,7 +26,7 @@ PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2,
 """In how many times n − 1 steps a ring does a collective."""
 
 
-class Way(NamedTuple):
+class LinearWay(NamedTuple):
     """A way to do a collective: seconds that are linear in the bytes of the whole tensor."""
 
     fixed_s: float
@@ -42,7 +42,9 @@ class Nccl:
     speeds: NcclSpeeds
     bandwidth_bytes_per_s: float
     """Of a device, in each direction."""
-    _ways: dict[tuple[str, int], tuple[Way, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _ways: dict[tuple[str, int], tuple[LinearWay, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def seconds(self, kind: str, size_bytes: Size, ranks: int) -> Size:
         """Time of collectives of whole tensors, or of messages, after their start; 0 for one rank."""
@@ -56,42 +58,42 @@ class Nccl:
             found = np.minimum(found, fixed_s + byte_s * size_bytes)
         return found
 
-    def ways(self, kind: str, ranks: int) -> tuple[Way, ...]:
+    def ways(self, kind: str, ranks: int) -> tuple[LinearWay, ...]:
         """Ways to do a collective among so many ranks, without those that are never fastest."""
         if ranks == 1:
-            return (Way(0.0, 0.0),)
+            return (LinearWay(0.0, 0.0),)
         found = self._direct(kind, ranks) if kind in ("all_to_all", "send") else self._rings(kind, ranks)
         if kind == "all_reduce" and ranks > 2 and self.speeds.nvls:
             found.append(self._nvls(ranks))
-        kept: list[Way] = []
+        kept: list[LinearWay] = []
         for way in sorted(found):
             if not kept or way.byte_s < kept[-1].byte_s:
                 kept.append(way)
         return tuple(kept)
 
-    def _rings(self, kind: str, ranks: int) -> list[Way]:
+    def _rings(self, kind: str, ranks: int) -> list[LinearWay]:
         own, steps = self.speeds, PASSES[kind] * (ranks - 1)
         part_s = steps / ranks / self.bandwidth_bytes_per_s
         return [
-            Way(steps * own.step_s, part_s / own.ll),
-            Way(own.ll128_start_s + steps * own.step_s, part_s / own.ll128),
-            Way(
+            LinearWay(steps * own.step_s, part_s / own.ll),
+            LinearWay(own.ll128_start_s + steps * own.step_s, part_s / own.ll128),
+            LinearWay(
                 own.simple_start_s + steps * own.simple_step_s,
                 part_s / own.simple + 1.0 / ranks / own.own_bytes_per_s,
             ),
         ]
 
-    def _nvls(self, ranks: int) -> Way:
+    def _nvls(self, ranks: int) -> LinearWay:
         own = self.speeds
-        return Way(own.nvls_start_s, (1.0 + 1.0 / ranks) / (own.nvls * self.bandwidth_bytes_per_s))
+        return LinearWay(own.nvls_start_s, (1.0 + 1.0 / ranks) / (own.nvls * self.bandwidth_bytes_per_s))
 
-    def _direct(self, kind: str, ranks: int) -> list[Way]:
+    def _direct(self, kind: str, ranks: int) -> list[LinearWay]:
         own, message = self.speeds, kind == "send"
         parts, copied = (1.0, 0.0) if message else (1.0 / ranks, 1.0 / ranks)
         peers = 1 if message else ranks - 1
         return [
-            Way(peers * own.peer_s, parts / (own.peer * self.bandwidth_bytes_per_s)),
-            Way(
+            LinearWay(peers * own.peer_s, parts / (own.peer * self.bandwidth_bytes_per_s)),
+            LinearWay(
                 own.direct_start_s + peers * own.peer_s,
                 peers * parts / (own.direct * self.bandwidth_bytes_per_s)
                 + copied / own.direct_own_bytes_per_s,

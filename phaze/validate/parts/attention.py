@@ -14,7 +14,7 @@ from phaze.cost.attention import Shapes, attention_s
 from phaze.spec.speeds.attention import HEAD, AttentionKernel, AttentionPass
 from phaze.spec.system import Device
 from phaze.validate.constants import Site
-from phaze.validate.parts.base import Part
+from phaze.validate.parts.base import KernelPart
 
 Way = Literal["forward", "backward"]
 WAYS: tuple[Way, Way] = ("forward", "backward")
@@ -27,7 +27,7 @@ SPREAD = 0.05
 DIGITS = 3
 
 
-class AttentionPart(Part):
+class AttentionPart(KernelPart):
     """Kernels of attention, a row a pass.
 
     A table may leave out `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16)
@@ -144,7 +144,7 @@ def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
 
 
 @dataclass(frozen=True)
-class Constant:
+class PassConstant:
     """A constant of a pass with what it usually is, which counts as one row whose error is its spread."""
 
     name: str
@@ -160,7 +160,7 @@ class Constant:
         return float(np.log(value)) if self.log else value
 
     def value(self, coded: float, *, rounded: bool = False) -> float:
-        """Constant of such a number."""
+        """PassConstant of such a number."""
         value = float(np.exp(coded)) if self.log else float(coded)
         if not rounded:
             return value
@@ -168,20 +168,20 @@ class Constant:
 
 
 CONSTANTS = (
-    Constant("share", 0.6, 1.0, 0.02, 1.0),
-    Constant("fill", 150.0, 1.0, 1.0, 3000.0),
-    Constant("tail", 0.5, 0.25, 0.0, 1.0, log=False),
-    Constant("start_s", 5e-6, 1.0, 1e-6, 1e-4),
-    Constant("traffic", 0.0, 0.3, 0.0, 10.0, log=False),
+    PassConstant("share", 0.6, 1.0, 0.02, 1.0),
+    PassConstant("fill", 150.0, 1.0, 1.0, 3000.0),
+    PassConstant("tail", 0.5, 0.25, 0.0, 1.0, log=False),
+    PassConstant("start_s", 5e-6, 1.0, 1e-6, 1e-4),
+    PassConstant("traffic", 0.0, 0.3, 0.0, 10.0, log=False),
 )
-UNMASKED = Constant("unmasked", 1.0, 0.1, 0.5, 2.0)
+UNMASKED = PassConstant("unmasked", 1.0, 0.1, 0.5, 2.0)
 
 
 def _fitted_pass(rows: pd.DataFrame, known: AttentionPass | None, device: Device, way: Way) -> AttentionPass:
     """Pass fitted to rows on logarithms of their seconds; constants that rows do not tell stay usual."""
     sizes = sorted(set(rows["head_size"]) - {HEAD})
     more = (UNMASKED,) if (rows["mask"] == "none").any() else ()
-    of_heads = tuple(Constant(str(size), 1.0, 0.3, 0.1, 3.0) for size in sizes)
+    of_heads = tuple(PassConstant(str(size), 1.0, 0.3, 0.1, 3.0) for size in sizes)
     constants = (*CONSTANTS, *more, *of_heads)
     block, kept = (known.block, known.heads) if known is not None else (128, {})
 

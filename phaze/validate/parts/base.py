@@ -38,7 +38,7 @@ OWN = ("line", "device", "precision", "measured_s", "source")
 """Columns that all rows have after they are read."""
 
 
-class Part(ABC):
+class KernelPart(ABC):
     """A kind of kernel: how its table is read, predicted, and what is fitted to it."""
 
     name: ClassVar[str]

@@ -18,7 +18,7 @@ from phaze.layout import Group
 from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.system import Level
 from phaze.validate.constants import Site
-from phaze.validate.parts.base import Part
+from phaze.validate.parts.base import KernelPart
 
 KINDS: dict[str, Collective] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
@@ -53,7 +53,7 @@ DIRECT = ("peer_s", "peer", "direct_start_s", "direct", "direct_own_bytes_per_s"
 """Constants that only all-to-alls tell; the others are those of rings and switches."""
 
 
-class Collectives(Part):
+class Collectives(KernelPart):
     """NCCL inside one NVLink domain: sizes are of the whole tensor of a rank."""
 
     name: ClassVar[str] = "collectives"

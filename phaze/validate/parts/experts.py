@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.expert_loads import exponent_of, rank_loads
-from phaze.cost.experts import Loads, Network, expert_speed, feed_forward_s
+from phaze.cost.experts import ExpertNetwork, ExpertRows, expert_speed, feed_forward_s
 from phaze.layout import Compute
 from phaze.spec.blocks import Experts
 from phaze.spec.files import FOLDER
@@ -25,7 +25,7 @@ from phaze.spec.models import load_transformer
 from phaze.spec.speeds.experts import ExpertKernel, ExpertSpeed
 from phaze.spec.system import Device
 from phaze.validate.constants import Site
-from phaze.validate.parts.base import UNPRICED, Part
+from phaze.validate.parts.base import UNPRICED, KernelPart
 
 KERNELS: dict[str, ExpertKernel] = {
     "grouped": "grouped", "masked": "masked", "deepgemm": "masked", "moe_torch_flow": "grouped",
@@ -52,8 +52,8 @@ MOST_TIMES = 6.0
 class Draws:
     """Rows of a table, one for every draw of their loads."""
 
-    loads: Loads
-    own: Network
+    loads: ExpertRows
+    own: ExpertNetwork
     row: Ints
     """Row that a draw is of."""
 
@@ -65,12 +65,12 @@ class Draws:
             hidden, own = network_named(str(one.model))
             tokens, ranks = cast(int, one.tokens), cast(int, one.ep)
             drawn = rank_loads(tokens, own.count, own.per_token, ranks, str(one.distribution))
-            found.append(Loads.of(drawn))
+            found.append(ExpertRows.of(drawn))
             sizes += [(tokens, own.sent_width(hidden), own.width, own.gated)] * len(drawn)
             places += [place] * len(drawn)
         fields = ("rows", "tiles", "experts", "most")
-        loads = Loads(*(np.concatenate([getattr(one, name) for one in found]) for name in fields))
-        return cls(loads, Network(*np.array(sizes, float).T), np.array(places))
+        loads = ExpertRows(*(np.concatenate([getattr(one, name) for one in found]) for name in fields))
+        return cls(loads, ExpertNetwork(*np.array(sizes, float).T), np.array(places))
 
     def seconds(self, device: Device, speed: ExpertSpeed, compute: Compute) -> Floats:
         """Mean seconds of each row over its draws, (R,)."""
@@ -79,7 +79,7 @@ class Draws:
         return found
 
 
-class ExpertsPart(Part):
+class ExpertsPart(KernelPart):
     """Feed-forward networks of experts."""
 
     name = "experts"

@@ -14,9 +14,9 @@ from phaze.spec.files import is_path
 from phaze.spec.system import Device
 from phaze.spec.systems import load_device
 from phaze.validate.constants import Site
-from phaze.validate.parts.base import Part, in_a_loop, site_of
+from phaze.validate.parts.base import KernelPart, in_a_loop, site_of
 from phaze.validate.parts.registry import PARTS
-from phaze.validate.parts.scores import Compared, PartScore
+from phaze.validate.parts.scores import ComparedKernels, PartScore
 
 LEAST_ROWS = 5
 """Rows of a part without which nothing is fitted to them."""
@@ -73,14 +73,14 @@ def _site(device: Device) -> Site:
     return Site(found.cluster, device, found.stack, found.folder)
 
 
-def _fitted(part: Part, rows: pd.DataFrame, site: Site) -> Site:
+def _fitted(part: KernelPart, rows: pd.DataFrame, site: Site) -> Site:
     """Site with constants fitted to kernels in a loop, and the clock that it keeps for hours as before."""
     device = part.fitted(rows, in_a_loop(site)).device
     kept = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
     return Site(site.cluster, kept, site.stack, site.folder)
 
 
-def _rows(part: Part, path: Path) -> pd.DataFrame:
+def _rows(part: KernelPart, path: Path) -> pd.DataFrame:
     rows = part.read(path)
     devices = list(dict.fromkeys(rows["device"]))
     if len(devices) > 1:
@@ -90,5 +90,5 @@ def _rows(part: Part, path: Path) -> pd.DataFrame:
     return rows
 
 
-def _score(part: Part, rows: pd.DataFrame, site: Site) -> PartScore:
-    return Compared(part, rows, part.predicted_s(rows, in_a_loop(site))).score
+def _score(part: KernelPart, rows: pd.DataFrame, site: Site) -> PartScore:
+    return ComparedKernels(part, rows, part.predicted_s(rows, in_a_loop(site))).score

@@ -20,7 +20,7 @@ from phaze.layout import COMPUTES, Compute
 from phaze.spec.speeds.products import ProductSpeed
 from phaze.spec.system import Device
 from phaze.validate.constants import Site
-from phaze.validate.parts.base import Part
+from phaze.validate.parts.base import KernelPart
 
 LARGE = 5e9
 """FLOPs of a product from which on its start is a small part of it."""
@@ -49,7 +49,7 @@ NOISE = 0.03
 DIGITS = 3
 
 
-class ProductsPart(Part):
+class ProductsPart(KernelPart):
     """Matrix products, by their sizes m × k × n."""
 
     name: ClassVar[str] = "products"

@@ -7,7 +7,7 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
 from phaze.validate.parts.attention import AttentionPart
-from phaze.validate.parts.base import Part
+from phaze.validate.parts.base import KernelPart
 from phaze.validate.parts.collectives import Collectives
 from phaze.validate.parts.experts import ExpertsPart
 from phaze.validate.parts.products import ProductsPart
@@ -15,18 +15,18 @@ from phaze.validate.parts.products import ProductsPart
 KERNELS = FOLDER / "measured" / "kernels"
 """Measured kernels of the configuration, a table a part."""
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, KernelPart] = {
     part.name: part for part in (ProductsPart(), ExpertsPart(), AttentionPart(), Collectives())
 }
 
 
-def part_named(name: str) -> Part:
-    """Part of a name; PhazeError for none."""
+def part_named(name: str) -> KernelPart:
+    """KernelPart of a name; PhazeError for none."""
     if name not in PARTS:
         raise PhazeError(f"--part must be one of {', '.join(PARTS)}, got {name}")
     return PARTS[name]
 
 
-def kernel_files(part: Part) -> list[Path]:
+def kernel_files(part: KernelPart) -> list[Path]:
     """Tables of the configuration for a part."""
     return [KERNELS / f"{part.name}.csv"]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.validate.parts.base import Part
+from phaze.validate.parts.base import KernelPart
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class PartScore:
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class ComparedKernels:
     """Rows of a part beside what is predicted."""
 
-    part: Part
+    part: KernelPart
     rows: pd.DataFrame
     predicted_s: Floats
 
@@ -82,10 +82,10 @@ class Compared:
         )
 
 
-def compare(part: Part, paths: Sequence[Path], system: str | None = None) -> Compared:
+def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) -> ComparedKernels:
     """Rows of tables beside what is predicted of them; PhazeError where none can be."""
     rows = pd.concat([part.read(path, system) for path in paths], ignore_index=True)
-    found = Compared(part, rows, part.predicted(rows, system))
+    found = ComparedKernels(part, rows, part.predicted(rows, system))
     if not found.score.answered:
         devices = ", ".join(dict.fromkeys(rows["device"]))
         raise PhazeError(

@@ -11,8 +11,8 @@ from phaze.cost.expert_loads import exponent_of, load_of, rank_loads
 from phaze.cost.experts import (
     FILL,
     TILE,
-    Loads,
-    Network,
+    ExpertNetwork,
+    ExpertRows,
     expert_speed,
     expert_times,
     feed_forward_s,
@@ -26,12 +26,12 @@ from phaze.spec.systems import load_device
 DEVICE = load_device("h100-80gb").model_copy(update={"sustained_clock": 1.0, "kernel_s": 0.0})
 START = DEVICE.products["bf16"].start_s
 SPEED = ExpertSpeed(reached=0.5, hbm=0.8, passes=0.4, start_s=1e-5, row_s=1e-8, expert_s=2e-6)
-NETWORK = Network(*(np.array([value]) for value in (1024.0, 2048.0, 768.0, 1.0)))
+NETWORK = ExpertNetwork(*(np.array([value]) for value in (1024.0, 2048.0, 768.0, 1.0)))
 
 
 def seconds(rows: list[float], device: Device = DEVICE, speed: ExpertSpeed = SPEED) -> float:
     """Seconds of a network whose experts have so many rows."""
-    return float(feed_forward_s(Loads.of(np.array([rows])), NETWORK, device, speed, "bf16")[0])
+    return float(feed_forward_s(ExpertRows.of(np.array([rows])), NETWORK, device, speed, "bf16")[0])
 
 
 def product(*shape: int, device: Device = DEVICE, speed: ExpertSpeed = SPEED, added: float = 0.0) -> Floats:

@@ -17,20 +17,20 @@ from phaze.validate.intervals import (
     COVERED,
     ERRORS,
     KEYS,
-    Kind,
     PublishedErrors,
+    RunKind,
     interval,
     parallelism_of,
     published,
     with_intervals,
 )
 
-A100 = Kind("megatron", "a100-80gb", "tp+dp", "no", "bf16", 0.4)
-H100 = Kind("torchtitan", "h100-80gb", "dp+fsdp", "no", "bf16", 0.4)
-TPU = Kind("maxtext", "tpu-v9", "dp", "yes", "fp8", 0.4)
+A100 = RunKind("megatron", "a100-80gb", "tp+dp", "no", "bf16", 0.4)
+H100 = RunKind("torchtitan", "h100-80gb", "dp+fsdp", "no", "bf16", 0.4)
+TPU = RunKind("maxtext", "tpu-v9", "dp", "yes", "fp8", 0.4)
 
 
-def errors(*groups: tuple[str, Kind, list[float]]) -> PublishedErrors:
+def errors(*groups: tuple[str, RunKind, list[float]]) -> PublishedErrors:
     """Return errors of sources, each of runs of one kind."""
     rows = [
         {"source": source, "label": str(k), **vars(kind), "ratio": ratio}
@@ -85,7 +85,7 @@ def _held(runs: pd.DataFrame) -> pd.Series:
 
 def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:
     machine, layout = load_machine("a100-vtrain"), Layout(tp=8, pp=2, dp=4)
-    kind = Kind("megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no", "bf16", 0.4)
+    kind = RunKind("megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no", "bf16", 0.4)
     likest = published().likest(kind)
     assert likest is not None
     assert interval(machine, layout, 2.0, 0.4) == (2 * likest.low, 2 * likest.high)
