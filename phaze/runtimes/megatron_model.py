@@ -77,6 +77,8 @@ SWITCHES = {
 }  # fmt: skip
 SINKS = ("--softmax-type", "learnable")
 GROUPED = "--moe-grouped-gemm"
+CLAMP = "--activation-func-clamp-value"
+"""Largest projection of a gated expert; `untimed` writes it from the field that says how large."""
 MODEL_FLAGS = frozenset(
     (
         *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
@@ -298,6 +300,7 @@ def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
             "gated": SWITCHES["gated"] in flags,
             "bias": SWITCHES["unbiased"] not in flags,
             "shared_gate": SWITCHES["shared_gate"] in flags,
+            "clamped": CLAMP in flags and SWITCHES["unbiased"] not in flags,  # as GPT-OSS's
         }
     if "window" in words:
         found["window"] = {"size": _window(flags)}

@@ -21,6 +21,7 @@ NUMBERS = {
     "partial_rotary_factor": "--rotary-percent", "initializer_range": "--init-method-std",
     "init_std": "--init-method-std", "router_aux_loss_coef": "--moe-aux-loss-coeff",
     "aux_loss_alpha": "--moe-aux-loss-coeff", "router_jitter_noise": "--moe-input-jitter-eps",
+    "swiglu_limit": "--activation-func-clamp-value",
 }  # fmt: skip
 """Flags that take a field's number as it is."""
 BASE = ("--rotary-base", "--norm-epsilon")
@@ -44,7 +45,7 @@ UNTIMED_FLAGS = frozenset(
 
 
 def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
-    """Flags of a model's untimed fields, and what no flag says, as `swiglu_limit 7.0`."""
+    """Flags of a model's untimed fields, and what no flag says, as `swiglu_alpha 1.7`."""
     fields = _whole(model.untimed)
     flags: dict[str, Flag] = {}
     left: list[str] = []
