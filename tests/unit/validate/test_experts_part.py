@@ -17,7 +17,7 @@ from phaze.validate.parts.base import in_a_loop, site_of
 from phaze.validate.parts.expert_products import fitted_each
 from phaze.validate.parts.experts import ExpertsPart, network_named
 from phaze.validate.parts.registry import kernel_files
-from phaze.validate.parts.scores import Compared, compare
+from phaze.validate.parts.scores import ComparedKernels, compare
 
 PART = ExpertsPart()
 OWN = kernel_files(PART)
@@ -64,7 +64,7 @@ def test_constants_hold_for_shapes_that_they_have_not_seen() -> None:
     site = the_site("H100")
     seen = PART.fitted(rows[shapes % 2 == 0], site)
     hidden = rows[shapes % 2 == 1]
-    score = Compared(PART, hidden, PART.predicted_s(hidden, seen)).score
+    score = ComparedKernels(PART, hidden, PART.predicted_s(hidden, seen)).score
     assert score.median <= 0.1
     assert score.p90 <= 0.25
 
