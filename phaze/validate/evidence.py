@@ -14,7 +14,4 @@ from phaze.validate.intervals import RunKind, published
 def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
     """Nearest measured runs of a layout on a machine, the nearest first; none where nothing is like it."""
     found = published(folder).likest(RunKind.of(machine, layout, mfu))
-    return tuple(
-        NearRun(source=one.source, label=one.label, distance=one.distance, error=1 / one.ratio - 1)
-        for one in (() if found is None else found.nearest)
-    )
+    return () if found is None else found.nearest

@@ -26,6 +26,7 @@ from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Calibration
+from phaze.spec.training_plan import NearRun
 
 ERRORS = "errors.csv"
 """File of the configuration with the errors of published runs, which `phaze validate --errors` makes."""
@@ -88,23 +89,13 @@ def parallelism_of(layout: Layout) -> str:
 
 
 @dataclass(frozen=True)
-class LikeRun:
-    """A published run that is like a run, with what it took over what is predicted."""
-
-    source: str
-    label: str
-    distance: float
-    ratio: float
-
-
-@dataclass(frozen=True)
 class Likeness:
     """What the runs that are most like a run took, over what is predicted of them."""
 
     low: float
     high: float
     """Factors between which COVERED of them lie."""
-    nearest: tuple[LikeRun, ...]
+    nearest: tuple[NearRun, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +136,11 @@ class PublishedErrors:
         )
         order = np.flatnonzero(asked)[np.argsort(distances[asked], kind="stable")][:SHOWN]
         nearest = [
-            LikeRun(
-                str(self._sources[k]), str(self._labels[k]), float(distances[k]), float(np.exp(self._logs[k]))
+            NearRun(
+                source=str(self._sources[k]),
+                label=str(self._labels[k]),
+                distance=float(distances[k]),
+                error=float(np.exp(-self._logs[k])) - 1,
             )
             for k in order
         ]

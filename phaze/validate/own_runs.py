@@ -120,7 +120,7 @@ def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
 
 def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
     """Fit the constants of a system to the runs of a table, and write the system with them to a YAML file."""
-    _refuse_as_system(out)
+    refuse_as_file(out, "--system")
     runs = own_runs(path, system)
     _refuse_elsewhere(runs.site.cluster, system, out)
     found = calibrated(runs.site, runs.rows)
@@ -154,10 +154,10 @@ def _moved(found: Calibrated, part: str) -> dict[str, float]:
     }
 
 
-def _refuse_as_system(out: Path) -> None:
-    """Raise PhazeError for a file that no command would take for a system, or that cannot be written."""
+def refuse_as_file(out: Path, option: str) -> None:
+    """Raise PhazeError for a file that an option would not take for one, or that cannot be written."""
     if not is_path(out.name):
-        raise PhazeError(f"{out}: must end in .yaml or .yml, by which --system knows a file")
+        raise PhazeError(f"{out}: must end in .yaml or .yml, by which {option} knows a file")
     refuse_unwritable(out)
 
 

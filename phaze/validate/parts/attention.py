@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -106,7 +106,7 @@ class AttentionPart(KernelPart):
             if "forward" in before | new:
                 kernels[name] = AttentionKernel.model_validate(before | new)
         device = site.device.model_copy(update={"attention": kernels})
-        return Site(site.cluster, device, site.stack, site.folder)
+        return replace(site, device=device)
 
 
 def shapes_of(rows: pd.DataFrame) -> Shapes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -134,8 +135,7 @@ class KernelPart(ABC):
 
 def in_a_loop(site: Site) -> Site:
     """Site whose device keeps all of its clock, as kernels do that are timed for a moment."""
-    device = site.device.model_copy(update={"sustained_clock": 1.0})
-    return Site(site.cluster, device, site.stack, site.folder)
+    return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0}))
 
 
 def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Site | None:

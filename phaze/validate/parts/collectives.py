@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import ClassVar, cast
 
@@ -80,7 +81,7 @@ class Collectives(KernelPart):
         speeds = fitted_speeds(rows, bandwidth, inner.nccl, switches_add="fp8" in site.device.products)
         level = Level(devices=inner.devices, bandwidth_bytes_per_s=bandwidth, nccl=speeds)
         cluster = site.cluster.model_copy(update={"levels": (level, *outer)})
-        return Site(cluster, site.device, site.stack, site.folder)
+        return replace(site, cluster=cluster)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Seconds (R,) in which links carry what a rank must send: (n − 1)/n of its tensor."""

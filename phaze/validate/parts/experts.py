@@ -6,7 +6,7 @@ with most rows is measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, cast
 
@@ -117,7 +117,7 @@ class ExpertsPart(KernelPart):
                 )
                 speeds.setdefault(kernel, {})[compute] = speed
         device = site.device.model_copy(update={"experts": speeds})
-        return Site(site.cluster, device, site.stack, site.folder)
+        return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Seconds of the products of balanced experts at the peak, (R,)."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.base.files import refuse_unwritable, write_text
-from phaze.spec.files import is_path
+from phaze.base.files import write_text
 from phaze.spec.system import Device
 from phaze.spec.systems import load_device
 from phaze.validate.constants import Site
+from phaze.validate.own_runs import refuse_as_file
 from phaze.validate.parts.base import KernelPart, in_a_loop, site_of
 from phaze.validate.parts.registry import PARTS
 from phaze.validate.parts.scores import ComparedKernels, PartScore
@@ -38,9 +38,7 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
 
     Raises PhazeError where the table has kernels of several devices, or of none that belong to one.
     """
-    if not is_path(out.name):
-        raise PhazeError(f"{out}: must end in .yaml or .yml, by which --device knows a file")
-    refuse_unwritable(out)
+    refuse_as_file(out, "--device")
     site = _site(load_device(name))
     found = []
     for part in PARTS.values():
@@ -70,14 +68,14 @@ def _site(device: Device) -> Site:
     found = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
     if found is None:
         raise PhazeError(f"device {device.name}: no system of config/systems has it")
-    return Site(found.cluster, device, found.stack, found.folder)
+    return replace(found, device=device)
 
 
 def _fitted(part: KernelPart, rows: pd.DataFrame, site: Site) -> Site:
     """Site with constants fitted to kernels in a loop, and the clock that it keeps for hours as before."""
     device = part.fitted(rows, in_a_loop(site)).device
     kept = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
-    return Site(site.cluster, kept, site.stack, site.folder)
+    return replace(site, device=kept)
 
 
 def _rows(part: KernelPart, path: Path) -> pd.DataFrame:

@@ -6,6 +6,7 @@ tensor in eight bits with the search of its largest value (aiconfigurator, `coll
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -70,7 +71,7 @@ class ProductsPart(KernelPart):
         device = site.device
         for compute in (one for one in COMPUTES if one in set(rows["precision"])):
             device = fitted_device(rows[rows["precision"] == compute], device, compute)
-        return Site(site.cluster, device, site.stack, site.folder)
+        return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Seconds (R,) at the peak of the arrays, 0 in precisions that the device has not."""
