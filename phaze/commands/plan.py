@@ -90,7 +90,7 @@ def plan(
         int | None,
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
     ] = None,
-    top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 10,
+    top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 5,
     runtime: Annotated[
         RuntimeOption | None,
         typer.Option(help="Software that trains; megatron unless given, on TPUs maxtext."),
@@ -140,6 +140,10 @@ def plan(
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Also the measured runs that are most like the plan.")
     ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Also time and memory by part, what is excluded, and what is assumed."),
+    ] = False,
     given: options.SetOption = None,
     as_json: options.JsonOption = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None,
@@ -163,7 +167,7 @@ def plan(
     with telling("plan"), ended_at_once():
         found = _answers(asked, gap, top, run, unlike)
         found = [_with_planners(one) for one in found] if planners else found
-    _print(found, as_json=as_json, evidence=evidence)
+    _print(found, as_json=as_json, evidence=evidence, why=why)
     if not as_json and None in (sequence, global_batch):
         typer.echo(_defaults(asked[0], sequence, global_batch, batch_tokens))
     _write(found[0], out)
@@ -346,7 +350,7 @@ def _first(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], 
     return tell
 
 
-def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bool) -> None:
+def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bool, why: bool) -> None:
     from phaze.plan.layouts.words import evidence_in_words, in_words, sizes_in_words, unfit_in_words
     from phaze.spec.documents import text_of
     from phaze.spec.systems import load_cluster
@@ -358,7 +362,7 @@ def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bo
     elif len(found) > 1:
         typer.echo(sizes_in_words(found))
     elif found[0].format == "phaze-plan":
-        typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1].hbm_gib))
+        typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1].hbm_gib, why=why))
         if evidence:
             typer.echo("\n".join(evidence_in_words(found[0])))
     else:

@@ -150,6 +150,9 @@ class RankedPlan(Noun):
     measured."""
     time_s_high: Result | None = None
     """Upper end of that interval."""
+    prudent_s: Result | None = None
+    """Seconds of a step with the proven shares of overlap and the prudent load of experts; none in files of
+    earlier versions."""
     tokens_per_s_per_device: Result
     """Throughput of a device."""
     mfu: Result

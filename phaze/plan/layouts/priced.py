@@ -13,16 +13,13 @@ from phaze.layout import Compute
 from phaze.plan.layouts.divisions import DividedLayout, Division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import PlannedLayout
-from phaze.plan.layouts.words import shape
+from phaze.plan.layouts.words import NEGLIGIBLE, shape
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, Price, price
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, StageShare
-
-NEGLIGIBLE = 1e-3
-"""Share of a step below which a part is not listed."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,9 +61,9 @@ def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
         best = times_s.index(min(times_s))
         if times_s[best] * (1 + TIE) < times_s[0]:
             yield (
-                f"assumes that {HIDDEN[name]} overlap with compute; without overlap plan {best + 1} "
+                f"Assumes that {HIDDEN[name]} overlap with compute. Without overlap plan {best + 1} "
                 f"({plans[best].shape}) is the fastest of the first "
-                f"{len(plans)}: {times_s[best]:.4g} s (plan 1: {times_s[0]:.4g} s)"
+                f"{len(plans)}: {times_s[best]:.4g} s (plan 1: {times_s[0]:.4g} s)."
             )
 
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from textwrap import fill
 
 from phaze.base.units import digits
+from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, ranked_table, recomputed, unusual
 from phaze.spec.training_plan import (
     TIE,
     ChosenLayout,
@@ -15,53 +16,70 @@ from phaze.spec.training_plan import (
     PlannerRow,
     RankedPlan,
     RankMemory,
+    StageShare,
     TrainingPlan,
     TrainingRun,
     UnfitPlan,
 )
 
-WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
-HEAD = (
-    "", "step", "tokens/s/device", "MFU", "fullest GiB", "bubble", "exposed", "most time", "layout",
-)  # fmt: skip
-"""Columns of the ranked table; exposed is communication."""
-SIZES = ("devices", *HEAD[1:7], "gap", "layout")
+SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Columns of a table of several numbers of devices."""
-COLUMNS = 118
-"""Of a line of prose."""
+ASK = "Ask further: --why, --explain tp=8 (what another layout costs), --evidence, -o PLAN.json"
 PARTS = 3
 """Parts of a step that a comparison names at most."""
+NEGLIGIBLE = 1e-3
+"""Share of a step below which a part is not listed."""
 LEAST_SAID_GIB = 0.001
 """Memory that lacks, below which a bound of it says nothing."""
 
 
-def in_words(plan: TrainingPlan, hbm_gib: float) -> str:
-    """Ranked table, why the first beats the second, certificate, and what would make it faster."""
+def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
+    """Summary of a plan on one screen: recommendation, ranked table, why it is first, how near to optimal.
+
+    With `why` also what the answer rests on.
+    """
     said = [
-        *_best(plan, hbm_gib),
         *_why(plan),
+        *plan.rests_on,
         *_certificate(plan.certificate),
-        *_what_if(plan),
+        *([] if plan.run is None else run_in_words(plan.run)),
         *([] if plan.explained is None else explained(plan.explained, plan)),
-        f"assumes {'; '.join(plan.assumptions)}",
+        *(_details(plan, hbm_gib) if why else [ASK]),
     ]
-    rows = ([str(i + 1), *_row(one)] for i, one in enumerate(plan.alternatives))
     others = map(_planner_row, plan.planners)
-    first = [_asked(plan), *([] if plan.uncalibrated is None else [wrapped(plan.uncalibrated)])]
-    return "\n".join([*first, *table([HEAD, *rows, *others]), *map(wrapped, said)])
+    return "\n".join(
+        [
+            *map(wrapped, _recommendation(plan, hbm_gib)),
+            *ranked_table(plan.alternatives),
+            *map(wrapped, [*others, *said]),
+        ]
+    )
 
 
-def _planner_row(one: PlannerRow) -> list[str]:
-    """Row of the table for a planner of the literature."""
+def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+    """Time and memory by part, counts of layouts, effects of more resources, assumptions."""
+    parts = sorted(plan.times_s.items(), key=lambda part: -part[1])
+    spent = ", ".join(f"{name} {s:.3g} s" for name, s in parts if s >= NEGLIGIBLE * plan.time_s)
+    yield f"Time: {spent}."
+    yield f"Pipeline split: {plan.layout.pipeline_layout} (E embedding, t a layer, L loss)."
+    yield from (f"Memory: {line}, of {hbm_gib:g} GiB." for line in _fullest(plan.memory))
+    yield from _counts(plan.certificate)
+    yield from _what_if(plan)
+    yield f"Assumes {'; '.join(plan.assumptions)}."
+
+
+def _planner_row(one: PlannerRow) -> str:
+    """Sentence on the plan of a planner of the literature."""
     if one.time_s is None or one.tokens_per_s_per_device is None or one.fullest_gib is None:
-        return [one.planner, *["-"] * (len(HEAD) - 2), str(one.reason)]
+        return f"{one.planner}: {one.reason}"
     shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in one.stages]
-    runs = [f"{len([*same])} x {shape}" for shape, same in groupby(shapes)]
+    runs = ", ".join(f"{len([*same])} x {shape}" for shape, same in groupby(shapes))
     notes = [] if one.fits else ["does not fit"]
     notes += [] if one.reason is None else [one.reason]
-    layout = f"{', '.join(runs)} b={one.microbatch} {one.schedule}"
-    figures = [f"{one.time_s:.4g} s", f"{one.tokens_per_s_per_device:,.0f}", "-", f"{one.fullest_gib:.1f}"]
-    return [one.planner, *figures, *["-"] * 3, "; ".join([layout, *notes])]
+    figures = (
+        f"{one.time_s:.4g} s, {one.tokens_per_s_per_device:,.0f} tokens/s/device, {one.fullest_gib:.1f} GiB"
+    )
+    return "; ".join([f"{one.planner}: {figures} with {runs} b={one.microbatch} {one.schedule}", *notes])
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
@@ -75,8 +93,12 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
     devices = f"{plan.question.devices:,}"
     if isinstance(plan, UnfitPlan):
         return [devices, plan.reason]
-    row, run = _row(plan), () if plan.run is None else _run_cells(plan.run).values()
-    return [devices, *row[:6], f"{plan.certificate.gap:.2%}", *run, row[-1]]
+    run = () if plan.run is None else _run_cells(plan.run).values()
+    figures = [
+        f"{plan.time_s:.4g} s", f"{plan.mfu:.1%}", f"{plan.fullest_gib:.1f}", f"{plan.bubble_share:.1%}",
+        f"{plan.exposed_communication_share:.1%}", f"{plan.certificate.gap:.2%}",
+    ]  # fmt: skip
+    return [devices, *figures, *run, shape(plan.layout, plan.recomputed_layers)]
 
 
 def _run_cells(run: TrainingRun) -> dict[str, str]:
@@ -141,8 +163,8 @@ def first_line(time_s: float, layout: str, seconds: float) -> str:
 
 def shape(layout: ChosenLayout, recomputed: int | None) -> str:
     """Layout in a few words, widths of 1 left out; `recomputed` blocks run forward again."""
-    widths = [f"{name}={getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1]
-    parts = [*widths, f"b={layout.microbatch}", layout.schedule, f"zero={layout.zero}"]
+    widths = [f"{name}={getattr(layout, name)}" for name in (*WIDTHS, "dp") if getattr(layout, name) > 1]
+    parts = [*widths, f"mbs={layout.microbatch}", layout.schedule, f"zero={layout.zero}"]
     parts += ["sp"] * layout.sequence_parallel
     if layout.recompute != "none":
         whole = layout.recompute == "full" and recomputed is not None
@@ -151,26 +173,33 @@ def shape(layout: ChosenLayout, recomputed: int | None) -> str:
     return " ".join(parts)
 
 
-def _asked(plan: TrainingPlan) -> str:
-    asked = plan.question
-    lora = f" with adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
-    return (
-        f"{asked.model.name}{lora} on {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
+def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+    """What was asked, and how the model should be trained, with the error bar."""
+    asked, layout = plan.question, plan.layout
+    lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
+    yield (
+        f"{asked.model.name}{lora}: {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
         f"samples of {asked.sequence:,} tokens a step, {asked.runtime}, {asked.precision}"
+    )
+    if plan.uncalibrated is not None:
+        yield plan.uncalibrated
+    widths = [f"{name} {getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1]
+    parts = [*widths, f"dp {layout.dp}", f"mbs {layout.microbatch}", f"ZeRO-{layout.zero}"]
+    parts += [f"recompute {recomputed(plan)}"] * (layout.recompute != "none")
+    yield (
+        f"Train with {', '.join([*parts, *unusual(layout)])}; {split_in_words(plan.stages)}. "
+        f"{predicted(plan)}; {plan.mfu:.1%} MFU, {plan.fullest_gib:.1f} of {hbm_gib:g} GiB, bound by "
+        f"{plan.bound_by}."
     )
 
 
-def _row(one: RankedPlan) -> list[str]:
-    return [
-        f"{one.time_s:.4g} s",
-        f"{one.tokens_per_s_per_device:,.0f}",
-        f"{one.mfu:.1%}",
-        f"{one.fullest_gib:.1f}",
-        f"{one.bubble_share:.1%}",
-        f"{one.exposed_communication_share:.1%}",
-        one.bound_by,
-        shape(one.layout, one.recomputed_layers),
-    ]
+def split_in_words(stages: Sequence[StageShare]) -> str:
+    """Pipeline split in words: how many layers each stage has."""
+    layers = [stage.layers for stage in stages]
+    if len(stages) == 1:
+        return f"{layers[0]} layers on one stage"
+    each = f"{min(layers)}" if min(layers) == max(layers) else f"{min(layers)} to {max(layers)}"
+    return f"{len(stages)} stages of {each} layers"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -179,16 +208,6 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         yield "  ".join([*cells, row[-1]]).rstrip()
-
-
-def _best(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
-    yield (
-        f"{predicted(plan)}; stages {plan.layout.pipeline_layout}; the rank with peak memory uses "
-        f"{plan.fullest_gib:.1f} of {hbm_gib:g} GiB"
-    )
-    yield from plan.rests_on
-    if plan.run is not None:
-        yield from run_in_words(plan.run)
 
 
 def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
@@ -208,7 +227,7 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 def predicted(plan: RankedPlan) -> str:
     """Time of a step with its interval, where there is one."""
-    said = f"predicted {plan.time_s:.4g} s"
+    said = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
         return f"{said}, not calibrated: an upper limit of speed"
     return (
@@ -223,10 +242,10 @@ def _why(plan: TrainingPlan) -> Iterator[str]:
     share = other.time_s / plan.time_s - 1
     if abs(share) < TIE:
         ahead = "; the simpler one is ahead" * (share < 0)
-        yield f"the second ({_differences(plan, other)}) takes as long{ahead}"
+        yield f"Next best: plan 2 ({_differences(plan, other)}) takes as long{ahead}."
     else:
         parts = _parts(plan.next_longer_s)
-        yield f"the second ({_differences(plan, other)}) takes {share:.2%} longer: {parts}"
+        yield f"Next best: plan 2 ({_differences(plan, other)}) takes {share:.2%} longer: {parts}."
 
 
 def _differences(one: RankedPlan, other: RankedPlan) -> str:
@@ -247,11 +266,10 @@ def _parts(longer_s: Mapping[str, float]) -> str:
 
 
 def _certificate(found: PlanCertificate) -> Iterator[str]:
-    yield from _counts(found)
     if found.bound_s is not None:
         yield (
-            f"none of them, however divided into stages, takes less than {found.bound_s:.5g} s under this "
-            f"price: the first is within {found.gap:.2%} of the best"
+            f"Proven lower bound {found.bound_s:.5g} s over {found.layouts:,} layouts and their pipeline "
+            f"splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
         )
 
 
@@ -261,20 +279,21 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
     known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
     lacking = f" (by {digits(found.lacking_gib or 0.0)} GiB or more)" if known else ""
     yield (
-        f"of {found.layouts:,} layouts {illegal:,} are illegal{f' ({rules})' if rules else ''}, "
-        f"{found.same:,} the same as another, {found.unfit:,} do not fit{lacking}, "
-        f"{sum(found.bounded.values()):,} are excluded by bounds, {found.simulated:,} were simulated in "
-        f"{found.divisions:,} divisions"
+        f"Of {found.layouts:,} layouts {illegal:,} are invalid for the runtime"
+        f"{f' ({rules})' if rules else ''}, {found.same:,} are duplicates, "
+        f"{found.unfit:,} do not fit{lacking}, "
+        f"{sum(found.bounded.values()):,} are excluded by bounds, {found.simulated:,} were simulated with "
+        f"{found.divisions:,} pipeline splits."
     )
 
 
 def _what_if(plan: TrainingPlan) -> Iterator[str]:
     if plan.what_if:
         ways = [
-            f"{one.change}: {1 - one.time_s / plan.time_s:.1%}{' (planned again)' * one.replanned}"
+            f"{one.change} {1 - one.time_s / plan.time_s:.1%}{' (re-planned)' * one.replanned}"
             for one in plan.what_if
         ]
-        yield f"time saved, with the same plan unless said, by {', '.join(ways)}"
+        yield f"Time saved by more of one thing: {', '.join(ways)}."
 
 
 def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:

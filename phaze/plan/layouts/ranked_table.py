@@ -1,0 +1,77 @@
+"""The ranked table of plans: a row a layout, in as few columns as tell the layouts apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from phaze.spec.training_plan import ChosenLayout, RankedPlan
+
+COLUMNS = 80
+"""Of a line, as a terminal has them."""
+WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp")
+"""Fields that have a column where a layout has more than 1."""
+FIGURES = ("", "expected", "MFU", "GiB", "bubble", "comm")
+PRUDENT = "prudent"
+USUAL = ("1f1b", "interleaved")
+"""Schedules that the virtual stages tell."""
+
+
+def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
+    """Lines of the table: seconds of a step, MFU, peak memory, shares of bubble and exposed communication,
+    and the layouts; what is long stands on a line of its own.
+    """
+    axes = [name for name in WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
+    prudent = all(one.prudent_s is not None for one in plans)
+    head = [*FIGURES[:1], *[PRUDENT] * prudent, *FIGURES[1:], *axes, "dp", "mbs", "ZeRO"]
+    rows = [[*_figures(i, one, prudent), *_axes(one, axes)] for i, one in enumerate(plans, start=1)]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    yield _line(head, widths) + "  recompute"
+    for cells, one in zip(rows, plans, strict=True):
+        line = f"{_line(cells, widths)}  "
+        for note in (recomputed(one), *unusual(one.layout)):
+            if len(line) + len(note) > COLUMNS:
+                yield line.rstrip()
+                line = "  "
+            line += f"{note} "
+        yield line.rstrip()
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _figures(rank: int, one: RankedPlan, prudent: bool) -> list[str]:
+    times_s = [one.prudent_s] * prudent + [one.time_s]
+    return [
+        str(rank),
+        *(f"{seconds:.4g} s" for seconds in times_s if seconds is not None),
+        f"{one.mfu:.1%}",
+        f"{one.fullest_gib:.1f}",
+        f"{one.bubble_share:.1%}",
+        f"{one.exposed_communication_share:.1%}",
+    ]
+
+
+def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
+    layout = one.layout
+    widths = [getattr(layout, name) for name in axes]
+    return [f"{width}" for width in (*widths, layout.dp, layout.microbatch, layout.zero)]
+
+
+def recomputed(one: RankedPlan) -> str:
+    """What a plan recomputes, in a word."""
+    if one.layout.recompute == "full":
+        return f"full, {one.recomputed_layers} layer{'s' * (one.recomputed_layers != 1)}"
+    return "-" if one.layout.recompute == "none" else one.layout.recompute
+
+
+def unusual(layout: ChosenLayout) -> Iterator[str]:
+    """Fields of a layout that have no column, where they are not what is usual."""
+    if layout.tp > 1 and not layout.sequence_parallel:
+        yield "no sequence parallelism"
+    if layout.cp > 1 and layout.cp_kind != "all_gather":
+        yield f"cp {layout.cp_kind}"
+    if layout.schedule not in USUAL:
+        yield layout.schedule
+    if layout.offload != "none":
+        yield f"offload {layout.offload}"
