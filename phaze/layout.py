@@ -44,6 +44,13 @@ Offload = str
 """What waits in the host's memory until it is needed: none, or joined by + the inputs of modules, or
 `layers:k`, all that k blocks of a device keep, and `optimizer`, states from one step to the next; see
 `offload_of`."""
+Load = str
+"""Rows of the experts of the busiest rank: `balanced`; a factor over balanced rows, the capacity where rows
+are dropped and padded; `power_law_a` and `max_vio_v`, whose factor depends on the layout; see `load_of`."""
+BALANCED: Load = "balanced"
+LOADS = {"power_law_": (1.0, 10.0), "max_vio_": (0.0, 1000.0)}
+"""Laws of routing, before a number that lies between these: the exponent of a power law of the popularity of
+experts; the rows of the busiest expert over the mean less 1 (Wang et al. 2024, arXiv 2408.15664, MaxVio)."""
 Precision = Literal["half", "mixed", "single"]
 Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
 """Numbers that products of a block's weights multiply: half precision; eight bits scaled by the largest of
@@ -67,9 +74,10 @@ those that exchange heads inside, and pass keys and values around among groups t
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 
 _KEY = re.compile(
-    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(\d+(?:\.\d+)?))?(-sp)?"
+    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load((?:power_law_|max_vio_)?\d+(?:\.\d+)?))?(-sp)?"
     r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
+_NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
 """What a `Layout.key` looks like, as a regular expression without groups."""
@@ -113,9 +121,8 @@ class Layout:
     precision: Precision = "mixed"
     compute: Compute = "bf16"
     cp_kind: CpKind = "all_gather"
-    load: float = 1.0
-    """Rows that the fullest rank has for its experts, over those of balanced experts: their capacity where
-    rows are dropped and padded."""
+    load: Load = BALANCED
+    """Rows of the experts of the busiest rank, over those of balanced experts."""
     offload: Offload = "none"
 
     @property
@@ -163,7 +170,7 @@ class Layout:
         """
         cuts = [f"{name}{getattr(self, name)}" for name in ("cp", "ep", "etp") if getattr(self, name) > 1]
         cuts[1:1] = [self.cp_kind.replace(":", "")] * (self.cp > 1 and self.cp_kind != "all_gather")
-        cuts += [f"load{self.load:g}"] * (self.load != 1)
+        cuts += [f"load{self.load}"] * (self.load != BALANCED)
         parts = [f"tp{self.tp}", *cuts, *["sp"] * self.cuts_sequence, f"b{self.microbatch}"]
         lower = [self.compute] * (self.compute != "bf16")
         return "-".join([*parts, *["single"] * (self.precision == "single"), *lower])
@@ -195,7 +202,7 @@ class Layout:
             precision="single" if single else "mixed",
             compute=next((one for one in COMPUTES if one == compute), "bf16"),
             cp_kind=kind.replace(LEVELS, f"{LEVELS}:") or "all_gather",
-            load=float(load or 1),
+            load=load or BALANCED,
         )
 
     def group(self, axis: Axis) -> Group:
@@ -257,8 +264,8 @@ class Layout:
             )
         if offload_of(self.offload) != self.offload:
             raise PhazeError(f"offload must be {offload_of(self.offload)} in order, got {self.offload}")
-        if not 0 < self.load < inf:
-            raise PhazeError(f"load must be a number > 0, got {self.load:g}")
+        if load_of(self.load) != self.load:
+            raise PhazeError(f"load must be {load_of(self.load)}, got {self.load}")
 
 
 def pairs_passes(layout: Layout, mtp: int) -> bool:
@@ -359,6 +366,25 @@ ON_DEVICE = Offloaded()
 def offload_of(text: str) -> Offload:
     """What a text says that waits in the host's memory, in order; PhazeError for one that is none."""
     return Offloaded.of(text).word
+
+
+def load_of(text: str) -> Load:
+    """Load of experts that a text means; PhazeError for none."""
+    law, number = law_of_load(text)
+    return BALANCED if (law, number) == ("", 1.0) else f"{law}{number:g}"
+
+
+def law_of_load(text: str) -> tuple[str, float]:
+    """Law of routing of a load with its number, "" and a factor without one; PhazeError for no load."""
+    word = text.strip().lower()
+    law = next((law for law in LOADS if word.startswith(law)), "")
+    text_of_number = "1" if word == BALANCED else word.removeprefix(law)
+    number = round(float(text_of_number), 4) if _NUMBER.fullmatch(text_of_number) else 0.0
+    low, high = LOADS.get(law, (0.0, inf))
+    if not low < number < high:
+        laws = (f"{law}x with {low:g} < x < {high:g}" for law, (low, high) in LOADS.items())
+        raise PhazeError(f"load must be {BALANCED}, a factor > 0, {', or '.join(laws)}, got {text[:40]}")
+    return law, number
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:

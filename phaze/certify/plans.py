@@ -210,7 +210,10 @@ class PlanLot:
         tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
         size = self._one_of(sizes, "microbatch")
         offload = str(self.plan.question.fixed.get("offload", "none"))
-        own = Layout(tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, offload=offload)
+        own = Layout(
+            tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, load=task.load,
+            offload=offload,
+        )  # fmt: skip
         return self._chosen(self._with_experts(own))
 
     def _with_experts(self, layout: Layout) -> Layout:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
@@ -95,10 +95,22 @@ def compute(text: str) -> str:
     """Numbers that products multiply, by any of their names; BadParameter for none."""
     from phaze.layout import compute_of
 
+    return _read(compute_of, text)
+
+
+def load(text: str) -> str:
+    """Load of experts; BadParameter for none."""
+    from phaze.layout import load_of
+
+    return _read(load_of, text)
+
+
+def _read(read: Callable[[str], str], text: str) -> str:
+    """Text as it is read; BadParameter, without the first word of the reason, where it cannot be."""
     try:
-        return compute_of(text)
+        return read(text)
     except PhazeError as error:
-        raise typer.BadParameter(str(error).removeprefix("compute ")) from error
+        raise typer.BadParameter(str(error).partition(" ")[2]) from error
 
 
 def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int) -> int | None:

@@ -86,6 +86,15 @@ def plan(
             metavar="NAME",
         ),
     ] = "bf16",
+    load: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows of the experts of the busiest rank: balanced, a factor, power_law_x or max_vio_x; the "
+            "stack's unless given.",
+            parser=options.load,
+            metavar="LOAD",
+        ),
+    ] = None,
     lora: Annotated[
         int | None,
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
@@ -161,7 +170,7 @@ def plan(
 
     spec = load_transformer(model, "plan", given=options.set_fields(given))
     names, batch = (model, named, stack), (global_batch, batch_tokens)
-    asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, precision)
+    asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, precision, load)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
@@ -254,6 +263,7 @@ def _questions(
     fixed: Mapping[str, int | str],
     lora: int | None,
     precision: str,
+    load: str | None,
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
@@ -267,7 +277,7 @@ def _questions(
     cluster = load_cluster(system)[0]
     trained = runtime_for(system, asked=None if runtime is None else runtime.planned)
     chosen = stack or stack_for(cluster, trained)
-    load_stack(chosen)
+    expected = load_stack(chosen).load.expected
     tokens = spec.usual_sequence if sequence is None else sequence
     spec.check_sequence(tokens, "plan")
     numbers = [cluster.devices] if devices is None else _numbers(devices)
@@ -275,7 +285,7 @@ def _questions(
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
         "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
-        "precision": precision,
+        "precision": precision, "load": load or expected,
         "fixed": dict(fixed),
         "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer
-from phaze.layout import Layout, pairs_passes
+from phaze.layout import BALANCED, Layout, pairs_passes
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
@@ -70,11 +70,10 @@ class Run:
         # Chunks are looked at with the schedule, by the name that they have in a row.
         replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
         experts = self.spec.experts if self.spec else None
-        for name, usual in (("ep", 1), ("etp", 1), ("load", 1.0)):
+        for name, usual in (("ep", 1), ("etp", 1), ("load", BALANCED)):
             if experts is None and getattr(self.layout, name) != usual:
-                column = "capacity" if name == "load" else name
                 raise PhazeError(
-                    f"{column} must be 1 for a model without experts, got {getattr(self.layout, name):g}"
+                    f"{name} must be {usual} for a model without experts, got {getattr(self.layout, name)}"
                 )
         if self.lora and experts:
             raise PhazeError(f"lora must be 0 for a model with experts, got {self.lora}")

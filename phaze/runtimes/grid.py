@@ -9,7 +9,7 @@ from typing import Self, cast
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import Compute, CpKind, Layout, Offload, Recompute, Zero
+from phaze.layout import BALANCED, Compute, CpKind, Layout, Load, Offload, Recompute, Zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +39,8 @@ class LayoutGrid:
     """Of all layouts alike."""
     compute: Compute = "bf16"
     """Of all layouts alike."""
+    load: Load = BALANCED
+    """Of experts, of all layouts alike."""
 
     def __len__(self) -> int:
         """Number of layouts, N."""
@@ -103,6 +105,7 @@ class LayoutGrid:
             cp_kind=self.cp_kinds[self.cp_kind[place]],
             offload=self.offload,
             compute=self.compute,
+            load=self.load,
         )
 
     @classmethod
@@ -127,12 +130,13 @@ class LayoutGrid:
             cp_kinds=cp_kinds,
             offload=each[0].offload,
             compute=each[0].compute,
+            load=each[0].load,
         )
 
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
 """Fields of a grid that are places in another field's words."""
-ALIKE = ("offload", "compute")
+ALIKE = ("offload", "compute", "load")
 """Fields of a grid that all its layouts share."""
 COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in (*WORDS.values(), *ALIKE))
 """Fields of a grid that are arrays."""

@@ -14,6 +14,7 @@ from typing import cast
 
 from phaze.base.errors import PhazeError
 from phaze.layout import (
+    BALANCED,
     CP_KINDS,
     LEVELS,
     MODULES,
@@ -21,10 +22,12 @@ from phaze.layout import (
     Compute,
     CpKind,
     Layout,
+    Load,
     Offload,
     Offloaded,
     Recompute,
     Zero,
+    load_of,
     offload_of,
     recompute_of,
 )
@@ -337,10 +340,10 @@ def _compute(flags: Flags) -> Compute:
     return "bf16"
 
 
-def _load(flags: Flags) -> float:
-    """Rows of the fullest rank over those of balanced experts: their capacity where rows are padded to it."""
+def _load(flags: Flags) -> Load:
+    """Rows of the busiest rank's experts: their capacity where rows are padded to it."""
     if CAPACITY not in flags or PADDED not in flags:
-        return 1.0
+        return BALANCED
     text = one_value(flags, CAPACITY)
     try:
         value = float(text)
@@ -348,7 +351,7 @@ def _load(flags: Flags) -> float:
         value = 0.0
     if not 0 < value < inf:
         raise PhazeError(f"{CAPACITY}: must be a number > 0, got {short(text)}")
-    return value
+    return load_of(f"{value:f}")
 
 
 def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:

@@ -60,7 +60,7 @@ class Recipe:
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
         sizes = self.sequence, self.global_batch, self.layout.devices
-        return TrainingTask(self.model, *sizes, compute=self.layout.compute)
+        return TrainingTask(self.model, *sizes, compute=self.layout.compute, load=self.layout.load)
 
     def check(self, runtime: Runtime) -> None:
         """Raise PhazeError for what a runtime cannot run, and for stages that do not hold the model."""

@@ -11,6 +11,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.layout import (
+    BALANCED,
     COMPUTES,
     LEVELS,
     MODULES,
@@ -19,6 +20,7 @@ from phaze.layout import (
     Compute,
     CpKind,
     Layout,
+    Load,
     Module,
     Offload,
     Recompute,
@@ -51,12 +53,14 @@ class TrainingTask:
     devices: int
     compute: Compute = "bf16"
     """Numbers that products of blocks' weights multiply."""
+    load: Load = BALANCED
+    """Rows of the experts of the busiest rank."""
 
     @classmethod
     def of(cls, asked: AskedPlan) -> Self:
         """Training that a question is about."""
         sizes = asked.sequence, asked.global_batch, asked.devices
-        return cls(asked.model, *sizes, asked.precision)
+        return cls(asked.model, *sizes, asked.precision, asked.load)
 
     @property
     def experts(self) -> int:

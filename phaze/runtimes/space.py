@@ -237,6 +237,7 @@ def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, offload: Offlo
         **found,
         offload=offload,
         compute=runtime.compute_of(task.compute),
+        load=task.load,
         sequence_parallel=cut,
         schedules=runtime.schedules,
         recomputes=runtime.recomputes(task.model),

@@ -12,7 +12,7 @@ from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.speeds.attention import AttentionKernel
 from phaze.spec.speeds.collectives import NcclSpeeds
-from phaze.spec.speeds.experts import ExpertKernel, Experts, ExpertSpeed
+from phaze.spec.speeds.experts import ExpertKernel, ExpertLoads, Experts, ExpertSpeed
 from phaze.spec.speeds.products import ProductSpeed
 from phaze.spec.values import (
     Count,
@@ -215,6 +215,8 @@ class Stack(Noun):
     """How experts are multiplied. `each`: products, and casts of their operands, are started for one expert
     after the other, and the host reads back how many rows they have (Transformer Engine, `GroupedLinear`);
     `grouped`: one kernel for all experts (CUTLASS, `torch._grouped_mm`); `fused`: their activation too."""
+    load: ExpertLoads = ExpertLoads()
+    """Rows of the experts of the busiest rank."""
     router_kernels: PositiveInt = 3
     """Kernels that choose the experts of a token and prepare its dispatch, in the forward pass."""
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)

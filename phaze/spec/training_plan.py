@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from phaze.base.errors import PhazeError
 from phaze.layout import (
+    BALANCED,
     Compute,
     CpKind,
     Layout,
@@ -21,24 +20,20 @@ from phaze.layout import (
 )
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Flag, Index, Label, Location, Positive, PositiveInt, Result
+from phaze.spec.values import (
+    Count,
+    ExpertLoad,
+    Flag,
+    Index,
+    Label,
+    Location,
+    Positive,
+    PositiveInt,
+    Result,
+    read_by,
+)
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Read = TypeVar("Read")
-
-
-def _read_by(read: Callable[[str], Read]) -> AfterValidator:
-    """Validation of a text by what reads it."""
-
-    def check(text: str) -> Read:
-        try:
-            return read(text)
-        except PhazeError as error:
-            raise ValueError(str(error)) from error
-
-    return AfterValidator(check)
-
-
 TIE = 1e-3
 """Share of a step by which plans are as fast as each other: the simpler one is ahead."""
 
@@ -62,6 +57,8 @@ class AskedPlan(Noun):
     """Software whose rules a layout keeps."""
     precision: Compute = "bf16"
     """Of products of blocks' weights; all else is in bf16, states in mixed precision."""
+    load: ExpertLoad = BALANCED
+    """Rows of the experts of the busiest rank: balanced, a factor over balanced rows, or a law of routing."""
     fixed: dict[Label, int | str] = Field(default_factory=dict)
     """Fields of the layout that were given, with their values."""
 
@@ -89,17 +86,17 @@ class ChosenLayout(Noun):
     """Whether activations between layers are cut along the sequence."""
     zero: Zero
     """What replicas share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
-    recompute: Annotated[Recompute, _read_by(recompute_of)]
+    recompute: Annotated[Recompute, read_by(recompute_of)]
     """What runs forward again: none, selective (the core of attention), full (whole blocks, those of
     `stages`), or modules of every block joined by +."""
-    cp_kind: Annotated[CpKind, _read_by(cp_kind_of)] = "all_gather"
+    cp_kind: Annotated[CpKind, read_by(cp_kind_of)] = "all_gather"
     """How context parallel ranks exchange keys and values: all_gather, p2p, a2a, or a2a+p2p:k, the last two
     inside groups of k ranks and among them."""
-    load: Positive = 1.0
-    """Rows that the fullest rank has for its experts, over those of balanced experts."""
+    load: ExpertLoad = BALANCED
+    """Rows of the experts of the busiest rank: balanced, a factor over balanced rows, or a law of routing."""
     compute: Compute = "bf16"
     """Numbers that products of blocks' weights multiply."""
-    offload: Annotated[Offload, _read_by(offload_of)] = "none"
+    offload: Annotated[Offload, read_by(offload_of)] = "none"
     """What waits in the host's memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
     schedule: Label
     """Order of the passes."""

@@ -2,12 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
+from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
+from phaze.layout import Load, load_of
 from phaze.spec.names import MOST
 
 EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
@@ -50,6 +52,18 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: s
             raise ValueError(f"{where}: {name!r} is not among {f'{of} ' if of else ''}{shown}")
 
 
+def read_by(read: Callable[[str], T]) -> AfterValidator:
+    """Validation of a text by what reads it."""
+
+    def check(text: str) -> T:
+        try:
+            return read(text)
+        except PhazeError as error:
+            raise ValueError(str(error)) from error
+
+    return AfterValidator(check)
+
+
 Once = AfterValidator(_once)
 """Of a list that has no value twice."""
 WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
@@ -79,3 +93,6 @@ Location = Annotated[str, StringConstraints(min_length=1, max_length=1000, patte
 """Name of a file of the configuration, or a path; without signs that no path holds, or that the workflow
 would fill in where it enters a rule.
 """
+ExpertLoad = Annotated[Load, read_by(load_of), BeforeValidator(lambda value: f"{value}")]
+"""Rows of the experts of the busiest rank: `balanced`, a factor over balanced rows, or a law of routing,
+`power_law_a` or `max_vio_v`."""

@@ -15,12 +15,14 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import (
     COMPUTE_NAMES,
     Layout,
+    Load,
     Offload,
     Precision,
     Recompute,
     Zero,
     compute_of,
     cp_kind_of,
+    load_of,
     offload_of,
     recompute_of,
 )
@@ -48,7 +50,7 @@ FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
     "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "compute": "compute",
     "cp_kind": "cp_kind",
-    "capacity": "load",
+    "load": "load", "capacity": "load",
     "offload": "offload",
 }  # fmt: skip
 """What a row says of the layout, by column."""
@@ -237,6 +239,8 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
     for name in REQUIRED:
         if name not in given:
             raise PhazeError(f"{name} must be given")
+    if "load" in given and "capacity" in given:
+        raise PhazeError("load and capacity must not be given together: a capacity is a load of this factor")
     again, _, blocks = given.get("recompute", "none").partition(":")
     texts = {**given, "recompute": again}
     values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in OWN if name in texts}
@@ -283,8 +287,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _overlap
     if name == "recompute":
         return _recompute
-    if name == "capacity":
-        return _capacity
+    if name in ("load", "capacity"):
+        return _load
     if name == "offload":
         return _offload
     if name == "cp_kind":
@@ -298,8 +302,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
     return _zero if name == "zero" else _whole
 
 
-def _capacity(name: str, text: str) -> float:
-    return round(_positive(name, text), 4)
+def _load(name: str, text: str) -> Load:
+    return load_of(f"{_positive(name, text):f}" if name == "capacity" else text)
 
 
 def _natural(name: str, text: str) -> int:

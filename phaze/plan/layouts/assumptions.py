@@ -43,6 +43,8 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     if rank := question.task.model.lora:
         kernels = "kernels of their own that no measured run has"
         yield f"all frozen but adapters of rank {rank} beside every matrix of a block, {kernels}"
+    if question.task.experts:
+        yield f"load of experts: {question.task.load}"
     yield _stack(machine.stack, question.task.experts > 0)
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
     yield f"ranks numbered tp-cp-dp-pp, tp fastest, over {_groups(machine.network)}; no contention of others"

@@ -55,7 +55,7 @@ class DynamicPrograms:
             if task.devices % tp == 0 and task.model.divides(tp):
                 for size in MICROBATCHES:
                     if task.global_batch % size == 0:
-                        yield Layout(tp=tp, microbatch=size, compute=task.compute)
+                        yield Layout(tp=tp, microbatch=size, compute=task.compute, load=task.load)
 
     def chain(self, layout: Layout) -> Chain:
         """Layers of the model in a layout, from the embedding to the head."""

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
+from phaze.layout import BALANCED
 from phaze.spec.noun import Noun
-from phaze.spec.values import Part, Size
+from phaze.spec.values import ExpertLoad, Part, Size
 
 ExpertKernel = Literal["each", "grouped", "masked"]
 """How the experts of a rank are multiplied: `each`, a product of its own for every expert (Transformer
@@ -30,3 +31,12 @@ class ExpertSpeed(Noun):
     row_s: Size = 0.0
     """Time in which the blocks of one expert pass a row, where each expert has a fixed number of blocks: then
     passes are as slow as the expert with most rows."""
+
+
+class ExpertLoads(Noun):
+    """Load of experts in training runs of a software stack."""
+
+    expected: ExpertLoad = BALANCED
+    """What a question assumes."""
+    prudent: ExpertLoad = BALANCED
+    """What a question that must not be too fast assumes."""

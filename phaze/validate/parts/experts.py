@@ -16,7 +16,6 @@ from scipy.optimize import least_squares
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.cost.expert_loads import exponent_of, rank_loads
 from phaze.cost.experts import ExpertNetwork, ExpertRows, expert_speed, feed_forward_s
 from phaze.layout import Compute
 from phaze.spec.blocks import Experts
@@ -26,6 +25,7 @@ from phaze.spec.speeds.experts import ExpertKernel, ExpertSpeed
 from phaze.spec.system import Device
 from phaze.validate.constants import Site
 from phaze.validate.parts.base import UNPRICED, KernelPart
+from phaze.workload.expert_loads import exponent_of, rank_loads
 
 KERNELS: dict[str, ExpertKernel] = {
     "grouped": "grouped", "masked": "masked", "deepgemm": "masked", "moe_torch_flow": "grouped",

@@ -3,7 +3,7 @@
 A mixture is cut as Megatron-Core has it (`MoELayer`): every rank routes its own tokens, sends a row of each
 to its k experts (all-to-all over ep, and gathered over etp where an expert is cut), and gets the results
 back. Where ranks of tensor parallelism hold the same tokens, each has a slice of every expert instead, as of
-a dense network. Rows are those of balanced experts times the load of the layout.
+a dense network. Rows are those of the busiest rank under the load of the layout.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from math import ceil
 
 from phaze.base.errors import PhazeError
 from phaze.spec.blocks import Experts, FeedForward
+from phaze.workload.expert_loads import load_factor
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
 
@@ -102,7 +103,8 @@ def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
 def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
     """Append the way of rows to their experts, the experts, and the sum of a token's rows."""
     layout, wide = part.layout, own.sent_width(part.model.hidden)
-    rows = ceil(part.own_tokens * own.per_token * layout.load)
+    load = load_factor(layout.load, part.own_tokens * layout.ep, own.count, own.per_token, layout.ep)
+    rows = ceil(part.own_tokens * own.per_token * load)
     gathers = layout.etp > 1 and not part.repeats_tokens
     y = layer.add("dispatch", "experts_dispatch", x, elements=rows * wide)
     if layout.ep > 1:

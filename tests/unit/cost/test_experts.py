@@ -7,7 +7,6 @@ import pytest
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.expert_loads import exponent_of, load_of, rank_loads
 from phaze.cost.experts import (
     FILL,
     TILE,
@@ -22,6 +21,7 @@ from phaze.cost.products import Products
 from phaze.spec.speeds.experts import ExpertSpeed
 from phaze.spec.system import Device
 from phaze.spec.systems import load_device
+from phaze.workload.expert_loads import exponent_of, load_factor, rank_loads
 
 DEVICE = load_device("h100-80gb").model_copy(update={"sustained_clock": 1.0, "kernel_s": 0.0})
 START = DEVICE.products["bf16"].start_s
@@ -124,7 +124,7 @@ def test_constants_of_a_precision_are_its_own_or_the_nearest() -> None:
 
 def test_balanced_experts_have_equal_rows() -> None:
     assert rank_loads(4096, 64, 8, 16) == pytest.approx(np.full((1, 4), 512.0))
-    assert load_of(4096, 64, 8, 16) == 1.0
+    assert load_factor("balanced", 4096, 64, 8, 16) == 1.0
 
 
 @pytest.mark.parametrize("power", ["power_law_1.01", "power_law_1.2"])
@@ -133,12 +133,28 @@ def test_a_power_law_loads_one_rank_more(power: str) -> None:
     loads = rank_loads(4096, 128, 8, 16, power)
     assert loads.shape == (6, 8)
     assert loads.max() <= 4096
-    assert 1.2 < load_of(4096, 128, 8, 16, power) < 16
+    assert 1.2 < load_factor(power, 4096, 128, 8, 16) < 16
     assert rank_loads(4096, 128, 8, 1, power).sum(axis=1) == pytest.approx(4096 * 8, rel=0.01)
-    assert load_of(4096, 8, 2, 8, power) <= 4
+    assert load_factor(power, 4096, 8, 2, 8) <= 4
+
+
+def test_the_busiest_rank_has_as_many_rows_more_as_its_experts_allow() -> None:
+    """All of MaxVio where a rank has one expert, nothing where it has all, and in between by the root."""
+    found = [load_factor("max_vio_0.72", 4096, 128, 8, ranks) for ranks in (1, 8, 32, 128)]
+    assert found[0] == 1.0
+    assert found[-1] == pytest.approx(1.72)
+    assert found == sorted(found)
+    drawn = np.random.default_rng(0).normal(size=(4000, 128))
+    deviation = 0.72 / drawn.max(axis=1).mean()
+    busiest = 1 + deviation * drawn.reshape(4000, 8, 16).mean(axis=2).max(axis=1).mean()
+    assert found[1] == pytest.approx(busiest, rel=0.01)
+
+
+def test_a_factor_is_that_of_every_rank() -> None:
+    assert [load_factor("1.25", 4096, 128, 8, ranks) for ranks in (1, 128)] == [1.25, 1.25]
 
 
 def test_an_unknown_distribution_is_refused() -> None:
-    for word in ("even", "power_law_x", "power_law_0.9", "power_law_nan"):
-        with pytest.raises(PhazeError, match="distribution must be balanced, or power_law_a"):
+    for word in ("even", "power_law_x", "power_law_0.9", "power_law_nan", "max_vio_0.7"):
+        with pytest.raises(PhazeError, match="must be balanced"):
             exponent_of(word)

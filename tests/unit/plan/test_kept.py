@@ -88,7 +88,7 @@ def test_slices_of_experts_keep_the_rows_of_all() -> None:
         kept(model.name, "block", Layout(tp=2, etp=etp, ep=2, dp=2, sequence_parallel=True)) for etp in (1, 2)
     )
     assert cut - whole == rows
-    assert kept(model.name, "block", Layout(ep=2, dp=2, load=1.5)) - whole == (rows + tokens) / 2
+    assert kept(model.name, "block", Layout(ep=2, dp=2, load="1.5")) - whole == (rows + tokens) / 2
 
 
 FREED = {

@@ -269,7 +269,7 @@ def test_precision_is_read(more: str, compute: str) -> None:
 def test_capacity_of_padded_experts_is_the_load() -> None:
     padded = "--num-experts 8 --moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1.25"
     layout = read_megatron(f"{FLAGS} {padded} --sequence-parallel --disable-bias-linear")[0].layout
-    assert (layout.load, layout.etp) == (1.25, 2)
+    assert (layout.load, layout.etp) == ("1.25", 2)
 
 
 def test_flags_are_those_of_megatron() -> None:

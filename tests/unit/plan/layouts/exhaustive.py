@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 from math import inf
 
-from phaze.layout import Compute, Layout, Offload
+from phaze.layout import BALANCED, Compute, Layout, Load, Offload
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
@@ -45,6 +45,7 @@ class SmallCase:
     """The only exchange of context-parallel ranks; any unless given."""
     lora: int | None = None
     compute: Compute = "bf16"
+    load: Load = BALANCED
     pairs: bool = False
     """Whether exchanges of experts hide behind the passes of another microbatch."""
 
@@ -58,7 +59,8 @@ class SmallCase:
         model = load_transformer(self.model, "test").model_copy(
             update={"layers": self.layers, "lora": self.lora}
         )
-        task = TrainingTask(model, self.sequence, self.global_batch, self.devices, compute=self.compute)
+        sizes = self.sequence, self.global_batch, self.devices
+        task = TrainingTask(model, *sizes, compute=self.compute, load=self.load)
         machine = load_machine("h100", stack="megatron-core-2024", devices=self.devices)
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)

@@ -25,6 +25,8 @@ SPARSE = SmallCase("mixtral-8x7b", 2, 1024, devices=8, hbm_gib=12.0, global_batc
 """Layers with experts."""
 PAIRED = replace(SPARSE, devices=4, hbm_gib=24.0, global_batch=4, pairs=True)
 """Layers with experts, whose exchanges hide behind passes of other microbatches."""
+SKEWED = replace(SPARSE, load="power_law_1.2", hbm_gib=16.0)
+"""Experts of which some have more rows than others."""
 CASES = {
     "experts": SPARSE,
     "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=4, hbm_gib=10.0, global_batch=4),
@@ -47,7 +49,7 @@ every_case = pytest.mark.parametrize(
         for name, case in CASES.items()
         for runtime in RUNTIMES
     ]
-    + [pytest.param(PAIRED, "megatron", id="pairs")]
+    + [pytest.param(PAIRED, "megatron", id="pairs"), pytest.param(SKEWED, "megatron", id="load")]
     + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
     + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES],

@@ -139,7 +139,7 @@ def test_experts_send_their_rows_twice_in_each_direction() -> None:
     rows = 2 * SEQUENCE * 8 * 2048 * 2
     for direction in ("forward", "backward"):
         assert sent(layer, direction) == {("all_to_all", "ep"): 2 * rows}
-    loaded = library_workload(model_of("qwen3-30b-a3b"), SEQUENCE, replace(layout, load=1.5)).layer("block")
+    loaded = library_workload(model_of("qwen3-30b-a3b"), SEQUENCE, replace(layout, load="1.5")).layer("block")
     assert sent(loaded, "forward") == {("all_to_all", "ep"): 2 * 1.5 * rows}
 
 

@@ -1,17 +1,18 @@
-"""Rows of the experts of the busiest rank, under balanced routing or a power law of it."""
+"""Rows of the experts of the busiest rank, under balanced routing or a law of imbalance."""
 
 from __future__ import annotations
 
+import math
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
+from phaze.layout import BALANCED, Load, law_of_load
 
-BALANCED = "balanced"
-LAW = "power_law_"
-"""Before the exponent of a power law of routing."""
+POWER_LAW, MAX_VIO = "power_law_", "max_vio_"
 DRAWS = 6
 """Draws of a power law, over which times are averaged; measurements have five."""
 MOST = 0.8
@@ -20,17 +21,12 @@ MOST = 0.8
 
 def exponent_of(distribution: str) -> float | None:
     """Exponent of the power law that a word means, None for balanced; PhazeError for another word."""
-    if distribution == BALANCED:
-        return None
-    try:
-        found = float(distribution.removeprefix(LAW)) if distribution.startswith(LAW) else 0.0
-    except ValueError:
-        found = 0.0
-    if not 1 < found < 10:
+    law, number = law_of_load(distribution)
+    if law != POWER_LAW and distribution != BALANCED:
         raise PhazeError(
-            f"distribution must be {BALANCED}, or {LAW}a with 1 < a < 10, got {distribution[:40]}"
+            f"distribution must be {BALANCED} or {POWER_LAW}a with 1 < a < 10, got {distribution[:40]}"
         )
-    return found
+    return number if law else None
 
 
 @cache
@@ -57,10 +53,30 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
     return found
 
 
-def load_of(tokens: int, experts: int, per_token: int, ranks: int, distribution: str = BALANCED) -> float:
-    """Rows of the busiest rank over those of balanced experts: `load` of a layout under a distribution."""
-    rows = rank_loads(tokens, experts, per_token, ranks, distribution).sum(axis=1).mean()
-    return float(rows * ranks / (tokens * per_token))
+@cache
+def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: int) -> float:
+    """Rows of the busiest rank over those of balanced experts, of so many tokens that ranks share."""
+    law, number = law_of_load(load)
+    if law == POWER_LAW:
+        rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
+        return float(rows * ranks / (tokens * per_token))
+    return _busiest(number, experts, ranks) if law == MAX_VIO else number
+
+
+def _busiest(violation: float, experts: int, ranks: int) -> float:
+    """Expected rows of the busiest rank over the mean, where the busiest expert has 1 + violation.
+
+    Loads of experts are taken as independent and normal: their deviation follows from the largest of all
+    experts, and that of a rank is smaller by the root of its experts. Ranks that hold one expert have
+    1 + violation, and a rank that holds all has 1.
+    """
+    deviation = violation / max(_largest_of(experts), _largest_of(2))
+    return 1.0 + deviation * _largest_of(ranks) / math.sqrt(experts / ranks)
+
+
+def _largest_of(number: int) -> float:
+    """Expected largest of so many standard normal variables (Blom 1958)."""
+    return float(NormalDist().inv_cdf((number - 0.375) / (number + 0.25)))
 
 
 def _filled(rows: Floats, more: float) -> Floats:
