@@ -65,14 +65,29 @@ def durations(pipeline: Pipeline) -> Floats:
 def occupied_s(pipeline: Pipeline) -> Floats:
     """Seconds for which transfers occupy the device in every kind of job, (kinds, stages)."""
     table = np.zeros((len(JobKind), len(pipeline.stages)))
-    if pipeline.transfers == "occupying":
-        activation, gradient = borders(pipeline)
+    share = occupied_share(pipeline)
+    if share:
+        activation, gradient = (share * one for one in borders(pipeline))
         table[JobKind.FORWARD, 1:] += activation
         table[JobKind.FORWARD, :-1] += activation
         for kind in BACKWARD_PASSES:
             table[kind, 1:] += gradient
             table[kind, :-1] += gradient
     return table
+
+
+def occupied_share(pipeline: Pipeline) -> float:
+    """Share of a transfer for which sender and then receiver do nothing else."""
+    return 1.0 if pipeline.transfers == "occupying" else pipeline.exposed_transfers
+
+
+def in_flight_s(pipeline: Pipeline) -> tuple[Floats, Floats]:
+    """Seconds for which an activation and a gradient are in flight over every border and occupy no device,
+    (stages - 1,) each.
+    """
+    activation, gradient = borders(pipeline)
+    share = 1.0 - occupied_share(pipeline)
+    return share * activation, share * gradient
 
 
 def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:

@@ -16,10 +16,10 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.room import refuse_beyond_memory
 from phaze.pipeline.durations import (
     JobKind,
-    borders,
     durations,
     fetches_on_worker,
     goes_back,
+    in_flight_s,
     overlap_s,
     pieces,
 )
@@ -169,9 +169,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
     """One predecessor of every job, -1 without, and the delay after it."""
     single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
     in_stream = np.arange(len(pipeline.stages)) % pipeline.stream
-    activation, gradient = borders(pipeline)
-    if pipeline.transfers == "occupying":
-        activation, gradient = np.zeros_like(activation), np.zeros_like(gradient)
+    activation, gradient = in_flight_s(pipeline)
 
     def link(which: Ints, kind: JobKind, step: int, lag: Floats) -> None:
         single[which] = sites[kind][jobs.stage[which] + step, jobs.microbatch[which]]

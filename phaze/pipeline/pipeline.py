@@ -103,6 +103,8 @@ class Pipeline:
     """Least time between the starts of two Data_Fetches; 0: as fast as they go."""
     transfers: Transfers = "overlapped"
     """Of activations, gradients and fetched data."""
+    exposed_transfers: float = 0.0
+    """Share of a transfer that occupies sender and receiver even where transfers overlap."""
     overlap_sync: bool = False
     early_recompute: bool = False
 
@@ -193,25 +195,27 @@ def with_exchanges(
     reduce_s: float,
     waits_s: tuple[float, float] = (0.0, 0.0),
     *,
-    overlap: bool = True,
+    overlap: float = 1.0,
     lost: float = 0.0,
 ) -> StageCost:
     """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
     soon as they are there, as ZeRO 2 and 3 do.
 
-    With overlap the weights of the next operator are gathered, and the gradients of the one before are on
-    their way, during the present one: two machines in a row with n equal operators take
-    c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication. Without it they take f + c. In the
-    meantime it waits for what else is on its links in the forward pass, and in the others: `waits_s`. Kernels
-    lose a share of their speed, `lost`, while it is on its way.
+    Of each exchange a share, `overlap`, can overlap: the weights of the next operator are gathered, and the
+    gradients of the one before are on their way, during the present one. Two machines in a row with n equal
+    operators take c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication that overlaps; what does
+    not follows. In the meantime it waits for what else is on its links in the forward pass, and in the
+    others: `waits_s`. Kernels lose a share of their speed, `lost`, while it is on its way.
     """
-    n, lost = (stage.operators, lost) if overlap else (1, 0.0)
+    n = stage.operators
 
     def longer(seconds: float, exchange_s: float, wait_s: float = 0.0) -> float:
         if not seconds:
             return 0.0
-        last_s = max(seconds, wait_s if exchange_s else 0.0)
-        return (exchange_s + (n - 1) * max(seconds + lost * exchange_s, exchange_s + wait_s) + last_s) / n
+        beside_s = overlap * exchange_s
+        last_s = max(seconds, wait_s if beside_s else 0.0)
+        longest_s = max(seconds + lost * beside_s, beside_s + wait_s)
+        return exchange_s - beside_s + (beside_s + (n - 1) * longest_s + last_s) / n
 
     weight_s = longer(stage.weight_s, reduce_s)
     inner_s = stage.recompute_s + stage.backward_s - stage.weight_s

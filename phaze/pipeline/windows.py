@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.pipeline.durations import JobKind, borders, durations, fetches_on_worker
+from phaze.pipeline.durations import JobKind, durations, fetches_on_worker, in_flight_s
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
@@ -99,7 +99,5 @@ def _occupied(pipeline: Pipeline) -> Floats:
 
 def _travel(pipeline: Pipeline) -> Floats:
     """Time for which a microbatch is under way behind every stage, there and back, (stages,)."""
-    if pipeline.transfers == "occupying":
-        return np.zeros(len(pipeline.stages))
-    activation, gradient = borders(pipeline)
+    activation, gradient = in_flight_s(pipeline)
     return np.append(activation + gradient, 0.0)

@@ -145,10 +145,14 @@ class Lowering:
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Plan of these stages, executed as Megatron-LM does."""
-        overlap, zero = self.machine.stack.overlap, stages[0].layout.zero
-        transfers: Transfers = "overlapped" if "pp" in overlap else "occupying"
-        overlap_sync = "dp" in overlap and not (zero == 1 and self.machine.stack.zero_1 == "all_reduce")
-        megatron = Execution(transfers, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
+        stack, zero = self.machine.stack, stages[0].layout.zero
+        transfers: Transfers = "overlapped" if "pp" in stack.overlap else "occupying"
+        late = zero == 1 and stack.zero_1 == "all_reduce"
+        overlap_sync = 0.0 if late else stack.overlap_share("dp")
+        exposed = 1.0 - stack.overlap_share("pp")
+        megatron = Execution(
+            transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync
+        )
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, megatron)
 
@@ -172,9 +176,15 @@ class Lowering:
         count = layout.microbatches(self.training.global_batch)
         share = max(1.0 - layout.pp / count, 0.0)
         hidden: Floats = np.sum(
-            [number * cost.hidden_s(self.lost_processors) for number, cost in held], axis=0
+            [number * cost.hidden_s(self.overlap_share, self.lost_processors) for number, cost in held],
+            axis=0,
         )
         return share * hidden
+
+    @property
+    def overlap_share(self) -> float:
+        """Share of the exchanges of experts that can overlap with compute."""
+        return self.machine.stack.overlap_share("ep")
 
     @property
     def lost_processors(self) -> float:

@@ -77,9 +77,10 @@ class LayerCost(LayerMemory):
     experts_s: Floats = field(default_factory=lambda: np.zeros(2))
     """Of both passes what is computed between these exchanges."""
 
-    def hidden_s(self, held_processors: float) -> Floats:
+    def hidden_s(self, share: float, held_processors: float) -> Floats:
         """Seconds of both passes that are hidden where each pass exchanges rows for experts while the other,
-        of another microbatch, computes, on as many processors less as the exchange holds, (2,).
+        of another microbatch, computes, on as many processors less as the exchange holds, (2,). Of each
+        exchange at most a share does.
 
         Layers go in pairs, the forward pass of one beside the backward pass of another. Each exchange has one
         piece of the other's pass beside it: rows go to experts beside the experts of the backward pass and
@@ -89,7 +90,7 @@ class LayerCost(LayerMemory):
         passes = np.array([float(one.sum() - one[NETWORK]) for one in (self.forward_s, self.backward_s)])
         rest = passes - self.experts_s
         beside = np.array([[self.experts_s[1], rest[1]], [rest[0], self.experts_s[0]]])
-        found: Floats = np.minimum((1.0 - held_processors) * self.exchanges_s, beside).sum(axis=1)
+        found: Floats = np.minimum((1.0 - held_processors) * (share * self.exchanges_s), beside).sum(axis=1)
         return found
 
     def again_s(self, recompute: Recompute) -> Floats:
@@ -362,16 +363,18 @@ def _exposed_s(sent: Sequence[Part], clocked: Clocked, products_s: float, core_s
     values of context parallel ranks are waited for, but in a ring, where those of the next part come while
     attention works on a part. What computes beside a collective has so long fewer processors.
     """
-    layout, lost = clocked.layout, lost_share(clocked.machine)
+    layout, stack, lost = clocked.layout, clocked.machine.stack, lost_share(clocked.machine)
     by_axis: dict[str, float] = defaultdict(float)
     for part, times in _counted(sent):
         by_axis[part.axis] += times * clocked.sent_s(part)
     if not kept_apart(layout, clocked.machine):
-        exposed_s = max(by_axis["tp"] / layout.tp, by_axis["tp"] - products_s)
-        by_axis["tp"] = exposed_s + lost * (by_axis["tp"] - exposed_s)
+        beside_s = stack.overlap_share("tp") * by_axis["tp"]
+        exposed_s = max(beside_s / layout.tp, beside_s - products_s)
+        by_axis["tp"] += exposed_s - beside_s + lost * (beside_s - exposed_s)
     if layout.cp_kind not in ("all_gather", "a2a"):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
         parts = layout.group(axis).ranks
-        exposed_s = max(by_axis[axis] - core_s * (parts - 1) / parts, 0.0)
-        by_axis[axis] = exposed_s + lost * (by_axis[axis] - exposed_s)
+        beside_s = stack.overlap_share("cp") * by_axis[axis]
+        exposed_s = max(beside_s - core_s * (parts - 1) / parts, 0.0)
+        by_axis[axis] += exposed_s - beside_s + lost * (beside_s - exposed_s)
     return sum(by_axis.values())

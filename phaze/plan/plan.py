@@ -183,10 +183,13 @@ class Execution:
     """What devices do in a batch where the papers of planners and runtimes differ."""
 
     transfers: Transfers = "overlapped"
+    exposed_transfers: float = 0.0
+    """Share of a transfer between stages that occupies both even where transfers overlap."""
     scattered: bool = False
     """Whether a tensor goes to the next stage in tp shares and is gathered there."""
     early_recompute: bool = True
-    overlap_sync: bool = False
+    overlap_sync: float = 0.0
+    """Share of the exchanges among replicas that can overlap with compute; 0: they follow it."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from phaze.plan.plan import Machine, Plan
 from phaze.runtimes.layout_string import by_cost, counted, cuts_of, entries_of
 from phaze.runtimes.rules import ENDS
 from phaze.spec.model import Model
-from phaze.spec.system import Overlap, Stack
+from phaze.spec.overlap import Overlap
+from phaze.spec.system import Stack
 
 Gradients = Literal["bf16", "fp32"]
 GRADIENT_BYTES: dict[Gradients, int] = {"bf16": 2, "fp32": 4}

@@ -39,7 +39,8 @@ def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipel
         data=plan.data,
         tensor=tuple(layout.tp * layout.cp for layout in groups),
         transfers=plan.execution.transfers,
-        overlap_sync=plan.execution.overlap_sync,
+        exposed_transfers=plan.execution.exposed_transfers,
+        overlap_sync=plan.execution.overlap_sync > 0,
         early_recompute=plan.execution.early_recompute,
     )
 
@@ -53,14 +54,16 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         for one in stage.passes.values()
     ]
     reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
-    forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0)
+    share = plan.execution.overlap_sync
+    forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0, share)
     free_s = held[0] - forward_wait_s
     held_up_s = _gather_s(plan, machine, stage, free_s, gather_s) if zero in (1, 2) else 0.0
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
-    sync_s = _sync_s(plan, machine, q, held[1] + held[2])
+    sync_s, late_s = _sync_s(plan, machine, q, held[1] + held[2])
     if plan.execution.transfers == "overlapped":
-        held[0] += lost_to_messages(machine) * activation_s
-        held[2] += lost_to_messages(machine) * gradient_s
+        lost = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
+        held[0] += lost * activation_s
+        held[2] += lost * gradient_s
     cost = StageCost(
         forward_s=held[0],
         backward_s=held[2],
@@ -71,6 +74,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         sync_s=sync_s,
         update_s=stage.update_bytes / machine.hbm_bytes_per_s
         + stage.states_s
+        + late_s
         + _lost_s(plan, machine, sync_s, held[1] + held[2]),
         gather_s=held_up_s,
         operators=stage.pieces or stage.layers,
@@ -87,8 +91,8 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         cost,
         gather_s if zero == 3 else 0.0,
         reduce_s,
-        (forward_wait_s, _wait_s(stage, machine, during, 1)),
-        overlap=plan.execution.overlap_sync,
+        (forward_wait_s, _wait_s(stage, machine, during, 1, share)),
+        overlap=share,
         lost=lost_share(machine),
     )
 
@@ -102,10 +106,12 @@ def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_
     """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what is not hidden
     while the first forward pass leaves the links free, and the first piece.
     """
-    if not plan.execution.overlap_sync:
+    share = plan.execution.overlap_sync
+    if not share:
         return gather_s
-    exposed_s = max(gather_s - free_s, gather_s / (stage.pieces or stage.layers))
-    return exposed_s + _lost_s(plan, machine, gather_s - exposed_s, free_s)
+    beside_s = share * gather_s
+    exposed_s = max(beside_s - free_s, beside_s / (stage.pieces or stage.layers))
+    return exposed_s + (gather_s - beside_s) + _lost_s(plan, machine, beside_s - exposed_s, free_s)
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
@@ -135,20 +141,23 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
     return [(part * size, group) for part, group in stage.replicated]
 
 
-def _wait_s(stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1]) -> float:
-    """Time for which what replicas exchange beside a pass, forward or backward, waits for collectives of the
-    pass: a link that carries both needs the seconds of both.
+def _wait_s(
+    stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1], share: float
+) -> float:
+    """Time for which the share of an exchange among replicas that overlaps with a pass, forward or backward,
+    waits for collectives of the pass: a link that carries both needs the seconds of both.
     """
     ways = [(kind, size, group) for kind in kinds for size, group in _exchanged(stage, kind)]
     if not stage.links_s or not ways:
         return 0.0
-    each = np.sum([machine.network.by_level(*way) for way in ways], axis=0)
+    each = share * np.sum([machine.network.by_level(*way) for way in ways], axis=0)
     busy = each + stage.links_s[direction]
     return max(float(busy[each > 0].max(initial=0.0) - each.sum()), 0.0)
 
 
-def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> float:
-    """Time to synchronise gradients once per batch.
+def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[float, float]:
+    """Time to synchronise gradients once per batch, and of it that follows the last backward pass for
+    certain: what does not overlap even where synchronisation does.
 
     From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage
     add, or copies of a stage where microbatches enter at both ends.
@@ -158,8 +167,11 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> float:
     whole = zero == 0 or (zero == 1 and machine.stack.zero_1 == "all_reduce")
     kind: Exchange = "all_reduce" if whole else "reduce_scatter"
     found = 0.0 if zero >= 2 else _exchange_s(stage, machine, kind)
-    if found and plan.execution.overlap_sync:
-        wait_s = _wait_s(stage, machine, (kind,), 1)
+    share, late_s = plan.execution.overlap_sync, 0.0
+    if found and share:
+        late_s = found - share * found
+        found *= share
+        wait_s = _wait_s(stage, machine, (kind,), 1, share)
         free_s = backward_s - wait_s  # of the last backward pass
         found += wait_s * min(found / free_s, 1.0) if free_s > 0 else wait_s
     rules, depth, stride = SCHEDULES[plan.schedule], plan.depth, stage.layout.group("pp").stride
@@ -170,7 +182,7 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> float:
         apart, sharers = abs(depth - 1 - 2 * int(groups[q])), stage.layout.group("dp-cp").ranks if zero else 1
         size = stage.exchanged_bytes / sharers
         found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
-    return found
+    return found, late_s
 
 
 def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:

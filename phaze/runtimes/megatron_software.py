@@ -14,7 +14,8 @@ from phaze.layout import pairs_passes
 from phaze.runtimes.flags import Flags, word_of
 from phaze.runtimes.megatron_model import GROUPED
 from phaze.runtimes.recipe import Recipe
-from phaze.spec.system import Overlap, Stack
+from phaze.spec.overlap import Overlap
+from phaze.spec.system import Stack
 
 GRADIENTS, WEIGHTS, SLICES = "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"
 SERIAL, PAIRED = "--no-overlap-p2p-communication", "--overlap-moe-expert-parallel-comm"

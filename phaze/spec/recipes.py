@@ -17,8 +17,9 @@ from phaze.base.nearest import choices
 from phaze.layout import Compute
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
+from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
-from phaze.spec.system import Captured, Overlap, Stack
+from phaze.spec.system import Captured, Stack
 from phaze.spec.values import Label, PositiveInt
 
 STACK = "megatron-bridge"

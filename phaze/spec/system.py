@@ -10,6 +10,7 @@ from phaze.layout import Compute
 from phaze.spec.architecture import Architecture
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
+from phaze.spec.overlap import Overlap, Overlapped, OverlapShare, proven_shares
 from phaze.spec.speeds.attention import AttentionKernel
 from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.speeds.experts import ExpertKernel, ExpertLoads, Experts, ExpertSpeed
@@ -28,7 +29,6 @@ from phaze.spec.values import (
     Whole,
 )
 
-Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
 Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe", "full"]
 """Part of a layer that a CUDA graph captures, or `full`, the whole iteration (Megatron-Core,
 `--cuda-graph-scope`)."""
@@ -204,6 +204,8 @@ class Stack(Noun):
     """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
     (tp), of activations between pipeline stages (pp), of rows for experts behind the other microbatch of a
     pair (ep)."""
+    overlap_shares: dict[Overlapped, OverlapShare] = Field(default_factory=dict)
+    """Expected and proven share of communication that overlaps, also where a recipe, run or flag adds it."""
     zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How replicas sum gradients with ZeRO 1: each its share, overlapped with computing as `overlap` says; or
     all of them, after the last backward pass, with the weights gathered after the update, and neither
@@ -247,6 +249,15 @@ class Stack(Noun):
             raise ValueError("each_expert: is named experts; each_expert: true is experts: each")
         return fields
 
+    def overlap_share(self, kind: Overlapped) -> float:
+        """Share of the time of some communication that can overlap with compute; 0 where none does."""
+        own = self.overlap_shares.get(kind, OverlapShare())
+        return own.expected if kind in ("cp", *self.overlap) else 0.0
+
+    def proven(self) -> Self:
+        """Stack that is expected to overlap no more than is proven."""
+        return self.model_copy(update={"overlap_shares": proven_shares(self.overlap_shares)})
+
 
 class Level(Noun):
     """A level of a network: groups of devices with equal links among them."""
@@ -275,7 +286,6 @@ class Level(Noun):
     ring_port_devices: PositiveInt = 1
     """Devices beside each port to this level, as NCCL looks for rings: collectives of several devices of a
     node none of which are beside one port go through one port of the node. It says nothing of bandwidth."""
-
     nccl: NcclSpeeds | None = None
     """Measured collectives of NCCL inside an NVLink domain, of the innermost level: the name of a file in
     config/networks, or its keys. The keys of latencies, of messages and of exchanges then have no meaning;

@@ -81,6 +81,7 @@ Result = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), NUMBER]
 Size = Annotated[Result, AfterValidator(_bounded)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False), NUMBER, AfterValidator(_bounded)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1), NUMBER]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1), NUMBER]
 Part = Annotated[float, Field(strict=True, gt=0, le=1), NUMBER]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]

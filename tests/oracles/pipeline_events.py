@@ -16,7 +16,7 @@ import simpy
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.pipeline.durations import BACKWARD_PASSES, JobKind, borders, durations, overlap_s
+from phaze.pipeline.durations import BACKWARD_PASSES, JobKind, durations, in_flight_s, overlap_s
 from phaze.pipeline.graph import EventGraph, all_jobs, event_graph, fetches_ahead
 from phaze.pipeline.longest_path import ADVICE
 from phaze.pipeline.orders import Jobs
@@ -60,7 +60,7 @@ class _Run:
         self.env = simpy.Environment()
         self.pipeline, self.jobs, self.machine = pipeline, jobs, machine
         self.seconds, self.early = durations(pipeline).tolist(), overlap_s(pipeline).tolist()
-        self.activation, self.gradient = (border.tolist() for border in borders(pipeline))
+        self.activation, self.gradient = (border.tolist() for border in in_flight_s(pipeline))
         self.worker_of = {pair: worker for worker, pair in enumerate(pipeline.workers)}
         self.happened: defaultdict[Message, simpy.Event] = defaultdict(self.env.event)
         self.when: dict[Message, float] = {}

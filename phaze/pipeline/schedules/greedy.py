@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze.pipeline.durations import JobKind, borders, durations
+from phaze.pipeline.durations import JobKind, durations, in_flight_s
 from phaze.pipeline.schedules.base import Passes, Written
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class ZeroBubbleByTimes(Written):
         """Passes of every rank."""
         table = durations(pipeline)
         table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]
-        border = borders(pipeline) if pipeline.transfers == "overlapped" else ((), ())
-        sent_s = max((float(np.max(way, initial=0.0)) for way in border), default=0.0)
+        sent_s = max(float(np.max(way, initial=0.0)) for way in in_flight_s(pipeline))
         seconds = tuple(tuple(table[kind].tolist()) for kind in KINDS)
         return _ranks(_Task(seconds, sent_s, pipeline.lane_microbatches))
 

@@ -130,14 +130,11 @@ def _bounds_of_part(
     gathered_s, reduced_s = _exchanged_s(question, grid, layers)
     gather_s = gathered_s * (grid.zero == 3)[:, None, None]
     reduce_s = reduced_s * (grid.zero >= 2)[:, None, None]
-    lost = lost_share(question.machine)
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
     paired_s = layers.forward_s - layers.hidden_forward_s, layers.backward_s - layers.hidden_backward_s
-    forward_s = np.maximum(
-        paired_s[0] + lost * gather_s.sum(axis=2), _with_others_s(gather_s, links_s[:, :, 0])
-    )
+    forward_s = _with_exchanges_s(question, paired_s[0], gather_s, links_s[:, :, 0])
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 
     def of_layers(each: Callable[[StateFigures], Floats]) -> Floats:
@@ -149,8 +146,7 @@ def _bounds_of_part(
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
     once_s = _lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
-    beside = gather_s + reduce_s
-    backward_s = np.maximum(backward_s + lost * beside.sum(axis=2), _with_others_s(beside, beside_s))
+    backward_s = _with_exchanges_s(question, backward_s, gather_s + reduce_s, beside_s)
     late_s, start_s, hidden = _late_s(question, grid, layers, gathered_s)
     by_kind = np.stack([
         forward_s + backward_s,
@@ -179,6 +175,17 @@ def _bounds_of_part(
         near = np.argsort(found)[:NEAR]
         found[near], _ = least_times(figures[near], by_kind[near], shapes[near], held, before, limit, False)
     return found, lacking
+
+
+def _with_exchanges_s(question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats) -> Floats:
+    """Seconds (N, K) of a pass with exchanges among replicas, of which a share overlaps with it, on links
+    that carry its own collectives as well, (N, K, levels) both.
+    """
+    overlapped_s = question.machine.stack.overlap_share("dp") * exchange_s
+    longer_s = pass_s + lost_share(question.machine) * overlapped_s.sum(axis=2)
+    exposed_s = (exchange_s - overlapped_s).sum(axis=2)
+    found: Floats = exposed_s + np.maximum(longer_s, _with_others_s(overlapped_s, links_s))
+    return found
 
 
 def _with_others_s(exchange_s: Floats, links_s: Floats) -> Floats:
@@ -242,11 +249,14 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
 
 
 def _lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Seconds of a layer (N, K) that the last backward pass loses to gradients that ZeRO 1 scatters then."""
-    if "dp" not in question.machine.stack.overlap:
+    """Seconds of a layer (N, K) that gradients which ZeRO 1 scatters beside the last backward pass add: what
+    that loses to them, and what never overlaps.
+    """
+    share = question.machine.stack.overlap_share("dp")
+    if not share:
         return np.zeros_like(reduce_s)
-    beside_s = np.minimum(reduce_s, backward_s) * (grid.zero == 1)[:, None]
-    return np.asarray(lost_share(question.machine) * beside_s)
+    lost_s = lost_share(question.machine) * np.minimum(share * reduce_s, backward_s)
+    return np.asarray((reduce_s - share * reduce_s + lost_s) * (grid.zero == 1)[:, None])
 
 
 def _late_s(
@@ -259,12 +269,14 @@ def _late_s(
     after = (grid.zero == 1) | (grid.zero == 2)
     start_s = after * (grid.vp - 1) * _collectives(question, "all_gather", grid.sharers, grid.tp)[0]
     each_s = gather_s.sum(axis=2) * after[:, None]
-    if "dp" not in question.machine.stack.overlap:
+    share = question.machine.stack.overlap_share("dp")
+    if not share:
         return each_s, start_s, np.zeros(len(grid))
-    lost, left_s = lost_share(question.machine), each_s - layers.forward_s
+    beside_s = share * each_s
+    lost, left_s = lost_share(question.machine), beside_s - layers.forward_s
     counts = after & (left_s > 0).all(axis=1)  # else what is left of a layer hides behind another
-    late_s = np.where(counts[:, None], left_s + lost * layers.forward_s, lost * each_s)
-    return late_s, start_s * counts, counts.astype(float)
+    late_s = np.where(counts[:, None], left_s + lost * layers.forward_s, lost * beside_s)
+    return each_s - beside_s + late_s, start_s * counts, counts.astype(float)
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:

@@ -145,11 +145,12 @@ class Slices:
         for slice_, (place, layout, (_, costs)) in enumerate(
             zip(places.tolist(), layouts, known, strict=True)
         ):
-            lost = question.lowering(layout).lost_processors
+            lowering = question.lowering(layout)
+            exchanged = lowering.overlap_share, lowering.lost_processors
             for row, word in enumerate(grid.recomputes):
                 if paired[place] and pairs_passes(replace(layout, recompute=word), mtp):
                     layers[slice_, row, :, HIDDEN] = np.transpose(
-                        [_hidden_s(costs[name], lost, common) for name in order.kinds]
+                        [_hidden_s(costs[name], *exchanged, common) for name in order.kinds]
                     )
         work = np.array([
             [[kept.bytes(costs[name], word)[1] for name in order.kinds] for word in words]
@@ -199,11 +200,11 @@ class Slices:
         return dominated
 
 
-def _hidden_s(layer: LayerCost, lost: float, common: Common) -> Floats:
+def _hidden_s(layer: LayerCost, share: float, lost: float, common: Common) -> Floats:
     """Seconds of both passes of a layer that hide behind those of another microbatch, (2,); all exchanges
     of experts where they are told in common, as what they hide behind need not grow with them.
     """
-    return layer.hidden_s(lost) if common == "nothing" else layer.exchanges_s.sum(axis=1)
+    return layer.hidden_s(share, lost) if common == "nothing" else share * layer.exchanges_s.sum(axis=1)
 
 
 def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: bool) -> tuple[float, ...]:

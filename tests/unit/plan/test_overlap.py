@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast, get_args
 
 import pytest
 
+from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.pipeline import StageCost, with_exchanges
 from phaze.plan.machines import load_machine
 from phaze.plan.overlap import kept_apart, lost_share, lost_to_messages
+from phaze.plan.plan import Machine
+from phaze.plan.price import price
+from phaze.plan.runs import Run, plan_of_run
+from phaze.spec.overlap import Overlap, Overlapped, OverlapShare
+from phaze.spec.system import Stack
+from tests.unit.plan.test_experts import MACHINE, QWEN
+from tests.unit.validate.examples import SMALL, changed, machine
 
 H100, GB300 = load_machine("h100"), load_machine("gb300")
 
@@ -46,3 +55,46 @@ def test_a_pass_is_longer_by_what_kernels_lose_until_the_exchange_is_longer() ->
     assert long.forward_s == with_exchanges(stage, 2.0, 0.0).forward_s
     apart = with_exchanges(stage, 0.5, 0.0, overlap=False, lost=0.1)
     assert apart.forward_s == pytest.approx(1.5)
+
+
+def test_a_stack_says_how_much_of_its_communication_overlaps() -> None:
+    file = {"overlap": ["dp", "pp"], "overlap_shares": {"dp": {"proven": 0.9}, "ep": {"expected": 0.8}}}
+    stack = Stack.parse(file, "stack")
+    kinds: tuple[Overlapped, ...] = get_args(Overlapped)
+    shares = {kind: stack.overlap_share(kind) for kind in kinds}
+    assert shares == {"dp": 1.0, "pp": 1.0, "cp": 1.0, "tp": 0.0, "ep": 0.0}
+    assert stack.model_copy(update={"overlap": ("ep",)}).overlap_share("ep") == 0.8
+    proven = {kind: stack.proven().overlap_share(kind) for kind in kinds}
+    assert proven == {"dp": 0.9, "pp": 0.0, "cp": 0.0, "tp": 0.0, "ep": 0.0}
+    for shares_of, refused in (({"dq": {}}, r"overlap_shares\.dq"), ({"dp": {"proven": 1.2}}, "proven")):
+        with pytest.raises(PhazeError, match=refused):
+            Stack.parse({"overlap_shares": shares_of}, "stack")
+
+
+RING = changed(SMALL, seq=4096, tp=2, pp=1, dp=1, cp=4, gpus=8, cp_kind="p2p")
+CASES: dict[str, tuple[Overlapped, Run, Machine]] = {
+    **{f"ZeRO {zero}": ("dp", changed(SMALL, zero=zero), machine()) for zero in (0, 1, 2, 3)},
+    "tensor parallelism": ("tp", changed(SMALL, sequence_parallel=True), machine()),
+    "stages": ("pp", SMALL, machine()),
+    "stages in chunks": ("pp", changed(SMALL, schedule="interleaved", vp=2), machine()),
+    "experts": ("ep", QWEN, MACHINE),
+    "ring": ("cp", replace(RING, flash_attention=True), replace(machine(), stack=Stack())),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_is_longer_the_less_overlaps_and_longest_as_without(name: str) -> None:
+    kind, run, one = CASES[name]
+    run = replace(run, overlap=(*{*one.stack.overlap, kind} - {"cp"},))  # type: ignore[arg-type]
+
+    def time_s(run: Run, share: float) -> float:
+        shares = {kind: OverlapShare(expected=share)}
+        own = replace(one, stack=one.stack.model_copy(update={"overlap_shares": shares}))
+        return price(plan_of_run(run, own), own).time_s
+
+    times = [time_s(run, share) for share in (0.0, 0.3, 0.6, 1.0)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[1] > times[3] * (1 + 1e-6)
+    without = tuple(each for each in run.overlap or () if each != kind)
+    if kind != "cp":
+        assert times[0] == pytest.approx(time_s(replace(run, overlap=cast(Overlap, without)), 1.0))

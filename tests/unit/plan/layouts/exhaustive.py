@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import inf
+from typing import get_args
 
 from phaze.layout import BALANCED, Compute, Layout, Load, Offload
 from phaze.plan.layouts.question import PlanQuestion
@@ -21,6 +22,7 @@ from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import Fixed, space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.models import load_transformer
+from phaze.spec.overlap import Overlapped, OverlapShare
 
 Numbers = tuple[int, ...]
 KNOWN = {
@@ -48,6 +50,8 @@ class SmallCase:
     load: Load = BALANCED
     pairs: bool = False
     """Whether exchanges of experts hide behind the passes of another microbatch."""
+    share: float = 1.0
+    """Of all communication that overlaps with compute."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -65,7 +69,8 @@ class SmallCase:
         own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)
         overlap = (*machine.stack.overlap, *["ep"] * self.pairs)
-        stack = machine.stack.model_copy(update={"overlap": overlap})
+        shares = dict.fromkeys(get_args(Overlapped), OverlapShare(expected=self.share))
+        stack = machine.stack.model_copy(update={"overlap": overlap, "overlap_shares": shares})
         return PlanQuestion(task, replace(machine, device=device, stack=stack), KNOWN[runtime])
 
 

@@ -57,8 +57,9 @@ def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Ite
 
 
 @pytest.mark.parametrize("schedule", TORCHTITAN.schedules)
-def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str) -> None:
-    question = DEEP.question("torchtitan in part")
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str, share: float) -> None:
+    question = replace(DEEP, share=share).question("torchtitan in part")
     grid = legal_space(question.runtime, question.task, {"schedule": schedule, "microbatch": 1}).grid
     grid = grid.take((grid.pp > 2) & (grid.cp == 1))
     bounds, closest = bound_layouts(question, grid), 0.0

@@ -41,6 +41,8 @@ ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=2.5, global_batc
 """Adapters that alone are trained."""
 EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_batch=4, compute="fp8-cs")
 """Products of eight bits, whose inputs are kept alike."""
+PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.2, global_batch=4, share=0.6)
+"""Communication of which a part overlaps with compute, and the rest never."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
@@ -52,7 +54,9 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(PAIRED, "megatron", id="pairs"), pytest.param(SKEWED, "megatron", id="load")]
     + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
     + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
-    + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES],
+    + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES]
+    + [pytest.param(PARTLY, runtime, id=f"partly-{runtime}") for runtime in RUNTIMES]
+    + [pytest.param(replace(PAIRED, share=0.6), "megatron", id="partly pairs")],
 )
 ROUNDING = 1e-9
 Priced = dict[tuple[Layout, str], tuple[PricedDivision, ...]]
