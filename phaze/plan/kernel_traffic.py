@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from phaze.cost.kernels import Kernel
+from phaze.cost.products import HALF
 from phaze.plan.expert_kernels import row_traffic
 from phaze.plan.kept import first_products
 from phaze.spec.system import Device, Stack
+from phaze.workload.lower.memory import GATED
 from phaze.workload.operators import Operator
 
 STEPS, STEPS_BYTES = 5, 9.0
@@ -35,7 +37,19 @@ def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
         return 1.0
     if "softmax" in kinds and in_steps:
         return STEPS_BYTES
-    return stack.loss if "log_softmax" in kinds else stack.elementwise
+    if "log_softmax" in kinds:
+        return stack.loss
+    return stack.elementwise * (_without_first_factor(kernel) if stack.fused_gate else 1.0)
+
+
+def _without_first_factor(kernel: Kernel) -> float:
+    """Share of the bytes of a gated activation that one kernel moves, which makes its first factor again in
+    the backward pass instead of writing and reading it; 1 for other kernels.
+    """
+    first = next((part for part in kernel if part.kind in GATED), None)
+    if first is None or all(part.kind != "mul" for part in kernel):
+        return 1.0
+    return 1.0 - HALF * first.elements / sum(part.streamed_bytes for part in kernel)
 
 
 def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:

@@ -33,6 +33,7 @@ from phaze.layout import (
 from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
 from phaze.plan.captured import launched
 from phaze.plan.expert_kernels import experts_of, host_s, run_alone, waits_for_host
+from phaze.plan.joined import without_sums
 from phaze.plan.kept import (
     KEPT,
     SCAN,
@@ -286,7 +287,7 @@ def _seconds(
     that CUDA graphs capture need no host.
     """
     stack = clocked.machine.stack
-    operators = run_alone(operators, clocked.layout, stack)
+    operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
     by_host = launched(operators, stack.cuda_graphs)
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, own in owned for kernel in own]

@@ -190,6 +190,9 @@ class Stack(Noun):
     where sequence parallelism shards all others."""
     fused_gate: bool = False
     """Whether a gated activation is one kernel, so that its first factor is not kept."""
+    joined_products: Flag = False
+    """Whether one product makes queries, keys and values, and one both factors of a gated network, so that
+    the gradients of their input are not summed."""
     copied_keys: Flag = False
     """Whether keys and values are kept twice: in a copy that attention reads, and beside the queries in the
     tensor of all three, which stays because the queries are a view of it."""

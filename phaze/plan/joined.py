@@ -1,0 +1,46 @@
+"""Products of one input whose matrices a stack keeps together, so that one product makes all results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from phaze.spec.system import Stack
+from phaze.workload.operators import Operator
+
+JOINED = (
+    ("query", "key", "value"),
+    ("feed_forward_in", "feed_forward_up"),
+    ("shared_in", "shared_up"),
+)  # fmt: skip
+"""Products that are one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
+FORK = "_fork.backward"
+
+
+def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:
+    """Operators of a pass where joined products make one gradient of their input, which are not summed.
+
+    A sum follows the products that it is of; it stays for the gradients of other readers of the input.
+    """
+    found = list(operators)
+    if not stack.joined_products:
+        return tuple(found)
+    places = {one.name: place for place, one in enumerate(found)}
+    for names in JOINED:
+        own = [places[f"{name}.backward"] for name in names if f"{name}.backward" in places]
+        later = range(max(own, default=len(found)), len(found))
+        sums = next((place for place in later if found[place].name.endswith(FORK)), None)
+        if len(own) > 1 and sums is not None:
+            found[sums] = _of_fewer(found[sums], len(own) - 1)
+    return tuple(found)
+
+
+def _of_fewer(operator: Operator, fewer: int) -> Operator:
+    """A sum of so many gradients less; one gradient is no sum."""
+    left = len(operator.parts) - fewer
+    if left <= 0:
+        return replace(operator, parts=())
+    nbytes = sum(part.streamed_bytes for part in operator.parts)
+    each = nbytes // (len(operator.parts) + 2)
+    first = replace(operator.parts[0], streamed_bytes=nbytes - fewer * each)
+    return replace(operator, parts=(first, *operator.parts[1:left]))
