@@ -43,6 +43,7 @@ from phaze.plan.kept import (
     multiplies_weights,
 )
 from phaze.plan.kernel_traffic import STEPS, in_steps_of, moves_of
+from phaze.plan.launches import more_launches
 from phaze.plan.machines import device_of
 from phaze.plan.overlap import kept_apart, lost_share
 from phaze.plan.plan import Machine
@@ -323,6 +324,7 @@ def _seconds(
         own = [operator for operator, one in zip(operators, by_host, strict=True) if one]
         count = sum(len(kernels_of(operator)) for operator in own) + len(_cast(own, clocked.layout))
         count += sum(bool(part.axis) for operator in own for part in operator.parts) + more.launches
+        count += more_launches(own, clocked.layout.tp, stack)
         fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else alone.launches
         count += fused + (STEPS - 1) * in_steps
         total[HOST] = max(count * stack.launch_s - total.sum(), 0.0)

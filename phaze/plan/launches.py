@@ -1,0 +1,62 @@
+"""Kernels that the host launches for operators, in addition to one for each product and elementwise group.
+
+Counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022. They move few bytes:
+their cost is the host's time. Views, which launch nothing, are part of the mean time of a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from phaze.plan.expert_kernels import primitives_of
+from phaze.spec.system import Stack
+from phaze.workload.operators import Operator
+
+NORM = 4
+"""A norm, backward: two kernels sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`,
+`cuComputeGradGammaBeta`), and two add them to those of earlier microbatches (autograd, `AccumulateGrad`)."""
+CONTEXT = 1
+"""A copy that puts heads next to each other again, in either pass (Megatron-LM, `ParallelAttention`)."""
+SCORES = 3
+"""Scores, backward: two kernels scale the gradients of queries and keys, one joins them with the values'."""
+LOSS = (20, 9)
+"""A loss in steps, forward and backward: 22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`,
+mask of the loss) less log-softmax and selection, which count already. Collectives count separately."""
+MASKED_LOOKUP = 7
+"""A lookup on shards of the vocabulary: a mask of five operations, and two that apply it
+(Megatron-LM, `VocabParallelEmbedding`)."""
+LOOKUP_GRADIENT = 8
+"""Gradient of a lookup: about six kernels sort tokens, two sum their gradients (PyTorch,
+`embedding_dense_backward_cuda`)."""
+
+
+def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
+    """Kernels of operators, on `tp` shards, that the host launches beside those with a time of their own.
+
+    torch.compile fuses them with others.
+    """
+    if stack.compiled:
+        return 0
+    stepwise, apart = stack.loss > 1.0, not stack.fused_gradients
+    return sum(
+        _more(one.name, one.core == "tensor" and not one.attention and apart, tp > 1, stepwise)
+        for one in operators
+    )
+
+
+@cache
+def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
+    """Additional kernels of one operator, by the primitives of its name.
+
+    `adds_gradient`: a further kernel adds the gradient of its weight to that of earlier microbatches.
+    """
+    own = primitives_of(name)
+    lookups = sum(one.endswith("_lookup") for one in own)
+    if not name.endswith(".backward"):
+        found = (len(own) - 1 if lookups else 0) + MASKED_LOOKUP * (sharded and "word_lookup" in own)
+        return found + CONTEXT * ("context" in own) + LOSS[0] * (stepwise and "log_softmax" in own)
+    biases, norms = (sum(one.endswith(kind) for one in own) for kind in ("_bias", "_norm"))
+    found = NORM * norms + 2 * biases - (len(own) == biases) + (LOOKUP_GRADIENT + 1) * lookups
+    found += CONTEXT * ("context" in own) + SCORES * ("scores" in own) + adds_gradient
+    return found + LOSS[1] * (stepwise and "log_softmax" in own)
