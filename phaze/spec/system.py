@@ -204,9 +204,8 @@ class Stack(Noun):
     fused_gradients: bool = False
     """Whether the products that make gradients of weights add them up as well, or further kernels do."""
     overlap: Overlap = ()
-    """Communication that hides behind computing: of gradients and weights (dp), of tensor parallel slices
-    (tp), of activations between pipeline stages (pp), of rows for experts behind the other microbatch of a
-    pair (ep)."""
+    """Communication that overlaps with compute: of gradients and weights (dp), tensor-parallel ranks (tp)
+    and stages (pp), and token dispatch next to the other microbatch of a pair (ep)."""
     overlap_shares: dict[Overlapped, OverlapShare] = Field(default_factory=dict)
     """Expected and proven share of communication that overlaps, also where a recipe, run or flag adds it."""
     zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
@@ -277,13 +276,14 @@ class Level(Noun):
     """Share of it that an all-to-all reaches; that of other collectives unless given."""
     latency_s: Size = 0.0
     """Time of a step of a collective beside its bytes."""
+    hop_latency_s: Size = 0.0
+    """Time that each further device of a node adds to a step of a ring across nodes, which passes all."""
     tree_latency_s: Size = 0.0
     """Time of a step of a tree, by which all-reduces go where that is faster; 0: they go in rings alone."""
     start_s: Size = 0.0
     """Time of a collective beside its steps."""
     nics_per_node: PositiveInt | None = None
-    """Network cards of a node, a group of the level inside, to this level: with nic_bytes_per_s in place of
-    bandwidth_bytes_per_s, which then is the share of a device."""
+    """Network cards of a node, a group of the level inside: with nic_bytes_per_s in place of a bandwidth."""
     nic_bytes_per_s: Positive | None = None
     """Bandwidth of a network card, in each direction."""
     ring_port_devices: PositiveInt = 1
@@ -307,7 +307,7 @@ class Level(Noun):
 
     @model_validator(mode="after")
     def _without_other_speeds(self) -> Self:
-        names = ("sustained_messages", "sustained_exchange", "latency_s", "tree_latency_s")
+        names = ("sustained_messages", "sustained_exchange", "latency_s", "tree_latency_s", "hop_latency_s")
         given = [name for name in names if getattr(self, name)]
         if self.nccl is not None and given:
             raise ValueError(f"{given[0]}: must not be given beside nccl, which has measured ones")

@@ -69,6 +69,7 @@ def _tier(level: Level) -> Tier:
         level.ring_port_devices,
         0.0 if exchange is None else bandwidth * exchange,
         level.tree_latency_s,
+        hop_latency_s=level.hop_latency_s,
     )
 
 

@@ -117,6 +117,9 @@ class Tier(NamedTuple):
     """What an all-to-all reaches; 0: as much as other collectives do."""
     tree_latency_s: float = 0.0
     """Time of a step of a tree beside its bytes; 0: there are rings alone."""
+    hop_latency_s: float = 0.0
+    """Time that each further device of a node adds to a step of a ring across nodes, which passes them all
+    (NCCL, `ncclTopoTuneModel`: a latency for each step inside nodes and one for each between)."""
     nccl: Nccl | None = None
     """Measured collectives of the innermost level, in place of rings with the bandwidth and latency above."""
 
@@ -252,7 +255,9 @@ def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: 
     """Time on the links of a level where so many groups of ranks meet, which exchange parts of the tensor."""
     others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
     bandwidth = tier.all_to_all_bytes_per_s if kind == "all_to_all" else tier.bandwidth_bytes_per_s / ports
-    return EXCHANGES[kind] * others * (part_bytes / bandwidth + tier.latency_s)
+    hops = 0 if kind == "all_to_all" else inside - 1
+    latency_s = tier.latency_s + hops * tier.hop_latency_s
+    return EXCHANGES[kind] * others * (part_bytes / bandwidth + latency_s)
 
 
 def _tree_s(size_bytes: Size, ranks: int, ports: float, tier: Tier) -> Size:
