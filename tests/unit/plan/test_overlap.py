@@ -15,10 +15,12 @@ from phaze.plan.overlap import kept_apart, lost_share, lost_to_messages
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.stage_costs import pipeline_of
 from phaze.spec.overlap import Overlap, Overlapped, OverlapShare
 from phaze.spec.system import Stack
+from phaze.spec.systems import load_stack
 from tests.unit.plan.test_experts import MACHINE, QWEN
-from tests.unit.validate.examples import SMALL, changed, machine
+from tests.unit.validate.examples import SMALL, changed, ideal_network, machine
 
 H100, GB300 = load_machine("h100"), load_machine("gb300")
 
@@ -98,3 +100,32 @@ def test_a_step_is_longer_the_less_overlaps_and_longest_as_without(name: str) ->
     without = tuple(each for each in run.overlap or () if each != kind)
     if kind != "cp":
         assert times[0] == pytest.approx(time_s(replace(run, overlap=cast(Overlap, without)), 1.0))
+
+
+def test_published_measurements_prove_shares_of_stacks() -> None:
+    for name, kind, share in (("torchtitan", "dp", 0.9), ("megatron-bridge", "ep", 0.93)):
+        stack = load_stack(name)
+        assert (stack.overlap_share(kind), stack.proven().overlap_share(kind)) == (1.0, share)
+    assert load_stack("megatron-core-2024").proven().overlap_share("tp") == 0.0
+
+
+def test_dispatches_overlap_only_in_the_combined_schedule() -> None:
+    """It cannot recompute whole layers (Megatron-Core, `overlap_moe_expert_parallel_comm`)."""
+    hides = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"overlap": ("dp", "ep")}))
+    apart = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"overlap": ("dp",)}))
+    for recompute, gains in (("none", True), ("full", False)):
+        run = replace(QWEN, overlap=None, layout=replace(QWEN.layout, recompute=recompute))
+        times = [price(plan_of_run(run, one), one).time_s for one in (hides, apart)]
+        assert (times[0] < times[1]) == gains
+
+
+def test_the_first_gather_of_zero_3_is_exposed() -> None:
+    """However long the passes: one of as many gathers as there are blocks, and no other."""
+    run = changed(SMALL, zero=3, tp=1, pp=1, dp=8, gpus=8, overlap=("dp",), microbatch=8, global_batch=64)
+    own = replace(machine(), stack=Stack(held_processors=0))
+    network = own.network
+    stage = plan_of_run(run, own).stages[0]
+    free = ideal_network(own)
+    gather_s = network.seconds("all_gather", stage.weight_bytes, run.layout.group("dp"))
+    slow, fast = (pipeline_of(plan_of_run(run, one), one).stages[0].forward_s for one in (own, free))
+    assert slow - fast == pytest.approx(gather_s / run.layers, rel=1e-3)
