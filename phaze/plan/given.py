@@ -33,7 +33,7 @@ from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, laye
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.overlap import lost_share
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
-from phaze.plan.working import unshared_bytes, working_bytes
+from phaze.plan.working import WorkingBytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
@@ -116,7 +116,9 @@ class Lowering:
     training: ModelTraining
     machine: Machine
     _known: dict[str, tuple[Workload, dict[str, LayerCost]]] = field(default_factory=dict)
-    _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], float] = field(default_factory=dict)
+    _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], WorkingBytes] = field(
+        default_factory=dict
+    )
 
     def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
         """One slice of the model, and the costs of its layers by name; they depend on `layout.key` alone."""
@@ -220,14 +222,13 @@ class Lowering:
             parameters, replace(size, gradients=0, optimizer=0), layout.zero, layout.group("dp-cp").ranks
         )
 
-    def _work_bytes(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> float:
-        """Bytes that a stage needs while it works, and those that no tensor can have."""
+    def _work(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
+        """Bytes that a stage needs while it works, with the buffers of the framework."""
         key = layout, frozenset((cost.layer.name, way) for cost, way in held)
         if key not in self._working:
-            stack, flash = self.machine.stack, self.training.flash_attention
-            whole = unshared_bytes([cost.layer for cost, _ in held], layout) if layout.zero >= 3 else 0.0
-            most = working_bytes(held, layout, stack, flash=flash)
-            self._working[key] = most + whole + stack.reserved_gib * GIB
+            found = working_bytes(held, layout, self.machine.stack, flash=self.training.flash_attention)
+            buffers = self.machine.stack.reserved_gib * GIB
+            self._working[key] = replace(found, work=found.work + buffers)
         return self._working[key]
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
@@ -290,6 +291,11 @@ class Lowering:
             added_s = sum(self.added_s(size.gradients * own, layout, axis) for own, axis in replicated)
             backward[HBM] += added_s
             weight_s += added_s
+        second = paired * max(
+            (each for (_, c, _), (_, each) in zip(ways, kept, strict=True) if c.layer.name not in KEPT),
+            default=0.0,
+        )
+        work = self._work([(cost, way) for _, cost, way in ways], layout)
         arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
         at_end = cut.start == 0 or cut.stop == len(workload.order)
         return Stage(
@@ -304,12 +310,9 @@ class Lowering:
             fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated)
             + self.frozen_bytes(parameters - trained, layout),
             stash_bytes=sum(count * each for count, each in kept),
-            work_bytes=self._work_bytes([(cost, way) for _, cost, way in ways], layout)
-            + paired
-            * max(
-                (each for (_, c, _), (_, each) in zip(ways, kept, strict=True) if c.layer.name not in KEPT),
-                default=0.0,
-            ),
+            work_bytes=work.work + second,
+            made_bytes=work.made + second,
+            copies_bytes=work.copies,
             states_bytes=states_bytes,
             states_s=self._states_s(states_bytes, float((forward + again + backward).sum()), layout),
             **dict.fromkeys(NOT_APART, 0.0),

@@ -65,6 +65,6 @@ def host_bytes_per_s(machine: Machine) -> float:
 
 
 def usable_gib(machine: Machine) -> float:
-    """Memory of a device that plans may use; what a stack is known to hold itself is in its plans."""
-    device, held_gib = device_of(machine), machine.stack.reserved_gib
-    return device.hbm_gib - max(device.reserve_gib - held_gib, 0.0)
+    """Memory of a device that the tensors of a plan may use."""
+    device = device_of(machine)
+    return device.hbm_gib - device.reserve_gib

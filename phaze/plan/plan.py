@@ -127,6 +127,11 @@ class Stage(StageWork):
     """Part of weights and gradients that experts have, whose replicas are others (`Layout.edp`)."""
     update_bytes: float = 0.0
     """What the optimizer moves from and to the HBM of a device."""
+    made_bytes: float = 0.0
+    """Of `work_bytes` temporaries whose number the runtime decides: all but recomputed activations, and keys
+    and values of the whole sequence."""
+    copies_bytes: float = 0.0
+    """Temporary copies that may lie beside `work_bytes`, at most."""
     states_bytes: float = 0.0
     """States that wait in the host's memory but for the update."""
     states_s: float = 0.0

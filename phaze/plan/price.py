@@ -22,13 +22,12 @@ from functools import cached_property
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.units import GIB
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
-from phaze.plan.machines import usable_gib
+from phaze.plan.in_use import InUse, MemoryRange, in_use
 from phaze.plan.plan import Machine, Pass, Plan, Stage
 from phaze.plan.stage_costs import pipeline_of
 
@@ -76,18 +75,20 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a device reserves when it holds most, and what they are."""
+    """Bytes that the tensors of a device have at its peak, what they are, and what is in use beside them."""
 
     peak_bytes: float
     weight_bytes: float
     """Weights and their gradients."""
     optimizer_bytes: float
     activation_bytes: float
-    """Activations of the microbatches in flight, what the one at work needs beside them, and what no tensor
-    has."""
+    """Activations of the microbatches in flight, what the one at work needs beside them, and buffers of the
+    framework."""
     recompute_bytes: float
     """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
     of activations, and weights that are shared otherwise."""
+    in_use: InUse
+    """Everything that is in use on the device, by part, each a range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,20 +274,12 @@ class Price:
             for stage in own
         )
         peak = float(self.peak_bytes[group])
-        peak += _fragment_bytes(peak, self.machine)
-        return Memory(peak, kept, fixed - kept, peak - fixed, max(stage.work_bytes for stage in own))
-
-
-def _fragment_bytes(peak_bytes: float, machine: Machine) -> float:
-    """Bytes beside those at the peak that a device reserves and no tensor has, as far as there is room: an
-    allocator that is refused memory gives back what is free, and asks again (PyTorch, CUDACachingAllocator).
-    """
-    stack = machine.stack
-    if not stack.fragments or machine.device is None:
-        return 0.0
-    tensors = peak_bytes - stack.reserved_gib * GIB
-    room = max(usable_gib(machine) * GIB - peak_bytes, 0.0)
-    return min(tensors * stack.fragments / (1.0 - stack.fragments), room)
+        work = max(stage.work_bytes for stage in own)
+        made, copies = (max(getattr(stage, name) for stage in own) for name in ("made_bytes", "copies_bytes"))
+        tensors = MemoryRange(peak - made, peak, peak + copies)
+        tied = any(stage.tied_bytes > 0 for stage in own)
+        used = in_use(tensors, work, own[0].layout, self.machine, tied=tied)
+        return Memory(peak, kept, fixed - kept, peak - fixed, work, used)
 
 
 def price(plan: Plan, machine: Machine) -> Price:

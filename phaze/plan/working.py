@@ -8,6 +8,7 @@ activations are made and, with recomputation, the activations themselves again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from phaze.layout import Layout, Recompute
@@ -21,30 +22,65 @@ UNSHARDED = 2
 one that is fetched or sent (PyTorch, FSDP)."""
 
 
+@dataclass(frozen=True)
+class WorkingBytes:
+    """Bytes that a stage needs at most while it works on a microbatch."""
+
+    work: float
+    made: float
+    """Of these temporaries whose number the runtime decides: all but recomputed activations, and keys and
+    values of the whole sequence."""
+    copies: float
+    """Temporary copies that may lie beside them, at most."""
+
+
 def working_bytes(
     held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout, stack: Stack, *, flash: bool
-) -> float:
-    """Bytes that a stage of these layers needs at most while it works on a microbatch.
+) -> WorkingBytes:
+    """Bytes that a stage of these layers needs while it works on a microbatch.
 
     What the layers behind the one at work had kept is free by then.
     """
-    freed = sum(cost.kept_bytes(way)[0] for cost, way in held if cost.layer.name == "head")
-    blocks = [cost.layer.trained for cost, _ in held if cost.layer.name not in KEPT]
+    layers = [cost.layer for cost, _ in held]
+    blocks = [layer.trained for layer in layers if layer.name not in KEPT]
     empty = HALF * max(blocks, default=0) if stack.second_gradients == "layer" else 0
-    gathered = 0.0
-    if layout.sequence_parallel and layout.tp > 1:
-        whole = max(max(cost.layer.input_bytes, cost.layer.output_bytes) for cost, _ in held)
-        gathered = stack.gathered_tensors * layout.tp * whole
-    return (
-        empty
-        + gathered
-        + max(
-            cost.kept_bytes(way, layout.offloaded)[1]
-            + _made_bytes(cost.layer, layout, stack, flash=flash)
-            - (freed if cost.layer.name not in KEPT else 0.0)
-            for cost, way in held
-        )
-    )
+    gathered = stack.gathered_tensors * _whole_bytes(layers, layout)
+    unshared = unshared_bytes(layers, layout) if layout.zero >= 3 else 0.0
+    again = _again_bytes(held, layout)
+    made = (_made_bytes(layer, layout, stack, flash=flash) for layer in layers)
+    work = empty + gathered + unshared + max(sum(each) for each in zip(again, made, strict=True))
+    return WorkingBytes(work, work - max(*again, 0.0), _copied_bytes(layers, layout, stack))
+
+
+def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) -> list[float]:
+    """Bytes of recomputed activations, and of keys and values of the whole sequence, while each layer is at
+    work, less those of the head, which are free before blocks pass backward.
+    """
+    freed = sum(cost.kept_bytes(way)[0] for cost, way in held if cost.layer.name == "head")
+    return [
+        cost.kept_bytes(way, layout.offloaded)[1] - (freed if cost.layer.name not in KEPT else 0.0)
+        for cost, way in held
+    ]
+
+
+def _copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float:
+    """Bytes of temporary copies at most: buffers of overlapped tensor-parallel communication, and with ZeRO 3
+    those from which a block's weights are gathered and its gradients scattered (PyTorch, FSDP2).
+    """
+    overlapped = stack.overlap_buffers * ("tp" in stack.overlap)
+    buffers = overlapped * _whole_bytes(layers, layout)
+    if layout.zero < 3:
+        return buffers
+    blocks = [(layer.parameters, layer.trained) for layer in layers if layer.name not in KEPT]
+    gathered, scattered = (max((both[i] for both in blocks), default=0) for i in (0, 1))
+    return buffers + layout.bytes_per_element * gathered + stack.gradient_bytes * scattered
+
+
+def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:
+    """Bytes of a whole activation between layers, of which sequence parallelism gives each rank a shard."""
+    if not layout.sequence_parallel or layout.tp == 1:
+        return 0.0
+    return layout.tp * max(max(layer.input_bytes, layer.output_bytes) for layer in layers)
 
 
 def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from phaze.layout import Compute
 from phaze.spec.architecture import Architecture
+from phaze.spec.memory import Fragments, MemoryKind
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.overlap import Overlap, Overlapped, OverlapShare, proven_shares
@@ -69,7 +70,11 @@ class Device(Architecture):
     number_bytes: Literal[2, 4] = 2
     """Bytes of a number that its arrays multiply at full speed, and of a word of its buffers."""
     reserve_gib: Size = 0.0
-    """HBM that plans leave alone: what the driver keeps, and what contexts and communication hold."""
+    """HBM that plans leave alone: what the driver keeps, and what contexts and communication usually use."""
+    driver_gib: Size = 0.0
+    """HBM that no process can have, as the driver keeps it."""
+    workspace_mib: Size = 0.0
+    """Workspace of the library of products for each stream on which they run."""
     hbm_bandwidth_bytes_per_s: Positive
     """Bandwidth between HBM and global buffer."""
     host_bandwidth_bytes_per_s: Size = 0.0
@@ -188,6 +193,8 @@ class Stack(Noun):
     gathered_tensors: Whole = 0
     """Tensors as wide as the model that lie whole on each tensor-parallel rank while a layer is at work,
     where sequence parallelism shards all others."""
+    overlap_buffers: Whole = 0
+    """Buffers for overlapped tensor-parallel communication, each a whole activation between layers."""
     fused_gate: bool = False
     """Whether a gated activation is one kernel, so that its first factor is not kept."""
     joined_products: Flag = False
@@ -197,10 +204,15 @@ class Stack(Noun):
     """Whether keys and values are kept twice: in a copy that attention reads, and beside the queries in the
     tensor of all three, which stays because the queries are a view of it."""
     reserved_gib: Size = 0.0
-    """Memory of a device that no tensor can have: what the framework, kernels and collectives hold."""
-    fragments: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the memory that the framework reserves for tensors in which none lies: gaps that the allocator
-    keeps while there is room and where tensors of many sizes come and go, as with recomputation."""
+    """Buffers that the framework allocates for itself, in addition to the tensors of the model."""
+    fragments: Fragments = Fragments()
+    """Gaps of the allocator, in which no tensor lies."""
+    context_gib: tuple[Size, ...] = Field(default=(0.3, 0.5, 1.0), min_length=3, max_length=3)
+    """CUDA context with the kernels that are loaded: least, expected and most. 300 MB where kernels are
+    loaded when needed, with CUDA 11.7 and later; more than 1,000 MB before (PyTorch, issue 107667)."""
+    reports: MemoryKind = "allocated"
+    """What memory of a run means where its software prints it: that of tensors (allocated), what the
+    allocator has reserved, or all that the device has in use."""
     fused_gradients: bool = False
     """Whether the products that make gradients of weights add them up as well, or further kernels do."""
     overlap: Overlap = ()

@@ -54,6 +54,7 @@ class SourceScores(Table):
         "interval_width": _maybe("mean width of these intervals over the predicted time"),
         "memory_error": _maybe("mean absolute error of the memory"),
         "memory_bias": real("with signs", None, finite=False),
+        "memory_covered": _maybe("share of runs whose memory lies in its range"),
         "verdicts": _maybe("share of runs of which it is predicted rightly whether they fit"),
         "rank_correlation": real("Spearman's, over all runs", None, finite=False),
         "groups": count("models and sizes with three layouts or more"),

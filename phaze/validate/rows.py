@@ -30,6 +30,7 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.runs import Gradients, Run
 from phaze.runtimes.layout_string import stages_of
 from phaze.spec.files import is_path, within
+from phaze.spec.memory import MemoryKind
 from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
 from phaze.spec.plain import short
@@ -42,9 +43,12 @@ WORDS = {
     "precision": get_args(Precision),
     "gradients": get_args(Gradients),
     "outcome": ("ok", "oom"),
+    "memory_kind": get_args(MemoryKind),
 }
 OVERLAPS = ("tp", "dp", "pp", "ep")
-ABOUT = ("system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib")
+ABOUT = (
+    "system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
+)  # fmt: skip
 """Columns that say nothing of the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
@@ -85,7 +89,9 @@ class RunRow:
     """Release of the stack, whose recipe says more of it; empty: the stack as its file says."""
     measured_s: float | None = None
     measured_gib: float | None = None
-    """Of the fullest device."""
+    """Of the device with peak memory."""
+    memory_kind: str = ""
+    """What `measured_gib` counts: allocated, reserved, device; empty: what the stack reports."""
     outcome: str = "ok"
     """Or `oom`: the run was out of memory."""
 
@@ -140,6 +146,7 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
             release=release,
             measured_s=_measured("measured_s", given),
             measured_gib=_measured("measured_gib", given),
+            memory_kind=_word("memory_kind", given["memory_kind"]) if "memory_kind" in given else "",
             outcome=_word("outcome", given.get("outcome", "ok")),
         )
     except PhazeError as error:

@@ -50,6 +50,8 @@ class Score:
     memory_error: float
     """Mean absolute error of the memory of the fullest device."""
     memory_bias: float
+    memory_covered: float
+    """Share of runs whose memory lies in its range."""
     verdicts: float
     """Share of runs of which it is predicted rightly whether they fit the memory."""
     rank_correlation: float
@@ -94,7 +96,7 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     """Runs of a file with what is predicted and what was measured, a row each.
 
     Columns are source, label, group, what makes runs alike (`intervals.KEYS`), predicted_s, measured_s,
-    predicted_gib, measured_gib, outcome and status.
+    predicted_gib, measured_gib, the range of the memory, outcome and status.
     """
     table, rows = read_rows(path)
     if not rows:
@@ -116,6 +118,8 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             "measured_s": measured_of(rows, "measured_s"),
             "predicted_gib": out["memory_gib"].astype(float),
             "measured_gib": measured_of(rows, "measured_gib"),
+            "memory_low_gib": out["memory_low_gib"].astype(float),
+            "memory_high_gib": out["memory_high_gib"].astype(float),
             "outcome": [row.outcome for row in rows],
             "status": out["status"],
         }
@@ -153,6 +157,8 @@ def score(source: str, runs: pd.DataFrame) -> Score:
     absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)
     times = _accuracy(timed) if len(timed) else None
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
+    weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
+    inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])
     known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
     right = known["status"].str.startswith(OK) == (known["outcome"] == "ok")
     groups = groups_of(runs)
@@ -173,6 +179,7 @@ def score(source: str, runs: pd.DataFrame) -> Score:
         interval_width=_of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
         memory_error=_of(np.mean, np.abs(sizes)),
         memory_bias=_of(np.mean, sizes),
+        memory_covered=_of(np.mean, np.array(inside, float)),
         verdicts=_of(np.mean, np.array(right, float)),
         rank_correlation=times.rank_correlation if times else np.nan,
         groups=len(groups),

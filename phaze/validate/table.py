@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -19,13 +19,15 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
+from phaze.plan.in_use import InUse, capacity_bytes
 from phaze.plan.layouts.priced import peak_of
-from phaze.plan.machines import device_of, grown, load_machine, usable_gib
+from phaze.plan.machines import device_of, grown, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.runtimes.layout_string import written
 from phaze.spec.files import FOLDER
+from phaze.spec.memory import MemoryKind
 from phaze.spec.recipes import recipe_of
 from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, KEYS, RunKind, with_intervals
@@ -59,19 +61,41 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of a run; memory is that of the fullest device."""
+    """What is predicted of a run; memory is that of the device with peak memory."""
 
     time_s: float
     """Of a batch."""
     memory_gib: float
+    """What a measurement of the row's kind would show."""
+    memory_low_gib: float
+    """Lower end of its range."""
+    memory_high_gib: float
+    """Upper end of its range."""
+    device_gib: float
+    """All that is in use on the device."""
+    device_low_gib: float
+    """Lower end of its range, what is proven least."""
+    device_high_gib: float
+    """Upper end of its range, each uncertain part with its upper constant."""
     weights_gib: float
     """Weights and their gradients."""
     optimizer_gib: float
     activation_gib: float
-    """Activations of the microbatches in flight, and what the one at work needs beside them."""
+    """Activations of the microbatches in flight, what the one at work needs in addition, and buffers of the
+    framework."""
     recompute_gib: float
     """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
     of activations, and weights that are shared otherwise."""
+    fragments_gib: float
+    """Gaps that the allocator holds, expected as the parts below."""
+    workspaces_gib: float
+    """Workspaces of the library of products."""
+    graphs_gib: float
+    """Private pool of CUDA graphs."""
+    collectives_gib: float
+    """Buffers of NCCL."""
+    context_gib: float
+    """CUDA context."""
     model_flops_per_gpu: float
     """FLOP/s of a device without those of recomputation."""
     bubble_share: float
@@ -88,7 +112,9 @@ DIVIDED = "pipeline_layout_used"
 """Layers of every stage where they do not divide evenly and no layout is given; left out if no row has it."""
 STACK = "stack_used"
 """Software stack of a row, its own or that of its system."""
-ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, STACK, "status")
+KIND = "memory_kind_used"
+"""What memory of a row counts: as the row says, or as its stack reports."""
+ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, STACK, KIND, "status")
 """Columns that predictions add."""
 OK = "ok"
 """How the status of a run begins that fits."""
@@ -97,15 +123,18 @@ SHARES = (0.3, 1.0)
 STEP = 0.01
 
 
-def predict(run: Run, machine: Machine) -> Prediction:
-    """Time, memory and what binds of a run; PhazeError where the run cannot be right."""
+def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Prediction:
+    """Time, memory and what binds of a run; PhazeError where the run cannot be right.
+
+    Memory is of a kind, unless given as the stack reports it.
+    """
     machine = grown(machine, run.gpus)
     found = price(plan_of_run(run, machine), machine)
     memory, shares = found.memory, found.shares
     most = max(shares, key=lambda name: shares[name])
     return Prediction(
         time_s=found.time_s,
-        memory_gib=memory.peak_bytes / GIB,
+        **_ranges(memory.in_use, kind or machine.stack.reports),
         weights_gib=memory.weight_bytes / GIB,
         optimizer_gib=memory.optimizer_bytes / GIB,
         activation_gib=memory.activation_bytes / GIB,
@@ -115,6 +144,16 @@ def predict(run: Run, machine: Machine) -> Prediction:
         exposed_communication_share=sum(shares[name] for name in COMMUNICATION),
         bound_by=f"{most} ({100 * shares[most]:.0f} %)",
     )
+
+
+def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
+    """Fields of a prediction from the memory that is in use, in GiB."""
+    fields: dict[str, float] = {}
+    for name, asked in (("memory", kind), ("device", "device")):
+        low, expected, high = found.of(asked).gib
+        fields |= {f"{name}_gib": expected, f"{name}_low_gib": low, f"{name}_high_gib": high}
+    parts = ("fragments", "workspaces", "graphs", "collectives", "context")
+    return fields | {f"{part}_gib": getattr(found, part).expected / GIB for part in parts}
 
 
 def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
@@ -164,7 +203,7 @@ def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path =
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS, "mfu"]
-    kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, *KEYS), "object")
+    kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, KIND, *KEYS), "object")
     kinds["mfu"] = "float"
     kinds |= dict.fromkeys(CHOSEN[:2], "Int64")
     return pd.DataFrame(found, columns=columns).astype(kinds)
@@ -222,11 +261,12 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
         machine = _of_release(machine_of(row.system, row.stack), row)
     except PhazeError as error:
         return _invalid(str(error))
-    found = _all(row.runs, machine)
+    kind = cast(MemoryKind, row.memory_kind or machine.stack.reports)
+    found = _all(row.runs, machine, kind)
     if not found:
         return _invalid(_problem(row.runs[0], machine))
-    limit = usable_gib(machine)
-    run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
+    limit = capacity_bytes(machine) / GIB
+    run, best = min(found, key=lambda pair: (max(pair[1].device_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
     split = run.split_by(machine.stack)
@@ -236,16 +276,17 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
         **asdict(best),
         **chosen,
         **divided,
+        KIND: kind,
         "status": _status(best, machine) + _assumed(run, machine),
         **asdict(RunKind.of(machine, run.layout, mfu)),
     }
 
 
-def _all(runs: tuple[Run, ...], machine: Machine) -> list[tuple[Run, Prediction]]:
+def _all(runs: tuple[Run, ...], machine: Machine, kind: MemoryKind) -> list[tuple[Run, Prediction]]:
     found = []
     for run in runs:
         with suppress(PhazeError):
-            found.append((run, predict(run, machine)))
+            found.append((run, predict(run, machine, kind)))
     return found
 
 
@@ -258,13 +299,14 @@ def _problem(run: Run, machine: Machine) -> str:
 
 
 def _status(found: Prediction, machine: Machine) -> str:
-    """Whether a run fits the memory, may fit what driver and contexts usually hold as well, or does not."""
-    hbm_gib, usable = device_of(machine).hbm_gib, usable_gib(machine)
-    if found.memory_gib > hbm_gib:
-        return f"does not fit: needs {found.memory_gib:.1f} GiB of {hbm_gib:g} GiB"
-    if found.memory_gib > usable:
+    """Whether a run fits the memory at the upper end of its range, may fit, or does not at the lower end."""
+    hbm_gib, usable_gib = device_of(machine).hbm_gib, capacity_bytes(machine) / GIB
+    if found.device_low_gib > usable_gib:
+        return f"does not fit: needs {found.device_low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
+    if found.device_high_gib > usable_gib:
         return (
-            f"may fit: needs {found.memory_gib:.1f} GiB, and of {hbm_gib:g} GiB {usable:.4g} are usually free"
+            f"may fit: needs {found.device_low_gib:.1f} to {found.device_high_gib:.1f} GiB, and the driver "
+            f"leaves {usable_gib:.4g} of {hbm_gib:g} GiB"
         )
     return OK
 

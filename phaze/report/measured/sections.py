@@ -20,7 +20,8 @@ _ERRORS: dict[str, Cell] = {
     "P90": "{p90_error:percent}", "worst": "{worst_error:percent}", "within 10 %": "{within_10:percent}",
     "within 15 %": "{within_15:percent}", "fitted without it": "{left_out_error:percent}",
     "in 80 % interval": "{covered:percent}", "memory": "{memory_error:percent}",
-    "fits or not, right": "{verdicts:percent}", "Spearman": "{rank_correlation:digits}",
+    "in its range": "{memory_covered:percent}", "fits or not, right": "{verdicts:percent}",
+    "Spearman": "{rank_correlation:digits}",
     "in groups": "{group_correlation:digits}", "regret": "{regret:percent}",
     "worst regret": "{worst_regret:percent}",
 }  # fmt: skip

@@ -71,8 +71,12 @@ def test_shares_are_shares_and_memory_is_the_sum_of_its_parts(run: Run) -> None:
     found = predict(run, machine())
     assert 0 <= found.bubble_share < 1
     assert 0 <= found.exposed_communication_share < 1
-    parts = found.weights_gib + found.optimizer_gib + found.activation_gib
+    parts = found.weights_gib + found.optimizer_gib + found.activation_gib + found.workspaces_gib
     assert found.memory_gib == pytest.approx(parts)
+    others = found.fragments_gib + found.graphs_gib + found.collectives_gib + found.context_gib
+    assert found.device_gib == pytest.approx(parts + others)
+    assert found.memory_low_gib <= found.memory_gib <= found.memory_high_gib
+    assert found.device_low_gib <= found.device_gib <= found.device_high_gib
 
 
 def test_one_device_takes_the_sum_of_its_passes() -> None:
@@ -202,15 +206,16 @@ def test_what_hides_behind_products_takes_some_of_their_processors() -> None:
 @pytest.mark.parametrize("room_gib", [1.0, 100.0])
 def test_fragments_are_a_share_of_what_is_reserved_for_tensors_while_there_is_room(room_gib: float) -> None:
     whole, holed = (
-        replace(machine(), stack=Stack(reserved_gib=2.0, fragments=share)) for share in (0.0, 0.2)
+        replace(machine(), stack=Stack.model_validate({"fragments": share})) for share in (0.0, 0.2)
     )
     tight = predict(GPT3, whole)
     assert holed.device is not None
-    held_gib = holed.device.reserve_gib - 2.0  # by driver and contexts, of which the stack knows 2
-    size = {"hbm_gib": tight.memory_gib + held_gib + room_gib}
+    size = {"hbm_gib": tight.device_gib + holed.device.driver_gib + room_gib}
     chip = holed.with_device(holed.device.model_copy(update=size))
     found = predict(GPT3, chip)
-    assert found.memory_gib - tight.memory_gib == pytest.approx(min((tight.memory_gib - 2) / 4, room_gib))
+    tensors_gib = tight.weights_gib + tight.optimizer_gib + tight.activation_gib
+    assert found.fragments_gib == pytest.approx(min(tensors_gib / 4, room_gib))
+    assert found.device_gib - tight.device_gib == pytest.approx(found.fragments_gib)
     assert (found.weights_gib, found.optimizer_gib) == (tight.weights_gib, tight.optimizer_gib)
 
 

@@ -112,10 +112,11 @@ def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
 
 @pytest.mark.parametrize("source", sorted(MOST.keys() - {"vtrain-single-node"}))
 def test_what_has_run_fits_the_memory(source: str) -> None:
-    """But for three of Megatron-Bridge's: `config/assumptions.md` says which."""
+    """But for three of Megatron-Bridge's: `config/assumptions.md` says which. Near the limit it may fit."""
     found = compared(source)[0]["status"]
     too_large = found.str.startswith("does not fit")
-    assert set(found[~too_large]) == {"ok"}
+    assert found[~too_large].str.startswith(("ok", "may fit")).all()
+    assert (found == "ok").mean() >= 0.7
     assert too_large.mean() <= (0.02 if source == "megatron-bridge" else 0.0)
 
 

@@ -29,6 +29,8 @@ RUNS = pd.DataFrame(
         "time_high_s": [1.3, 2.6, 5.2, 3.9, np.nan],
         "predicted_gib": [10.0, 20.0, 90.0, 70.0, np.nan],
         "measured_gib": [20.0, 20.0, np.nan, np.nan, np.nan],
+        "memory_low_gib": [9.0, 18.0, 80.0, 60.0, np.nan],
+        "memory_high_gib": [12.0, 22.0, 99.0, 75.0, np.nan],
         "outcome": ["ok", "ok", "oom", "ok", "ok"],
         "status": ["ok", "ok", "does not fit: 90", "ok", "invalid: dp must be given"],
     }
@@ -44,6 +46,7 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     assert (found.covered, found.interval_width) == pytest.approx((0.5, 0.4))
     assert (found.median_error, found.worst_error, found.within_10) == pytest.approx((0.35, 1.0, 0.25))
     assert found.memory_error == pytest.approx(0.25)
+    assert found.memory_covered == pytest.approx(0.5)
     assert found.verdicts == 1.0
     assert found.regret == found.worst_regret == pytest.approx(0.25)
     assert found.group_correlation == pytest.approx(0.5)

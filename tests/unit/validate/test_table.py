@@ -37,7 +37,7 @@ def test_a_row_that_cannot_be_right_has_a_status_and_the_others_go_on(runs: Path
         f"invalid: tp must be a whole number from 1 to {2**31}, got 'x'",
     ]
     assert table["status"][3].startswith("does not fit: needs ")
-    assert table["status"][3].endswith(" GiB of 80 GiB")
+    assert table["status"][3].endswith(" GiB or more of 80 GiB")
     assert table["time_s"].notna().tolist() == [True, False, False, True, True]
     assert table["note"][0] == "right"
 

@@ -1,0 +1,176 @@
+"""Memory that a device has in use at its peak, part by part: tensors, and everything beside them.
+
+A figure is a range: what is proven least, what is expected, and its upper end, where each uncertain part
+takes its upper constant. Beside the tensors there are
+
+    fragments     gaps of the caching allocator: a share that it keeps while there is room, and a smaller one
+                  that stays when memory is short, as blocks partly in use cannot be given back
+    copies        temporary copies: gathered weights and scattered gradients of FSDP beside those at work,
+                  buffers of tensor-parallel overlap (`Stage.copies_bytes`); at the upper end only
+    workspaces    of the library of products, one for each stream
+    graphs        a private pool of CUDA graphs, whose temporaries share no memory with other kernels
+    collectives   buffers of NCCL: communicators that a layout opens, by channels and connections
+    context       CUDA with the kernels that are loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from phaze.base.units import GIB, MIB
+from phaze.layout import Axis, Group, Layout
+from phaze.plan.machines import device_of
+from phaze.plan.plan import Machine
+from phaze.spec.memory import MemoryKind
+
+CONNECTION_BYTES = 12 * MIB
+"""Buffers of a connection of a channel: 10 MiB for what is received, with 4 MiB of protocol Simple, 4.7 of
+LL128 and 0.5 of LL, and 2 MiB for what is sent (NVIDIA/nccl, issue 1685)."""
+CONNECTIONS = (1, 3)
+"""Connections of a channel that collectives open: of a ring; and of a ring and both neighbours in a tree.
+With 16 channels 576 MiB, where 544 and 688 are measured on A100 (NVIDIA/nccl, issue 964)."""
+MOST_CHANNELS = (24, 32)
+"""Channels that NCCL opens at most for collectives, and to a peer of an all-to-all, as it prints for nodes
+with NVSwitch (24 coll channels, 32 p2p channels per peer). 7 · 32 · 12 MiB are 2.8 GB; an all-to-all of 8
+H100 took 3.3 GB (issue 1685)."""
+STREAMS = (0, 1, 5)
+"""Streams on which products run: without a workspace, PyTorch's, and with the four of Transformer Engine's
+grouped products (`get_multi_stream_cublas_workspace`)."""
+
+
+@dataclass(frozen=True)
+class MemoryRange:
+    """Bytes: least, expected and most."""
+
+    low: float
+    expected: float
+    high: float
+
+    def __add__(self, other: MemoryRange) -> MemoryRange:
+        return MemoryRange(self.low + other.low, self.expected + other.expected, self.high + other.high)
+
+    @property
+    def gib(self) -> tuple[float, float, float]:
+        """The same in GiB."""
+        return self.low / GIB, self.expected / GIB, self.high / GIB
+
+    def __str__(self) -> str:
+        low, expected, high = self.gib
+        return f"{expected:.1f} GiB ({low:.1f} to {high:.1f})"
+
+
+NOTHING = MemoryRange(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class InUse:
+    """Memory of a device at its peak by part."""
+
+    tensors: MemoryRange
+    """Tensors: least without temporaries of the layer at work, most with temporary copies."""
+    fragments: MemoryRange
+    """At most less than expected where the other parts leave less room at most."""
+    workspaces: MemoryRange
+    graphs: MemoryRange
+    collectives: MemoryRange
+    context: MemoryRange
+
+    def of(self, kind: MemoryKind) -> MemoryRange:
+        """Range of what such a measurement counts."""
+        found = self.tensors + self.workspaces
+        if kind != "allocated":
+            found = found + self.fragments + self.graphs
+        if kind == "device":
+            found = found + self.collectives + self.context
+        return replace(found, high=max(found.high, found.expected))
+
+
+def capacity_bytes(machine: Machine) -> float:
+    """Memory of a device that processes can have: all but what its driver keeps."""
+    device = device_of(machine)
+    return (device.hbm_gib - device.driver_gib) * GIB
+
+
+def beside_tensors(
+    machine: Machine, layout: Layout, work_bytes: float = 0.0, *, tied: bool = False
+) -> tuple[MemoryRange, ...]:
+    """Workspaces, graphs, collectives and context of a device of a layout, whatever tensors it has.
+
+    `work_bytes` are temporaries of the layer at work.
+    """
+    stack, workspace = machine.stack, device_of(machine).workspace_mib * MIB
+    pool = work_bytes if stack.cuda_graphs else 0.0
+    return (
+        MemoryRange(*(streams * workspace for streams in STREAMS)),
+        MemoryRange(0.0, pool, pool),
+        collectives_bytes(machine, layout, tied=tied),
+        MemoryRange(*(size * GIB for size in stack.context_gib)),
+    )
+
+
+def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -> MemoryRange:
+    """Buffers of the communicators of a rank: of all ranks, of each group of several, of a replica for norms
+    of gradients, and of the two stages with a `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed,
+    `PipelineParallelGrid`).
+
+    An all-to-all of dispatched tokens connects a rank with each other one in its NVLink domain.
+    """
+    channels = machine.stack.held_processors
+    if not channels or layout.devices == 1:
+        return NOTHING
+    experts = layout.ep > 1 or layout.etp > 1
+    axes: tuple[Axis, ...] = ("tp", "cp", "dp-cp", "pp", *(("ep", "edp") if experts else ()))
+    groups = sum(layout.group(axis).ranks > 1 for axis in axes) + (layout.tp > 1 and layout.pp > 1)
+    least, usual = CONNECTIONS
+    usual *= 1 + groups + (tied and layout.pp > 1)
+    peers = _peers(machine, layout.group("ep")) if machine.stack.dispatch == "rows" else 0
+    most, most_of_peers = (max(number, channels) for number in MOST_CHANNELS)
+    return MemoryRange(
+        least * channels * CONNECTION_BYTES,
+        (usual + peers) * channels * CONNECTION_BYTES,
+        (usual * most + peers * most_of_peers) * CONNECTION_BYTES,
+    )
+
+
+def _peers(machine: Machine, group: Group) -> int:
+    """Other ranks of a group in the NVLink domain of a rank."""
+    domain = machine.system.levels[0].devices if machine.system is not None else 1
+    return max(min(group.ranks, domain // group.stride) - 1, 0)
+
+
+def in_use(tensors: MemoryRange, work_bytes: float, layout: Layout, machine: Machine, *, tied: bool) -> InUse:
+    """Memory in use by part, where a device has such tensors at its peak, with temporary copies at most."""
+    if machine.device is None:
+        return InUse(tensors, *[NOTHING] * 5)
+    beside = beside_tensors(machine, layout, work_bytes, tied=tied)
+    return InUse(tensors, _fragments(tensors, _sum(beside), machine), *beside)
+
+
+def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> MemoryRange:
+    """Gaps of the allocator: an allocator that is refused memory gives back what is free, and asks again
+    (PyTorch, CUDACachingAllocator), so that all but lasting gaps are there only while there is room.
+    """
+    share, capacity = machine.stack.fragments, capacity_bytes(machine)
+
+    def gaps(nbytes: float, part: float) -> float:
+        return nbytes * part / (1.0 - part)
+
+    free = max(capacity - tensors.expected - beside.expected, 0.0)
+    expected = min(gaps(tensors.expected, share.expected), free)
+    spare = max(capacity - tensors.high - beside.high, 0.0)
+    most = min(gaps(tensors.high, share.most), spare)
+    return MemoryRange(0.0, expected, max(most, gaps(tensors.high, share.lasting)))
+
+
+def tensor_limit_bytes(machine: Machine, layout: Layout) -> float:
+    """Most bytes of tensors, temporary copies among them, with which the upper end of a layout fits.
+
+    A plan whose tensors need more does not fit at the upper end, whatever its stages are.
+    """
+    beside = _sum(beside_tensors(machine, layout))
+    return (capacity_bytes(machine) - beside.high) * (1.0 - machine.stack.fragments.lasting)
+
+
+def _sum(parts: Iterable[MemoryRange]) -> MemoryRange:
+    return sum(parts, NOTHING)
