@@ -28,7 +28,7 @@ from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_by
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute, pairs_passes
 from phaze.pipeline.pipeline import Transfers
-from phaze.plan.kept import HALF, KEPT
+from phaze.plan.kept import HALF, KEPT, SINGLE
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.overlap import lost_share
@@ -202,6 +202,8 @@ class Lowering:
         size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
         replicas = layout.group(axis).ranks
         shared = state_bytes(parameters, size, layout.zero, replicas)
+        if stack.whole_gradients and layout.zero >= 2 and layout.pp > 1:
+            shared += parameters * (SINGLE - size.gradients / replicas)
         apart = stack.second_gradients in ("all", "buckets") and stack.gradient_bytes > HALF and mixed
         again = stack.second_gradients == "buckets" and layout.zero == 0 and replicas > 1
         copies = apart * (1 + again)

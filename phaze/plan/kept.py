@@ -16,6 +16,8 @@ from phaze.workload.workload import Layer
 
 HALF = 2
 """Bytes of a number in half precision."""
+SINGLE = 4
+"""Bytes of a number in single precision."""
 STATISTIC = 4
 """Bytes of the log-sum-exp of a row of scores."""
 SCAN: frozenset[Region] = frozenset({"scan"})

@@ -190,6 +190,9 @@ class Stack(Noun):
     """Gradients in half precision that lie beside those that are added up in single precision: none, those of
     a layer, or all; `buckets`: all, and with ZeRO 0 once more in the buckets of replicas (PyTorch, DDP
     without `gradient_as_bucket_view`)."""
+    whole_gradients: Flag = False
+    """Whether a pipeline with ZeRO 2 or 3 adds up whole gradients in single precision on each replica, until
+    they are scattered after the last microbatch (PyTorch, `backward_maybe_with_nosync`)."""
     gathered_tensors: Whole = 0
     """Tensors as wide as the model that lie whole on each tensor-parallel rank while a layer is at work,
     where sequence parallelism shards all others."""

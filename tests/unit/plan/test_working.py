@@ -91,3 +91,22 @@ def test_copies_of_keys_and_values_are_kept_for_every_block(kv_heads: int) -> No
     run = changed(ALONE, kv_heads=kv_heads, gated=True)
     copies = run.layers * 2 * 2 * TOKENS * run.hidden * (kv_heads or run.heads) / run.heads
     assert stage(run, copied_keys=True).stash_bytes - stage(run).stash_bytes == copies
+
+
+def test_whole_gradients_of_a_pipeline_are_in_single_precision_on_every_replica() -> None:
+    pipelined = changed(ALONE, gpus=8, pp=2, dp=4, zero=2, global_batch=8)
+    parameters = stage(pipelined).weight_bytes / 2
+    more = stage(pipelined, whole_gradients=True).fixed_bytes - stage(pipelined).fixed_bytes
+    assert more == parameters * (4 - 2 / 4)
+    flat = changed(ALONE, gpus=4, dp=4, zero=2, global_batch=8)
+    assert stage(flat, whole_gradients=True).fixed_bytes == stage(flat).fixed_bytes
+
+
+def test_temporary_copies_are_those_of_fsdp_and_of_overlapped_tensor_parallelism() -> None:
+    sharded = changed(ALONE, gpus=4, dp=4, zero=3, global_batch=8)
+    h = ALONE.hidden
+    assert stage(sharded, gradient_bytes=4).copies_bytes == (2 + 4) * (12 * h**2 + 13 * h)
+    cut = changed(ALONE, gpus=4, tp=4, sequence_parallel=True)
+    activation = 2 * ALONE.layout.microbatch * ALONE.seq * h
+    assert stage(cut, overlap=("tp",), overlap_buffers=10).copies_bytes == 10 * activation
+    assert stage(cut, overlap_buffers=10).copies_bytes == 0
