@@ -16,7 +16,7 @@ takes its upper constant. Beside the tensors there are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from phaze.base.units import GIB, MIB
 from phaze.layout import Axis, Group, Layout
@@ -84,6 +84,12 @@ class InUse:
         if kind == "device":
             found = found + self.collectives + self.context
         return replace(found, high=max(found.high, found.expected))
+
+    @property
+    def beside(self) -> dict[str, float]:
+        """Expected bytes of each part but tensors."""
+        names = [one.name for one in fields(self) if one.name != "tensors"]
+        return {name: getattr(self, name).expected for name in names}
 
 
 def capacity_bytes(machine: Machine) -> float:

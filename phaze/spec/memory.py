@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
+from phaze.spec.values import Result
 
 MemoryKind = Literal["allocated", "reserved", "device"]
 """What a figure of memory counts: tensors, as PyTorch's allocator says; what the allocator has reserved; or
@@ -32,3 +33,14 @@ class Fragments(Noun):
         if not max(self.expected, self.lasting) <= self.most:
             raise ValueError(f"most must be at least expected and lasting, got {self.most:g}")
         return self
+
+
+class UsedGib(Noun):
+    """Memory in use on a device at its peak, in GiB: tensors, and all that lies beside them."""
+
+    low: Result
+    """Proven least."""
+    expected: Result
+    """Expected."""
+    high: Result
+    """Upper end: each uncertain part takes its upper constant."""

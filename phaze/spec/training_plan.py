@@ -18,6 +18,7 @@ from phaze.layout import (
     offload_of,
     recompute_of,
 )
+from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import (
@@ -135,6 +136,10 @@ class RankMemory(Noun):
     """Activations of the microbatches in flight, and what the one at work needs beside them."""
     work_gib: Result
     """Of it the most that a microbatch at work needs."""
+    in_use_gib: UsedGib | None = None
+    """All that is in use, tensors and the parts below, each as expected."""
+    parts_gib: dict[Label, Result] = Field(default_factory=dict)
+    """Beside tensors: fragments, workspaces, graphs, collectives, context."""
 
 
 class RankedPlan(Noun):
@@ -156,6 +161,8 @@ class RankedPlan(Noun):
     """FLOPs that the model needs, attention's causal half and no recomputation, over the precision's peak."""
     memory_gib: tuple[Result, ...]
     """Fullest moment of a device, by pipeline rank."""
+    in_use_gib: UsedGib | None = None
+    """All that is in use on the device with peak memory, of which `memory_gib` are the tensors."""
     bubble_share: Result
     """Share of device time in which devices wait for other stages."""
     exposed_communication_share: Result

@@ -152,8 +152,7 @@ def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
     for name, asked in (("memory", kind), ("device", "device")):
         low, expected, high = found.of(asked).gib
         fields |= {f"{name}_gib": expected, f"{name}_low_gib": low, f"{name}_high_gib": high}
-    parts = ("fragments", "workspaces", "graphs", "collectives", "context")
-    return fields | {f"{part}_gib": getattr(found, part).expected / GIB for part in parts}
+    return fields | {f"{part}_gib": nbytes / GIB for part, nbytes in found.beside.items()}
 
 
 def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:

@@ -79,7 +79,7 @@ def _stack(stack: Stack, experts: bool) -> str:
     hidden = ", ".join(HIDDEN[name] for name in stack.overlap if name in HIDDEN) or "no communication"
     return (
         f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} overlapped with "
-        f"compute; {sent}{stack.reserved_gib:g} GiB held by no tensor"
+        f"compute; {sent}{stack.reserved_gib:g} GiB of buffers of the framework"
     )
 
 

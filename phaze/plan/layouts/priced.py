@@ -16,9 +16,10 @@ from phaze.plan.layouts.search import PlannedLayout
 from phaze.plan.layouts.words import NEGLIGIBLE, shape
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.plan.price import COMMUNICATION, Price, price
+from phaze.plan.price import COMMUNICATION, Memory, Price, price
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.rules import TrainingTask
+from phaze.spec.memory import UsedGib
 from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, StageShare
 
 
@@ -97,6 +98,8 @@ class PricedLayout:
                 optimizer_gib=found.optimizer_bytes / GIB,
                 activations_gib=found.activation_bytes / GIB,
                 work_gib=found.recompute_bytes / GIB,
+                in_use_gib=used_gib(found),
+                parts_gib={name: nbytes / GIB for name, nbytes in found.in_use.beside.items()},
             )
 
     def row(self, interval_s: tuple[float, float] | None) -> RankedPlan:
@@ -110,6 +113,7 @@ class PricedLayout:
             tokens_per_s_per_device=each,
             mfu=self.mfu,
             memory_gib=tuple((found.peak_bytes / GIB).tolist()),
+            in_use_gib=used_gib(found.memory),
             bubble_share=found.shares["pipeline bubble"],
             exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
             bound_by=f"{most} ({100 * found.shares[most]:.0f} %)",
@@ -123,6 +127,12 @@ class PricedLayout:
         found = {name: self.parts_s.get(name, 0.0) - other.parts_s.get(name, 0.0) for name in names}
         ranked = sorted(found.items(), key=lambda item: -abs(item[1]))
         return {name: more for name, more in ranked if abs(more) >= NEGLIGIBLE * other.price.time_s}
+
+
+def used_gib(memory: Memory) -> UsedGib:
+    """Range of the memory that is in use on a device."""
+    low, expected, high = memory.in_use.of("device").gib
+    return UsedGib(low=low, expected=expected, high=high)
 
 
 def token_flops(task: TrainingTask) -> float:

@@ -188,7 +188,7 @@ def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     parts += [f"recompute {recomputed(plan)}"] * (layout.recompute != "none")
     yield (
         f"Train with {', '.join([*parts, *unusual(layout)])}; {split_in_words(plan.stages)}. "
-        f"{predicted(plan)}; {plan.mfu:.1%} MFU, {plan.fullest_gib:.1f} of {hbm_gib:g} GiB, bound by "
+        f"{predicted(plan)}; {plan.mfu:.1%} MFU, {used(plan)} of {hbm_gib:g}, bound by "
         f"{plan.bound_by}."
     )
 
@@ -314,6 +314,14 @@ def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
         yield f"{fixed}: {found.reason}"
 
 
+def used(plan: RankedPlan) -> str:
+    """Memory of the device with peak memory: expected, with its range where the file has one."""
+    found = plan.in_use_gib
+    if found is None:
+        return f"{plan.fullest_gib:.1f} GiB"
+    return f"{found.expected:.1f} GiB ({found.low:.1f} to {found.high:.1f})"
+
+
 def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
     """Memory of the fullest rank by part."""
     rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
@@ -321,4 +329,5 @@ def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
         f"rank {rank} of {len(memory)} with equal stages: {most.peak_gib:.4g} GiB, of which weights and "
         f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
         f"{most.activations_gib:.4g} ({most.work_gib:.4g} of them for the microbatch at work)"
+        + "".join(f", {name} {gib:.2g}" for name, gib in most.parts_gib.items() if gib >= LEAST_SAID_GIB)
     )

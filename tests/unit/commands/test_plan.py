@@ -63,6 +63,11 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
     assert plan.run is not None
     assert plan.run.days == pytest.approx(1e9 / tokens_per_day)
     assert (plan.run.cost, plan.run.in_time) == (None, None)
+    for rank, tensors_gib in zip(plan.memory, plan.memory_gib, strict=True):
+        assert rank.in_use_gib is not None
+        assert rank.in_use_gib.expected == pytest.approx(tensors_gib + sum(rank.parts_gib.values()))
+        assert rank.in_use_gib.low <= rank.in_use_gib.expected <= rank.in_use_gib.high
+    assert plan.in_use_gib == max(plan.memory, key=lambda rank: rank.peak_gib).in_use_gib
 
 
 def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]) -> None:
@@ -132,6 +137,7 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     lines = run(*asked, "--evidence").stdout.splitlines()
     assert "8 devices of h100" in lines[0]
     said = " ".join(line.strip() for line in lines)
+    assert re.search(r"MFU, [\d.]+ GiB \([\d.]+ to [\d.]+\) of 80, bound by", said)
     words = ("Train with tp 2", "as nothing like this plan is measured", "Next best", "Proven lower bound")
     assert all(word in said for word in words)
     assert "nothing that is measured is like this plan" in lines
