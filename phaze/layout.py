@@ -207,8 +207,12 @@ class Layout:
 
     def group(self, axis: Axis) -> Group:
         """Group that a rank belongs to along an axis."""
+        return self._groups[axis]
+
+    @cached_property
+    def _groups(self) -> dict[Axis, Group]:
         dense = self.tp * self.cp
-        ranks, stride = {
+        every: dict[Axis, tuple[int, int]] = {
             "tp": (self.tp, 1),
             "cp": (self.cp, self.tp),
             "cp-heads": (self.heads_ranks, self.tp),
@@ -219,8 +223,8 @@ class Layout:
             "ep": (self.ep, self.expert_slices),
             "edp": (self.edp, self.expert_slices * self.ep),
             "pp": (self.pp, dense * self.dp),
-        }[axis]
-        return Group(ranks, stride)
+        }
+        return {axis: Group(*own) for axis, own in every.items()}
 
     def microbatches(self, global_batch: int) -> int:
         """Microbatches of a replica in a batch."""
