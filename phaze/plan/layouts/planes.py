@@ -8,14 +8,14 @@ through the events of a step a linear bound of its time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from scipy.optimize import linprog
 
 from phaze.base.arrays import Floats, Ints
-from phaze.pipeline.durations import JobKind, durations, overlap_s
+from phaze.pipeline.durations import JobKind, durations, occupied_s, overlap_s
 from phaze.pipeline.graph import EventGraph
 from phaze.pipeline.longest_path import longest_path
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -113,20 +113,20 @@ class _Sampled:
 
     def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:
         """Figures of all samples, (..., samples), from those of the stages of pipelines, (..., stages), in
-        each of which as many samples are as stages at the place.
+        which no transfer occupies a stage.
         """
-        found = []
-        for first in range(0, len(self.costs), len(self._own)):
-            stages = list(self.divided.frame.stages)
-            for q, cost in zip(self._own, self.costs[first : first + len(self._own)], strict=False):
-                stages[q] = cost
-            found.append(of(self.divided.framed(stages))[..., self._own])
+        found, frame = [], replace(self.divided.frame, transfers="overlapped")
+        for first in range(0, len(self.costs), len(frame.stages)):
+            own = self.costs[first : first + len(frame.stages)]
+            found.append(of(replace(frame, stages=(*own, *frame.stages[len(own) :]))))
         return np.concatenate(found, axis=-1)[..., : len(self.costs)]
 
     @cached_property
     def seconds(self) -> Floats:
         """Planes below the seconds of every kind of job, (kinds of jobs, 1 + 2K)."""
-        return np.stack([self._below(row) for row in self._in_pipelines(durations)])
+        occupied = occupied_s(self.divided.frame)[:, self._own].min(axis=1)
+        every = self._in_pipelines(durations) + occupied[:, None]
+        return np.stack([self._below(row) for row in every])
 
     @cached_property
     def early(self) -> Floats:
