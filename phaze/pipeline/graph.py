@@ -8,7 +8,11 @@ Resources are the workers, then the input ports of the first group's workers, wh
 ahead, then a synchronisation port for each group that synchronises: chunks share it, last chunk first.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,13 +28,29 @@ from phaze.pipeline.durations import (
     pieces,
 )
 from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
-from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import Passes
 
 PASS_BYTES = 190
 """Memory that the jobs of a microbatch in a stage take with their times, as measured."""
 ANY_PASSES = 100_000
 """Passes that any machine has memory for, without looking."""
+MOST_KEPT = 32
+"""Graphs that are kept for further pipelines with the same jobs."""
+
+
+class Lag(IntEnum):
+    """What a delay between two jobs comes from."""
+
+    NONE = 0
+    ACTIVATION = 1
+    """Transfer from a stage to the next one."""
+    GRADIENT = 2
+    """Transfer to a stage from the next one."""
+    EARLY = 3
+    """Synchronisation beside the last backward pass; negative."""
+    RELEASE = 4
+    """Pause between two fetches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +65,22 @@ class EventGraph:
     predecessor: Ints
     delay_s: Floats
     """From the predecessor's end to the earliest start."""
+    lag: Ints
+    """(E,) what each delay comes from and at which stage, as a place in `_lags_s`."""
+
+    def of(self, pipeline: Pipeline) -> EventGraph:
+        """Graph of another pipeline with the same jobs."""
+        duration_s = durations(pipeline)[self.jobs.kind, self.jobs.stage]
+        return replace(self, duration_s=duration_s, delay_s=_lags_s(pipeline)[self.lag])
 
 
 @dataclass(frozen=True, eq=False)
 class Join:
-    """A job that waits for several, all with one delay."""
+    """A job that waits for several, all with one kind of delay."""
 
     job: int
     predecessors: Ints
-    delay_s: float
+    lag: int
 
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
@@ -77,7 +104,7 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     """Graph of a pipeline; `jobs` in another order of execution than the schedule's, if given."""
     jobs = all_jobs(pipeline) if jobs is None else jobs
     sites = _sites(pipeline, jobs)
-    single, delay = _single_predecessors(pipeline, jobs, sites)
+    single, lag = _single_predecessors(pipeline, jobs, sites)
     joins = _joins(pipeline, jobs)
     has = single >= 0
     second = _seconds_of_pairs(jobs)
@@ -89,10 +116,59 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     preceded = np.concatenate([[0], np.cumsum(has)])
     at = preceded[waiting[order]]
     others = np.concatenate([*(join.predecessors for join in joins), single[second]])[order]
-    later = np.concatenate([np.repeat([join.delay_s for join in joins], sizes), delay[second]])[order]
-    predecessor, delays = np.insert(single[has], at, others), np.insert(delay[has], at, later)
+    many_lags = np.repeat(np.array([join.lag for join in joins], np.int64), sizes)
+    later = np.concatenate([many_lags, lag[second]])[order]
+    predecessor, lags = np.insert(single[has], at, others), np.insert(lag[has], at, later)
     preceded[1:] += np.cumsum(np.bincount(waiting, minlength=len(jobs)))
-    return EventGraph(jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor, delays)
+    duration_s = durations(pipeline)[jobs.kind, jobs.stage]
+    return EventGraph(jobs, duration_s, preceded, predecessor, _lags_s(pipeline)[lags], lags)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def kept_event_graph(shape: Pipeline) -> EventGraph:
+    """Graph of all pipelines of a shape (`shape_of`); times in it are of none."""
+    return event_graph(shape)
+
+
+def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
+    """Pipeline of one lane whose stages only say which jobs there are; all of them recompute if told.
+
+    A job that takes no time changes no other: pipelines without further jobs have the same times on the graph
+    of a shape, but under schedules whose order depends on times (2bw, zbb).
+    """
+    columns = _happens(pipeline, recomputes=recomputes).T.astype(float).tolist()
+    return replace(
+        pipeline,
+        stages=tuple(
+            StageCost(
+                0.0, recompute_s=float(again), sync_s=float(sync), gather_s=float(gather), operators=1 + early
+            )
+            for again, sync, gather, early in columns
+        ),
+        microbatches=pipeline.lane_microbatches,
+        data=pipeline.replicas if max(pipeline.replicas) > 1 else (),
+        tensor=(),
+    )
+
+
+def _happens(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
+    """Which stages recompute, synchronise gradients, gather weights, and synchronise early, (4, stages)."""
+    again, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
+    return np.stack([again | recomputes, sync, gather, pieces(pipeline) > 1])
+
+
+def has_jobs_of(pipeline: Pipeline, shape: Pipeline) -> bool:
+    """Whether a shape has all jobs of a pipeline."""
+    return bool((_happens(pipeline) <= _happens(shape)).all())
+
+
+def _lags_s(pipeline: Pipeline) -> Floats:
+    """Seconds of delays, (lags * stages,): of every kind at every stage."""
+    found = np.zeros((len(Lag), len(pipeline.stages)))
+    found[Lag.ACTIVATION, :-1], found[Lag.GRADIENT, :-1] = in_flight_s(pipeline)
+    found[Lag.EARLY] = -overlap_s(pipeline)
+    found[Lag.RELEASE] = pipeline.release_s - pipeline.fetch_s
+    return found.ravel()
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:
@@ -165,50 +241,48 @@ def _firsts_of_pairs(jobs: Jobs, second: Ints) -> Ints:
     return found
 
 
-def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Floats]:
-    """One predecessor of every job, -1 without, and the delay after it."""
-    single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
-    in_stream = np.arange(len(pipeline.stages)) % pipeline.stream
-    activation, gradient = in_flight_s(pipeline)
+def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Ints]:
+    """One predecessor of every job, -1 without, and what the delay after it comes from."""
+    single, lag = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs), np.int64)
+    count = len(pipeline.stages)
+    in_stream = np.arange(count) % pipeline.stream
 
-    def link(which: Ints, kind: JobKind, step: int, lag: Floats) -> None:
+    def link(which: Ints, kind: JobKind, step: int, why: Lag) -> None:
         single[which] = sites[kind][jobs.stage[which] + step, jobs.microbatch[which]]
-        delay[which] = lag
+        lag[which] = why * count + jobs.stage[which] + min(step, 0)
 
     forward = np.flatnonzero((jobs.kind == JobKind.FORWARD) & (in_stream[jobs.stage] > 0))
-    link(forward, JobKind.FORWARD, -1, activation[jobs.stage[forward] - 1])
+    link(forward, JobKind.FORWARD, -1, Lag.ACTIVATION)
     if fetches_ahead(pipeline):
-        link(
-            np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage == 0)), JobKind.FETCH, 0, np.zeros(1)
-        )
+        link(np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage == 0)), JobKind.FETCH, 0, Lag.NONE)
     waits = goes_back(jobs.kind) | ((jobs.kind == JobKind.RECOMPUTE) & (not pipeline.early_recompute))
     backward = np.flatnonzero(waits & (in_stream[jobs.stage] < pipeline.stream - 1))
-    link(backward, JobKind.BACKWARD, 1, gradient[jobs.stage[backward]])
-    link(np.flatnonzero(jobs.kind == JobKind.UPDATE), JobKind.LAST_SYNC, 0, np.zeros(1))
+    link(backward, JobKind.BACKWARD, 1, Lag.GRADIENT)
+    link(np.flatnonzero(jobs.kind == JobKind.UPDATE), JobKind.LAST_SYNC, 0, Lag.NONE)
     if pipeline.release_s > 0:
         fetch = np.flatnonzero((jobs.kind == JobKind.FETCH) & (jobs.microbatch > 0))
         single[fetch] = sites[JobKind.FETCH][0, jobs.microbatch[fetch] - 1]
-        delay[fetch] = pipeline.release_s - pipeline.fetch_s
-    return single, delay
+        lag[fetch] = Lag.RELEASE * count
+    return single, lag
 
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     """Jobs that wait for all replicas, in rising order."""
     passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
-    early = overlap_s(pipeline)
     joins: list[Join] = []
     for job in np.flatnonzero(jobs.kind >= JobKind.SYNC).tolist():
         kind, stage, batch = jobs.kind[job], int(jobs.stage[job]), int(jobs.microbatch[job])
         members = groups == pipeline.groups[stage]
         chunk = slice(stage // pipeline.depth, stage // pipeline.depth + 1)
         if kind == JobKind.SYNC:
-            joins.append(Join(job, passes[members, chunk, batch].max(axis=1), -float(early[stage])))
+            early = Lag.EARLY * len(pipeline.stages) + stage
+            joins.append(Join(job, passes[members, chunk, batch].max(axis=1), early))
         elif kind == JobKind.LAST_SYNC:
             of = chunk if pipeline.overlap_sync else slice(None)
-            joins.append(Join(job, passes[members, of, batch].max(axis=1), 0.0))
+            joins.append(Join(job, passes[members, of, batch].max(axis=1), Lag.NONE))
         elif kind == JobKind.GATHER:
-            joins.append(Join(job, updates[members, chunk, batch].max(axis=1), 0.0))
+            joins.append(Join(job, updates[members, chunk, batch].max(axis=1), Lag.NONE))
     return joins
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
-from phaze.pipeline.graph import event_graph
+from phaze.pipeline.graph import EventGraph, event_graph
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 
@@ -20,12 +20,12 @@ ADVICE = "replicas that wait for each other need data that divide their suffix s
 """Without a flush they may keep from other stages the microbatches on which these wait."""
 
 
-def simulate(pipeline: Pipeline) -> Timeline:
-    """Times of all events of a pipeline, without contention.
+def simulate(pipeline: Pipeline, graph: EventGraph | None = None) -> Timeline:
+    """Times of all events of a pipeline, without contention; on a graph of it that is known, if given.
 
     Raises `PhazeError` where the order cannot be executed because jobs wait for each other.
     """
-    graph = event_graph(pipeline)
+    graph = event_graph(pipeline) if graph is None else graph
     start, arrival, binding, done = longest_path(
         graph.jobs.first, graph.duration_s, graph.preceded, graph.predecessor, graph.delay_s
     )

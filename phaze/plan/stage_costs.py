@@ -28,11 +28,15 @@ MATRICES = 4
 """Weights of a block that buckets hold whole: of attention's first and last product, and of the network's."""
 
 
-def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipeline:
-    """Pipeline of a plan, with what lies between its stages as said."""
+def pipeline_of(
+    plan: Plan, machine: Machine, tensors: Tensors = "all", costs: Sequence[StageCost] | None = None
+) -> Pipeline:
+    """Pipeline of a plan, with what lies between its stages as said, or with costs of its stages."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
+    if costs is None:
+        costs = [stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))]
     return Pipeline(
-        tuple(stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))),
+        tuple(costs),
         plan.microbatches,
         plan.schedule,
         chunks=plan.layout.vp,

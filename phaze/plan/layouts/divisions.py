@@ -18,7 +18,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
-from phaze.pipeline.graph import EventGraph, event_graph
+from phaze.pipeline.graph import EventGraph, has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
@@ -195,12 +195,16 @@ class DividedLayout:
             self._stages[key] = self.lowering.stage(range(start, stop), self.layout, again)
         return self._stages[key]
 
+    @property
+    def _few(self) -> dict[Place, range]:
+        """Two layers for a stage at every place."""
+        few = self.layers if self.count == 1 else min(2, self.layers)
+        return {place: self.windows(place, few)[0] for place in dict.fromkeys(self.places)}
+
     @cached_property
     def _template(self) -> Plan:
         """Plan whose stages have two layers each, whatever the model has."""
-        few = self.layers if self.count == 1 else min(2, self.layers)
-        found = {place: self.windows(place, few)[0] for place in set(self.places)}
-        stages = {place: self.stage(place, window, int(self.partial)) for place, window in found.items()}
+        stages = {place: self.stage(place, window, int(self.partial)) for place, window in self._few.items()}
         return self.lowering.plan([stages[place] for place in self.places], self.schedule)
 
     def cost(self, place: Place, window: range, recomputed: int) -> StageCost:
@@ -216,12 +220,20 @@ class DividedLayout:
     @cached_property
     def frame(self) -> Pipeline:
         """Pipeline of the template: all but the costs of its stages is that of every division."""
-        return pipeline_of(self._template, self.lowering.machine)
+        few, again = self._few, int(self.partial)
+        costs = {place: self.cost(place, window, again) for place, window in few.items()}
+        each = [costs[place] for place in self.places]
+        return pipeline_of(self._template, self.lowering.machine, costs=each)
+
+    @cached_property
+    def _shape(self) -> Pipeline:
+        """Pipeline with the jobs of every division."""
+        return shape_of(self.frame, recomputes=self.layout.recompute != "none")
 
     @cached_property
     def events(self) -> EventGraph:
         """Events of a step and what they wait for; times in it are of no division."""
-        return event_graph(self.frame)
+        return kept_event_graph(self._shape).of(self.frame)
 
     def pipeline(self, division: Division) -> Pipeline:
         """Pipeline of a division."""
@@ -234,7 +246,9 @@ class DividedLayout:
 
     def timeline(self, division: Division) -> Timeline:
         """Events of a step of a division."""
-        return simulate(self.pipeline(division))
+        pipeline = self.pipeline(division)
+        known = has_jobs_of(pipeline, self._shape)
+        return simulate(pipeline, self.events.of(pipeline) if known else None)
 
     def plan(self, division: Division) -> Plan:
         """Plan of a division."""

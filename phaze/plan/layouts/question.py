@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,8 +11,9 @@ from phaze.base.arrays import Bools
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
+from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
-from phaze.plan.layouts.divisions import DividedLayout
+from phaze.plan.layouts.divisions import Content, DividedLayout
 from phaze.plan.machines import usable_gib
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
@@ -52,4 +53,12 @@ class PlanQuestion:
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
         """A layout with all of its divisions."""
-        return DividedLayout(self.lowering(layout), layout, schedule, self.runtime.recomputes_part)
+        kin = replace(layout, vp=min(layout.vp, 2))  # of more chunks no stage costs anything else
+        costs = self._costs.setdefault((kin, schedule), {})
+        part = self.runtime.recomputes_part
+        return DividedLayout(self.lowering(layout), layout, schedule, part, _costs=costs)
+
+    @cached_property
+    def _costs(self) -> dict[tuple[Layout, str], dict[Content, StageCost]]:
+        """Costs of stages by content, for layouts that differ in the number of their chunks alone."""
+        return {}

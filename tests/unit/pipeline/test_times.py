@@ -13,6 +13,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.flushing import batch_time_s
+from phaze.pipeline.graph import has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import longest_path, simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.steady import ideal_time_s
@@ -279,3 +280,23 @@ def test_impossible_pipelines_are_refused(changes: dict[str, object], message: s
 def test_impossible_costs_are_refused(value: float) -> None:
     with pytest.raises(PhazeError, match="sync_s must be a number >= 0"):
         StageCost(1.0, sync_s=value)
+
+
+@pytest.mark.parametrize("schedule", [name for name in NAMES if name not in ("2bw", "zbb")])
+def test_times_on_a_kept_graph_are_those_of_the_pipeline(schedule: str) -> None:
+    """Also on one that recomputes where the pipeline does not; what 2bw and zbb do next depends on times."""
+    for seed in range(20):
+        pipeline = random_pipeline(np.random.default_rng(seed), schedule)
+        for recomputes in (False, schedule != "inference"):
+            shape = shape_of(pipeline, recomputes=recomputes)
+            assert has_jobs_of(pipeline, shape)
+            found = simulate(pipeline, kept_event_graph(shape).of(pipeline))
+            assert found.time_s == simulate(pipeline).time_s
+            assert (found.peak_bytes == simulate(pipeline).peak_bytes).all()
+
+
+def test_a_shape_says_which_jobs_it_lacks() -> None:
+    pipeline = Pipeline((StageCost(1.0, 1.0, recompute_s=1.0), StageCost(1.0, 1.0)), 4)
+    other = replace(pipeline, stages=pipeline.stages[::-1])
+    assert not has_jobs_of(other, shape_of(pipeline))
+    assert has_jobs_of(other, shape_of(pipeline, recomputes=True))

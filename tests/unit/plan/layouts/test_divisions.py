@@ -66,7 +66,12 @@ def test_all_divisions_are_those_of_the_brute_force() -> None:
 
 
 def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
-    for schedule, vp, zero in (("1f1b", 1, 3), ("interleaved", 2, 0), ("zb-h1", 1, 2), ("gpipe", 1, 2)):
+    """Also where its events and its costs are those of another layout, and some stages do not recompute."""
+    cases = (
+        ("1f1b", 1, 3), ("interleaved", 2, 0), ("interleaved", 2, 1), ("interleaved", 3, 1), ("zb-h1", 1, 2),
+        ("gpipe", 1, 2),
+    )  # fmt: skip
+    for schedule, vp, zero in cases:
         one = divided(schedule, pp=2, vp=vp, dp=4, zero=zero, recompute="full")
         for division in list(all_divisions(one))[::7]:
             timeline = one.timeline(division)
