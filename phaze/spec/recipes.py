@@ -1,26 +1,28 @@
-"""Settings of published recipes by release: software stacks that are found from the release of a run.
+"""Published recipes: how a model was trained on how many devices, and what a release of a stack then sets.
 
-`config/stacks/recipes/NAME.csv` has a row for each release, model, system and precision of a stack, with the
-repository, commit and file that say it.
+`config/recipes/SOURCE.csv` has a row for each recipe, with the repository or paper that says it. Where a
+source is a software stack, its rows also set the stack of a run that says its release.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import Compute
+from phaze.layout import Compute, Layout, Zero, load_of, offload_of, recompute_of
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
 from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
-from phaze.spec.values import Label, PositiveInt
+from phaze.spec.values import Count, Flag, Label, Positive, PositiveInt
 
 STACK = "megatron-bridge"
 """Stack of a run that says its release and no stack."""
@@ -33,21 +35,125 @@ ROUTER_KERNELS = (31, 17)
 (Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
 """Generation of an attention kernel whose operands are scaled to eight bits."""
+SAID = ("graphs", "moments", "nccl_ub", "agrees")
+"""Columns that are for the reader alone."""
+NUMBERS = (
+    "gpus", "sequence", "global_batch", "microbatch", "tp", "cp", "ep", "etp", "pp", "vp", "zero", "capacity",
+)  # fmt: skip
+FLAGS = {"true": True, "false": False}
+JOINED = ("captured", "overlap")
+"""Columns of several words joined by +."""
+SETTINGS = "captured"
+"""Column that tells recipes with settings of a stack."""
+BLOCKS = re.compile(r"full:([1-9]\d{0,3})")
+"""Full recomputation of so many blocks of every virtual stage (`--recompute-num-layers`)."""
 
 
-class StackRecipe(Noun):
-    """What a recipe of a release sets for a model, a system and a precision."""
+class PublishedRecipe(Noun):
+    """How a source trains a model on so many devices: its layout, the batch, and where it says so."""
 
+    source: Label
+    """Name of the file: the stack or model whose recipe it is."""
     release: Label
-    """Release of the container, such as 26.04.01."""
+    """Release, or year and month of publication."""
     model: Label
     """Name in config/models, or its name as published."""
     system: Label
-    """System, in the name that its device begins with."""
+    """System, in the name that its device or its file begins with."""
     precision: Compute
-    """Numbers that products multiply."""
-    gpus: PositiveInt
-    """Devices of the published run."""
+    """Compute precision of products."""
+    gpus: Count
+    """Devices."""
+    sequence: PositiveInt
+    """Tokens of a sample."""
+    global_batch: PositiveInt | None = None
+    """Samples of a batch; none where it is not published."""
+    microbatch: PositiveInt | None = None
+    """Samples of a microbatch; none where it is not published."""
+    tp: PositiveInt = 1
+    """Tensor parallel."""
+    cp: PositiveInt = 1
+    """Context parallel."""
+    ep: PositiveInt = 1
+    """Expert parallel."""
+    etp: PositiveInt = 1
+    """Tensor parallel inside an expert."""
+    pp: PositiveInt = 1
+    """Pipeline parallel."""
+    vp: PositiveInt | None = None
+    """Virtual stages of a rank; none where it is not published, or without a pipeline."""
+    zero: Zero
+    """ZeRO stage: 0 nothing is sharded, 1 optimizer states, 2 also gradients, 3 also weights (FSDP)."""
+    sequence_parallel: Flag | None = None
+    """Whether activations between layers are cut along the sequence; with every tp >= 2 unless given."""
+    cp_kind: Literal["", "all_gather", "p2p", "a2a"] = ""
+    """How context parallel ranks exchange keys and values; p2p, Megatron-Core's default, unless given."""
+    schedule: str = ""
+    """Pipeline schedule; 1f1b or interleaved, as vp says, unless given."""
+    recompute: Label = "none"
+    """Recomputed activations: none, selective, full, `full:k` for k blocks of every virtual stage, or
+    modules joined by +."""
+    offload: Label = "none"
+    """What waits in the host's memory: none, `layers:k`, or modules joined by +."""
+    capacity: Positive = 1.0
+    """Capacity factor of experts where tokens are dropped and padded."""
+    pipeline_layout: str = ""
+    """Blocks of every virtual stage as Megatron-Core's layout string; equal stages unless given."""
+    repository: Label
+    """Repository, package or paper that says it."""
+    commit: Label
+    """Version of it."""
+    file: Label
+    """File, or table and section."""
+
+    @property
+    def dp(self) -> int:
+        """Replicas; 0 where widths exceed the devices."""
+        return self.gpus // (self.tp * self.cp * self.pp)
+
+    @property
+    def shape(self) -> str:
+        """Layout in a few words, as published."""
+        named = (("tp", self.tp), ("cp", self.cp), ("ep", self.ep), ("etp", self.etp), ("pp", self.pp))
+        words = [f"{name} {width}" for name, width in (*named, ("vp", self.vp or 1)) if width > 1]
+        words += [f"dp {self.dp}", *([f"mbs {self.microbatch}"] if self.microbatch else [])]
+        words += [f"ZeRO-{self.zero}", *([self.schedule] if self.schedule else [])]
+        words += [f"recompute {self.recompute}"] * (self.recompute != "none")
+        return " ".join([*words, *([f"offload {self.offload}"] * (self.offload != "none"))])
+
+    @property
+    def recomputed_blocks(self) -> int | None:
+        """Blocks of every virtual stage that are recomputed in full; None: all that the layout recomputes."""
+        found = BLOCKS.fullmatch(self.recompute)
+        return int(found[1]) if found else None
+
+    def layout(self, microbatch: int, vp: int) -> Layout:
+        """Layout with the microbatch and the virtual stages that the source leaves open.
+
+        Raises PhazeError for recomputation and offload that phaze has no word for.
+        """
+        return Layout(
+            tp=self.tp,
+            cp=self.cp,
+            ep=self.ep,
+            etp=self.etp,
+            pp=self.pp,
+            vp=self.vp or vp,
+            dp=self.dp,
+            microbatch=self.microbatch or microbatch,
+            sequence_parallel=self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel,
+            zero=self.zero,
+            recompute="full" if self.recomputed_blocks else recompute_of(self.recompute),
+            compute=self.precision,
+            cp_kind=(self.cp_kind or "p2p") if self.cp > 1 else "all_gather",
+            load=load_of(f"{self.capacity:g}"),
+            offload=offload_of(self.offload),
+        )
+
+
+class StackRecipe(PublishedRecipe):
+    """What a recipe of a release also sets of the software stack."""
+
     captured: tuple[Captured, ...] = ()
     """What CUDA graphs capture."""
     dispatcher: Literal["", "alltoall", "deepep", "hybridep", "ncclep"] = ""
@@ -88,12 +194,12 @@ def recipe_of(
     Of several numbers of devices the nearest by ratio. Raises PhazeError for a stack without recipes, and for
     a model, device or precision of which no recipe is known.
     """
-    path = folder / "stacks" / "recipes" / f"{stack}.csv"
-    if not path.is_file():
-        known = ", ".join(sorted(one.stem for one in path.parent.glob("*.csv")))
+    of_stacks = [one for one in published_recipes(folder) if isinstance(one, StackRecipe)]
+    every = [one for one in of_stacks if one.source == stack]
+    if not every:
+        known = ", ".join(sorted({one.source for one in of_stacks}))
         raise PhazeError(f"release: stack {stack} has no recipes by release; those that have: {known}")
     system = device.split("-", maxsplit=1)[0]
-    every = load_recipes(path)
     found = [one for one in every if (one.model, one.system, one.precision) == (model, system, precision)]
     if not found:
         _refuse(every, {"model": model, "system": system, "precision": precision})
@@ -103,7 +209,7 @@ def recipe_of(
     return min(own, key=lambda one: (max(one.gpus / gpus, gpus / one.gpus), one.gpus))
 
 
-def _refuse(recipes: tuple[StackRecipe, ...], asked: dict[str, str]) -> None:
+def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
     """Raise PhazeError for the first part of a question that no recipe has together with the parts before."""
     left = list(recipes)
     for name, value in asked.items():
@@ -114,20 +220,46 @@ def _refuse(recipes: tuple[StackRecipe, ...], asked: dict[str, str]) -> None:
             of = f" with {before}" if before else ""
             raise PhazeError(
                 f"release: no recipe is known of {name} {value}{of}; known are "
-                f"{choices(value, tuple(known), 'config/stacks/recipes')}: leave release out"
+                f"{choices(value, tuple(known), 'config/recipes')}: leave release out"
             )
 
 
 @cache
-def load_recipes(path: Path) -> tuple[StackRecipe, ...]:
-    """Recipes of a CSV; PhazeError naming the line of one that cannot be read."""
+def published_recipes(folder: Path = FOLDER) -> tuple[PublishedRecipe, ...]:
+    """Recipes of all sources; PhazeError naming file, line and column of one that cannot be read."""
+    return tuple(chain.from_iterable(map(load_recipes, sorted((folder / "recipes").glob("*.csv")))))
+
+
+def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
+    """Recipes of a source, with settings of a stack where its table has them."""
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return tuple(_recipe(row, f"{path}: line {line}") for line, row in enumerate(rows, 2))
+        table = csv.DictReader(file)
+        rows, columns = list(table), table.fieldnames or ()
+    kind = StackRecipe if SETTINGS in columns else PublishedRecipe
+    if unknown := [name for name in columns if name not in (*kind.model_fields, *SAID)]:
+        near = choices(unknown[0], (*kind.model_fields, *SAID), "config/recipes/README.md")
+        raise PhazeError(f"{path}: line 1: {unknown[0]}: is no column; known are {near}")
+    return tuple(
+        kind.parse(_values(kind, row) | {"source": path.stem}, f"{path}: line {line}")
+        for line, row in enumerate(rows, 2)
+    )
 
 
-def _recipe(row: dict[str, str], source: str) -> StackRecipe:
-    own: dict[str, object] = {name: row[name] for name in StackRecipe.model_fields if row.get(name)}
-    for name in ("captured", "overlap"):
-        own[name] = tuple(filter(None, row.get(name, "").split("+")))
-    return StackRecipe.parse({**own, "gpus": int(row["gpus"])}, source)
+def _values(kind: type[PublishedRecipe], row: Mapping[str, str]) -> dict[str, object]:
+    """Fields of a row; empty ones are left out."""
+    found: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}
+    for name in found.keys() & {*NUMBERS}:
+        found[name] = _number(row[name])
+    for name in found.keys() & {*JOINED}:
+        found[name] = tuple(row[name].split("+"))
+    if "sequence_parallel" in found:
+        found["sequence_parallel"] = FLAGS.get(row["sequence_parallel"], row["sequence_parallel"])
+    return found
+
+
+def _number(text: str) -> int | float | str:
+    """Number that a text means, or the text."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text

@@ -12,7 +12,7 @@ from phaze.spec.files import FOLDER
 from phaze.spec.recipes import StackRecipe, load_recipes, recipe_of, release_of
 from phaze.spec.systems import load_stack
 
-PATH = FOLDER / "stacks" / "recipes" / "megatron-bridge.csv"
+PATH = FOLDER / "recipes" / "megatron-bridge.csv"
 RELEASES = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.08")
 
 
