@@ -29,7 +29,7 @@ from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import LARGEST_MICROBATCH
-from phaze.spec.training_plan import AskedPlan, TrainingPlan
+from phaze.spec.training_plan import AskedPlan, Rank, TrainingPlan
 
 Drawn = tuple[Layout, str, tuple[int, ...], tuple[int, ...]]
 """Layout, schedule, blocks of every stage, and those of them that run forward again."""
@@ -117,11 +117,13 @@ class PlanPricer:
     """Prices of any plan for a question."""
 
     asked: AskedPlan
+    rank: Rank
 
     @cached_property
     def machine(self) -> Machine:
-        """Devices of the question."""
-        return load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
+        """Devices of the question, at expected or prudent prices."""
+        found = load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
+        return found if self.rank == "expected" else replace(found, stack=found.stack.proven())
 
     @property
     def runtime(self) -> Runtime:
@@ -131,7 +133,9 @@ class PlanPricer:
     @property
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
-        return TrainingTask.of(self.asked)
+        task, load = TrainingTask.of(self.asked), self.machine.stack.load
+        prudent = self.rank == "prudent" and task.load == load.expected
+        return replace(task, load=load.prudent) if prudent else task
 
     @cached_property
     def _lowerings(self) -> Lowerings:
@@ -141,6 +145,7 @@ class PlanPricer:
         self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
     ) -> DrawnPlan:
         """A plan with its price; the embedding is on its first stage, the head on its last one."""
+        layout = replace(layout, load=self.task.load)
         lowering, ends = self._lowerings.of(layout), [0, *np.cumsum(blocks) + 1]
         ends[-1] += 1
         numbers = recomputed if layout.recompute == "full" else [None] * len(blocks)
@@ -315,8 +320,9 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     Raises PhazeError where the plan is not what its file says: its runtime cannot run it, it does not fit, or
     it takes another time.
     """
-    pricer = PlanPricer(plan.question)
-    _check_plan(plan, pricer)
+    pricer = PlanPricer(plan.question, plan.question.rank)
+    _check_plan(plan, PlanPricer(plan.question, "expected"), plan.time_s)
+    _check_plan(plan, pricer, plan.by(plan.question.rank))
     lot = PlanLot(plan, pricer, np.random.default_rng(seed))
     drawn = [lot.draw(number) for number in counted(range(draws), "plan")]
     bound_s = plan.certificate.bound_s
@@ -325,12 +331,14 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     )
 
 
-def _check_plan(plan: TrainingPlan, pricer: PlanPricer) -> None:
+def _check_plan(plan: TrainingPlan, pricer: PlanPricer, time_s: float) -> None:
     """Raise PhazeError where the price of the plan is not that of its file."""
     usable = usable_gib(pricer.machine)
     Recipe.of(plan).check(pricer.runtime)
     own = pricer.of(*given(plan))
-    if abs(own.time_s / plan.time_s - 1) > EQUAL:
-        raise PhazeError(f"certify: time_s: must be the plan's price {own.time_s:.9g}, got {plan.time_s:.9g}")
+    if abs(own.time_s / time_s - 1) > EQUAL:
+        raise PhazeError(
+            f"certify: {pricer.rank} time must be the plan's price {own.time_s:.9g}, got {time_s:.9g}"
+        )
     if own.peak_gib > usable:
         raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {usable:g}")

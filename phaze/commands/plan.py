@@ -28,6 +28,13 @@ BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 WORDS = {"true": 1, "false": 0}
 
 
+class RankOption(StrEnum):
+    """Time by which layouts are ranked."""
+
+    PRUDENT = "prudent"
+    EXPECTED = "expected"
+
+
 class RuntimeOption(StrEnum):
     """Software whose layouts are planned."""
 
@@ -100,6 +107,10 @@ def plan(
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
     ] = None,
     top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 5,
+    rank: Annotated[
+        RankOption,
+        typer.Option(help="Time that ranks layouts: prudent (proven overlap alone) or expected."),
+    ] = RankOption.PRUDENT,
     runtime: Annotated[
         RuntimeOption | None,
         typer.Option(help="Software that trains; megatron unless given, on TPUs maxtext."),
@@ -170,7 +181,8 @@ def plan(
 
     spec = load_transformer(model, "plan", given=options.set_fields(given))
     names, batch = (model, named, stack), (global_batch, batch_tokens)
-    asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, precision, load)
+    own = {"precision": precision, "load": load, "rank": rank.value}
+    asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, own)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
@@ -262,8 +274,7 @@ def _questions(
     runtime: RuntimeOption | None,
     fixed: Mapping[str, int | str],
     lora: int | None,
-    precision: str,
-    load: str | None,
+    own: Mapping[str, str | None],
 ) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
     from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
@@ -285,7 +296,7 @@ def _questions(
         sized(cluster, number, f"plan: --devices: {system}")
     shared = {
         "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
-        "precision": precision, "load": load or expected,
+        **own, "load": own["load"] or expected,
         "fixed": dict(fixed),
         "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
     }  # fmt: skip

@@ -34,6 +34,8 @@ from phaze.spec.values import (
     read_by,
 )
 
+Rank = Literal["prudent", "expected"]
+"""Time by which layouts are ranked."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TIE = 1e-3
 """Share of a step by which plans are as fast as each other: the simpler one is ahead."""
@@ -62,6 +64,9 @@ class AskedPlan(Noun):
     """Rows of the experts of the busiest rank: balanced, a factor over balanced rows, or a law of routing."""
     fixed: dict[Label, int | str] = Field(default_factory=dict)
     """Fields of the layout that were given, with their values."""
+    rank: Rank = "expected"
+    """Time by which layouts are ranked, and that the certificate is about: the prudent one, with the proven
+    shares of overlap and the prudent load of experts, or the expected one."""
 
 
 class ChosenLayout(Noun):
@@ -179,6 +184,10 @@ class RankedPlan(Noun):
         """Memory of the fullest device."""
         return max(self.memory_gib)
 
+    def by(self, rank: Rank) -> float:
+        """Seconds of a step that layouts are ranked by."""
+        return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s
+
 
 class PlanCertificate(Noun):
     """What became of every layout, and what none of them can be faster than."""
@@ -251,7 +260,7 @@ class WhatIf(Noun):
     change: Label
     """What is otherwise."""
     time_s: Result
-    """Seconds of a step of as many samples as the plan's."""
+    """Seconds of a step of as many samples as the plan's, as plans are ranked."""
     replanned: Flag
     """Whether a better plan of the same widths was looked for; else the same plan is priced again."""
 
@@ -369,9 +378,11 @@ class TrainingPlan(RankedPlan):
     planners: tuple[PlannerRow, ...] = ()
     """Plans of planners of the literature, where they were asked for."""
     next_longer_s: dict[Label, Finite]
-    """Seconds by which parts of a step of the next plan are longer, the largest first."""
+    """Seconds by which parts of a step of the next plan are longer, the largest first, as plans are ranked."""
     uncalibrated: str | None = None
     """Why the time is an upper limit of speed, where no run of the device is measured."""
+    prudence: str | None = None
+    """Expected time that the prudent choice costs, where layouts are ranked by prudent time."""
     rests_on: tuple[str, ...] = ()
     """Assumptions without which another one of the first plans would be the fastest."""
     what_if: tuple[WhatIf, ...] = ()

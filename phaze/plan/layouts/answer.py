@@ -27,6 +27,7 @@ from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import (
+    TIE,
     AskedPlan,
     ChosenLayout,
     Explained,
@@ -57,9 +58,19 @@ class TrainingPlanner:
     """Configuration that systems are read from."""
 
     @cached_property
-    def question(self) -> PlanQuestion:
-        """Question for the search."""
+    def expected(self) -> PlanQuestion:
+        """Question at expected prices."""
         return question_of(self.asked, self.folder)
+
+    @cached_property
+    def prudent(self) -> PlanQuestion:
+        """Question at prudent prices."""
+        return self.expected.prudent()
+
+    @property
+    def question(self) -> PlanQuestion:
+        """Question for the search, at the prices that plans are ranked by."""
+        return self.prudent if self.asked.rank == "prudent" else self.expected
 
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored
@@ -83,29 +94,46 @@ class TrainingPlanner:
         """Answer of what a search found: its first plan, or why there is none; `top` rows in the table."""
         if not found.plans:
             return self._unfit(found)
-        priced = [PricedLayout.of(self.question, one) for one in found.plans]
-        rows = tuple(map(self.row, priced[:top]))
-        first = priced[0]
+        ranked = [PricedLayout.of(self.question, one) for one in found.plans]
+        rows = tuple(map(self.row, ranked[:top]))
+        first = ranked[0]
+        expected = first.asked(self.expected)
         return TrainingPlan(
             **dict(rows[0]),
             question=self.asked,
             stages=first.stages,
-            times_s=first.parts_s,
-            memory=tuple(first.memory),
+            times_s=expected.parts_s,
+            memory=tuple(expected.memory),
             certificate=certificate_of(found.certificate),
             alternatives=rows,
-            next_longer_s=priced[1].longer_s(first) if len(priced) > 1 else {},
+            next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
-            rests_on=tuple(rests_on(priced)),
+            prudence=self._prudence(expected) if self.asked.rank == "prudent" else None,
+            rests_on=tuple(rests_on(ranked)),
             what_if=tuple(what_if(self.asked.system, first, self.folder)),
             assumptions=tuple(assumptions(self.question)),
-            versions=versions(self.question),
+            versions=versions(self.expected),
         )
 
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table."""
-        layout, machine = priced.divided.layout, self.question.machine
-        return priced.row(self.interval(machine, layout, priced.price.time_s, priced.mfu))
+        expected, prudent = (priced.asked(question) for question in (self.expected, self.prudent))
+        layout, machine = expected.divided.layout, self.expected.machine
+        own = self.interval(machine, layout, expected.price.time_s, expected.mfu)
+        return expected.row(own, prudent.price.time_s)
+
+    def _prudence(self, chosen: PricedLayout) -> str:
+        """What a prudent choice costs of expected time, beside the plan that a short search finds by it."""
+        found = plan_layouts(self.expected, self.asked.fixed, gap=self.gap, wanted=1, most_work=0).plans
+        best = min((chosen, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
+        more = chosen.price.time_s / best.price.time_s - 1
+        if more < TIE:
+            return "Prudence costs no expected time."
+        return (
+            f"Prudence costs {more:.1%} of expected time: {best.shape} is expected to take "
+            f"{best.price.time_s:.4g} s (--rank expected), and {best.asked(self.prudent).price.time_s:.4g} s "
+            "prudently."
+        )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
         """The best plan with some fields fixed, beside the best of all, or why there is none."""
@@ -171,8 +199,12 @@ class TrainingPlanner:
         )
 
 
+def _time_s(priced: PricedLayout) -> float:
+    return priced.price.time_s
+
+
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
-    """Question for the search, on the system as it is now; PhazeError for one that cannot be asked."""
+    """Question at expected prices, on the system as it is now; PhazeError for one that cannot be asked."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 from phaze.base.units import GIB
@@ -35,6 +35,11 @@ class PricedLayout:
     def of(cls, question: PlanQuestion, planned: PlannedLayout) -> PricedLayout:
         """What a search found, priced."""
         return cls(question, planned.divided, planned.found.division)
+
+    def asked(self, question: PlanQuestion) -> PricedLayout:
+        """The same plan, priced for another question."""
+        layout = replace(self.divided.layout, load=question.task.load)
+        return PricedLayout(question, question.divided(layout, self.divided.schedule), self.division)
 
     @cached_property
     def price(self) -> Price:
@@ -102,7 +107,9 @@ class PricedLayout:
                 parts_gib={name: nbytes / GIB for name, nbytes in found.in_use.beside.items()},
             )
 
-    def row(self, interval_s: tuple[float, float] | None) -> RankedPlan:
+    def row(
+        self, interval_s: tuple[float, float] | None = None, prudent_s: float | None = None
+    ) -> RankedPlan:
         """Row of the ranked table; runs are to take as long as the interval says, where there is one."""
         found, each = self.price, self.tokens_per_s_per_device
         most = max(found.shares, key=lambda name: found.shares[name])
@@ -110,6 +117,7 @@ class PricedLayout:
             time_s=found.time_s,
             time_s_low=interval_s[0] if interval_s else None,
             time_s_high=interval_s[1] if interval_s else None,
+            prudent_s=prudent_s,
             tokens_per_s_per_device=each,
             mfu=self.mfu,
             memory_gib=tuple((found.peak_bytes / GIB).tolist()),

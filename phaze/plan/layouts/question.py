@@ -31,6 +31,15 @@ class PlanQuestion:
     flash: bool = True
     """Whether attention keeps its scores on the chip, as in all plans; a given run may not."""
 
+    def prudent(self) -> PlanQuestion:
+        """The same question at prudent prices: no more overlap than is proven, and experts as unevenly loaded
+        as the stack says, unless a load was asked for.
+        """
+        stack, task = self.machine.stack, self.task
+        load = stack.load.prudent if task.load == stack.load.expected else task.load
+        machine = replace(self.machine, stack=stack.proven())
+        return replace(self, machine=machine, task=replace(task, load=load))
+
     @property
     def limit_bytes(self) -> float:
         """Bytes of a device that a plan may hold."""

@@ -77,7 +77,7 @@ class ReplayedPlan:
 
     def check_prices(self) -> None:
         """Raise PhazeError, naming field and values, where time or memory are not those of the layout."""
-        own = self.now.row(None).model_dump()
+        own = self.now.row().model_dump()
         given = dict(_numbers({key: getattr(self.planned, key) for key in PRICED}))
         for name, value in _numbers({key: own[key] for key in PRICED}):
             if not _close(value, given[name]):

@@ -37,11 +37,11 @@ def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[
     yield _more_memory(plan)
     percent = f"{100 * (MORE - 1):.0f} %"
     for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
-        time_s = _again(plan, replace(plan.question, machine=machine)).price.time_s
+        time_s = plan.asked(replace(plan.question, machine=machine)).price.time_s
         yield WhatIf(change=f"{name} +{percent}", time_s=time_s, replanned=False)
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
-    time_s = _again(plan, replace(plan.question, task=batch)).price.time_s
+    time_s = plan.asked(replace(plan.question, task=batch)).price.time_s
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
 
 
@@ -55,7 +55,7 @@ def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
         asked = replace(question, machine=machine)
         alike = [not _communicates(plan.divided.layout, name) for plan in plans]
         times_s = [
-            (plan if same else _again(plan, asked)).price.time_s
+            (plan if same else plan.asked(asked)).price.time_s
             for plan, same in zip(plans, alike, strict=True)
         ]
         best = times_s.index(min(times_s))
@@ -71,11 +71,6 @@ def _communicates(layout: Layout, kind: str) -> bool:
     """Whether a layout has communication of a kind that overlaps with compute."""
     widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp, "ep": layout.ep}
     return widths[kind] > 1
-
-
-def _again(plan: PricedLayout, question: PlanQuestion) -> PricedLayout:
-    """The same plan, priced for another question."""
-    return PricedLayout(question, question.divided(plan.divided.layout, plan.divided.schedule), plan.division)
 
 
 def _more_memory(plan: PricedLayout) -> WhatIf:

@@ -14,6 +14,7 @@ from phaze.spec.training_plan import (
     Explained,
     PlanCertificate,
     PlannerRow,
+    Rank,
     RankedPlan,
     RankMemory,
     StageShare,
@@ -40,8 +41,9 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
     """
     said = [
         *_why(plan),
+        *([] if plan.prudence is None else [plan.prudence]),
         *plan.rests_on,
-        *_certificate(plan.certificate),
+        *_certificate(plan.certificate, plan.question.rank),
         *([] if plan.run is None else run_in_words(plan.run)),
         *([] if plan.explained is None else explained(plan.explained, plan)),
         *(_details(plan, hbm_gib) if why else [ASK]),
@@ -239,7 +241,8 @@ def _why(plan: TrainingPlan) -> Iterator[str]:
     if len(plan.alternatives) < 2:
         return
     other = plan.alternatives[1]
-    share = other.time_s / plan.time_s - 1
+    rank = plan.question.rank
+    share = other.by(rank) / plan.by(rank) - 1
     if abs(share) < TIE:
         ahead = "; the simpler one is ahead" * (share < 0)
         yield f"Next best: plan 2 ({_differences(plan, other)}) takes as long{ahead}."
@@ -265,10 +268,10 @@ def _parts(longer_s: Mapping[str, float]) -> str:
     return ", ".join(named) or "no part by as much as a thousandth of the step"
 
 
-def _certificate(found: PlanCertificate) -> Iterator[str]:
+def _certificate(found: PlanCertificate, rank: Rank) -> Iterator[str]:
     if found.bound_s is not None:
         yield (
-            f"Proven lower bound {found.bound_s:.5g} s over {found.layouts:,} layouts and their pipeline "
+            f"Proven lower bound of {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and their pipeline "
             f"splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
         )
 
@@ -290,7 +293,7 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
 def _what_if(plan: TrainingPlan) -> Iterator[str]:
     if plan.what_if:
         ways = [
-            f"{one.change} {1 - one.time_s / plan.time_s:.1%}{' (re-planned)' * one.replanned}"
+            f"{one.change} {1 - one.time_s / plan.by(plan.question.rank):.1%}{' (re-planned)' * one.replanned}"
             for one in plan.what_if
         ]
         yield f"Time saved by more of one thing: {', '.join(ways)}."
@@ -300,9 +303,10 @@ def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
     """Cost of the fields of a layout that are fixed, or the reason why they cannot be."""
     fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
     if found.best is not None:
-        share = found.best.time_s / plan.time_s - 1
+        rank = plan.question.rank
+        share = found.best.by(rank) / plan.by(rank) - 1
         yield (
-            f"{fixed}: at best {found.best.time_s:.4g} s ({share:+.1%}) with "
+            f"{fixed}: at best {found.best.by(rank):.4g} s ({share:+.1%}) with "
             f"{shape(found.best.layout, found.best.recomputed_layers)}: {_parts(found.longer_s)}"
         )
     elif found.closest is not None:
