@@ -378,7 +378,7 @@ class TrainingPlan(RankedPlan):
     planners: tuple[PlannerRow, ...] = ()
     """Plans of planners of the literature, where they were asked for."""
     next_longer_s: dict[Label, Finite]
-    """Seconds by which parts of a step of the next plan are longer, the largest first, as plans are ranked."""
+    """Seconds, as plans are ranked, by which parts of a step of the next one are longer; largest first."""
     uncalibrated: str | None = None
     """Why the time is an upper limit of speed, where no run of the device is measured."""
     prudence: str | None = None

@@ -271,8 +271,8 @@ def _parts(longer_s: Mapping[str, float]) -> str:
 def _certificate(found: PlanCertificate, rank: Rank) -> Iterator[str]:
     if found.bound_s is not None:
         yield (
-            f"Proven lower bound of {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and their pipeline "
-            f"splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
+            f"Proven lower bound of {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and "
+            f"their pipeline splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
         )
 
 
@@ -292,14 +292,15 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
 
 def _what_if(plan: TrainingPlan) -> Iterator[str]:
     if plan.what_if:
+        own_s = plan.by(plan.question.rank)
         ways = [
-            f"{one.change} {1 - one.time_s / plan.by(plan.question.rank):.1%}{' (re-planned)' * one.replanned}"
+            f"{one.change} {1 - one.time_s / own_s:.1%}{' (re-planned)' * one.replanned}"
             for one in plan.what_if
         ]
         yield f"Time saved by more of one thing: {', '.join(ways)}."
 
 
-def explained(found: Explained, plan: RankedPlan) -> Iterator[str]:
+def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
     """Cost of the fields of a layout that are fixed, or the reason why they cannot be."""
     fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
     if found.best is not None:
