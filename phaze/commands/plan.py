@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from math import prod
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.search import PlannedLayout
     from phaze.spec.model import Model
-    from phaze.spec.training_plan import AskedPlan, AskedRun, TrainingPlan, UnfitPlan
+    from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3
 """Exit status where there is no plan."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
+MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
+WIDTHS = ("tp", "cp", "pp", "dp")
+"""Fields of a layout whose product is the devices."""
 
 
 class RankOption(StrEnum):
@@ -160,6 +164,9 @@ def plan(
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Also the measured runs that are most like the plan.")
     ] = False,
+    fewest: Annotated[
+        bool, typer.Option("--fewest", help="Plan on as few whole nodes as the model fits on.")
+    ] = False,
     why: Annotated[
         bool,
         typer.Option("--why", help="Also time and memory by part, what is excluded, and what is assumed."),
@@ -185,9 +192,14 @@ def plan(
     asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, own)
     if out is not None and len(asked) > 1:
         raise PhazeError("plan: -o is for one number of devices, got several in --devices")
+    if fewest and len(asked) > 1:
+        raise PhazeError("plan: --fewest is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
+        least = _fewest(asked[0]) if fewest else None
+        asked = asked if least is None else [asked[0].model_copy(update={"devices": least.devices})]
         found = _answers(asked, gap, top, run, unlike)
         found = [_with_planners(one) for one in found] if planners else found
+        found = found if least is None else [one.model_copy(update={"fewest": least}) for one in found]
     _print(found, as_json=as_json, evidence=evidence, why=why)
     if not as_json and None in (sequence, global_batch):
         typer.echo(_defaults(asked[0], sequence, global_batch, batch_tokens))
@@ -260,8 +272,11 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
 
 def _numbers(devices: str) -> list[int]:
     parts = [part.strip() for part in devices.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) <= 2**24 for part in parts) or len({*parts}) < len(parts):
-        raise PhazeError(f"plan: --devices: must be different whole numbers from 1 to {2**24}, got {devices}")
+    numbers = all(part.isdecimal() and 0 < int(part) <= MOST_DEVICES for part in parts)
+    if not numbers or len({*parts}) < len(parts):
+        raise PhazeError(
+            f"plan: --devices: must be different whole numbers from 1 to {MOST_DEVICES}, got {devices}"
+        )
     return [int(part) for part in parts]
 
 
@@ -300,7 +315,19 @@ def _questions(
         "fixed": dict(fixed),
         "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
     }  # fmt: skip
+    for number in numbers:
+        _check_widths(fixed, number)
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
+
+
+def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
+    """Raise PhazeError where the widths that are fixed are no part of the devices."""
+    widths = {name: int(fixed[name]) for name in WIDTHS if isinstance(fixed.get(name), int)}
+    product = prod(widths.values())
+    if all(0 < width <= MOST_DEVICES for width in widths.values()) and devices % product:
+        said = ",".join(f"{name}={width}" for name, width in widths.items())
+        of = f"{' x '.join(map(str, widths.values()))} = {product}" if len(widths) > 1 else f"{product}"
+        raise PhazeError(f"plan: --fix: {said}: {of} must divide the {devices} devices")
 
 
 def _answers(
@@ -340,6 +367,13 @@ def _answer(
     if unlike:
         extra["explained"] = planner.explained(found.plans[0], unlike)
     return answer.model_copy(update=extra)
+
+
+def _fewest(asked: AskedPlan) -> FewestNodes:
+    """On how few nodes the model fits."""
+    from phaze.plan.layouts.fewest import fewest
+
+    return fewest(asked)
 
 
 def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:

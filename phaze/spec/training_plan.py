@@ -356,6 +356,21 @@ class NearRun(Noun):
     """Predicted over measured time, less 1."""
 
 
+class FewestNodes(Noun):
+    """On how few whole nodes a model fits, and why on no fewer."""
+
+    nodes: Count
+    """Nodes."""
+    devices: Count
+    """Their devices."""
+    smaller: Index | None = None
+    """The next smaller number of nodes, where their memory in all holds the weights."""
+    lacking_gib: Result | None = None
+    """GiB of a device that every layout lacks there at least; none where the runtime can run no layout."""
+    undecided: Index = 0
+    """Layouts there that neither a bound rules out nor a pipeline split fits."""
+
+
 class TrainingPlan(RankedPlan):
     """How a model is trained on a cluster, with its certificate and what it rests on."""
 
@@ -393,6 +408,8 @@ class TrainingPlan(RankedPlan):
     """Nearest measured runs, where they were asked for."""
     run: TrainingRun | None = None
     """The whole training, where its tokens were given."""
+    fewest: FewestNodes | None = None
+    """On how few nodes the model fits, where this was asked for."""
     assumptions: tuple[str, ...]
     """What the answer rests on."""
     versions: dict[Label, str]

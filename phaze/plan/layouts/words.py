@@ -12,6 +12,7 @@ from phaze.spec.training_plan import (
     TIE,
     ChosenLayout,
     Explained,
+    FewestNodes,
     PlanCertificate,
     PlannerRow,
     Rank,
@@ -43,6 +44,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
         *_why(plan),
         *([] if plan.prudence is None else [plan.prudence]),
         *plan.rests_on,
+        *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
         *_certificate(plan.certificate, plan.question.rank),
         *([] if plan.run is None else run_in_words(plan.run)),
         *([] if plan.explained is None else explained(plan.explained, plan)),
@@ -56,6 +58,19 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
             *map(wrapped, [*others, *said]),
         ]
     )
+
+
+def fewest_in_words(found: FewestNodes) -> str:
+    """On how few nodes a model fits, and why on no fewer."""
+    said = f"Fewest: {found.nodes} node{'s' * (found.nodes != 1)} ({found.devices} devices)"
+    if found.smaller is None:
+        return f"{said}; fewer have less memory than the weights."
+    smaller = f"{found.smaller} node{'s' * (found.smaller != 1)}"
+    if found.undecided:
+        return f"{said}; no plan was found for {smaller}, where {found.undecided:,} layouts are undecided."
+    if found.lacking_gib is None:
+        return f"{said}; the runtime can run no layout on {smaller}."
+    return f"{said}; on {smaller} every layout lacks {digits(found.lacking_gib)} GiB a device or more."
 
 
 def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:

@@ -277,6 +277,8 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
             ("gpt2", *H100, "--explain", "pp=2.5"),
             r"--explain: pp: must be a whole number from 1 to .*, got 2\.5",
         ),
+        (("gpt2", *H100, "--fix", "tp=8,pp=2"), r"tp=8,pp=2: 8 x 2 = 16 must divide the 8 devices"),
+        (("gpt2", *H100[:3], "8,16", *H100[4:], "--fewest"), "--fewest is for one number of devices"),
         (("gpt2", *H100, "--fix", f"pp={10**20}"), "pp: must be a whole number from 1 to"),
         (("gpt2", *H100, "--explain", "schedule=best"), r"schedule: must be one of .*, got best"),
         (("gpt2", *H100, "--precision", "nvfp4"), "h100-80gb multiplies bf16, fp8, .*, got nvfp4"),
