@@ -2,6 +2,9 @@
 
 from functools import partial
 from pathlib import Path
+from typing import get_args
+
+import pandas as pd
 
 from phaze.base.job import logged
 from phaze.plan.layouts.answer import TrainingPlanner
@@ -9,7 +12,7 @@ from phaze.plan.layouts.study import proof_row, ranked_rows
 from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.systems import load_cluster, runtime_for, stack_for
-from phaze.spec.training_plan import AskedPlan
+from phaze.spec.training_plan import AskedPlan, Rank
 from phaze.tables import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
 
@@ -32,10 +35,15 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, f
         },
         "layouts",
     )
-    planner = TrainingPlanner(question, partial(interval, folder=folder), study.gap, folder)
-    answer = planner.answer(planner.best(study.top), study.top)
-    RankedLayouts.save(ranked_rows(size, answer), outputs["ranked_layouts"])
-    LayoutProofs.save(proof_row(size, answer, planner.question.machine), outputs["layout_proofs"])
+    rows, proofs = [], []
+    for rank in get_args(Rank)[::-1]:  # the prudent plan, which is written, is the last one
+        asked_so = question.model_copy(update={"rank": rank})
+        planner = TrainingPlanner(asked_so, partial(interval, folder=folder), study.gap, folder)
+        answer = planner.answer(planner.best(study.top), study.top)
+        rows.append(ranked_rows(size, answer))
+        proofs.append(proof_row(size, answer, planner.question.machine))
+    RankedLayouts.save(pd.concat(rows), outputs["ranked_layouts"])
+    LayoutProofs.save(pd.concat(proofs), outputs["layout_proofs"])
     write_document(answer, Path(outputs["plan"]))
 
 

@@ -3,6 +3,7 @@
 from typing import get_args
 
 from phaze.layout import Zero
+from phaze.spec.training_plan import Rank
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import MFU
 
@@ -10,6 +11,7 @@ _SIZE = {
     "model": text("model"),
     "system": text("system with a device and levels"),
     "devices": count("devices that train", 1),
+    "ranking": text("time that ranks layouts", *get_args(Rank)),
 }
 
 
@@ -18,7 +20,8 @@ class RankedLayouts(Table):
 
     keys = {**_SIZE, "rank": count("place by time, from 1", 1)}
     columns = {
-        "time_s": real("time of a step"),
+        "time_s": real("expected time of a step"),
+        "prudent_s": real("prudent time of a step"),
         "time_s_low": real(
             "least time that runs like it are to take; infinite without such runs", finite=False
         ),

@@ -28,7 +28,8 @@ def test_a_page_of_the_training_plans_with_plans_that_pass_its_checks(planned: F
     checks = pd.read_parquet(report / "layout-checks.parquet")
     assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
     proofs = pd.read_parquet(report / "layout_proofs.parquet")
-    assert proofs["status"].tolist() == ["planned"]
+    assert proofs["status"].tolist() == ["planned"] * 2
+    assert sorted(proofs["ranking"]) == ["expected", "prudent"]  # both in one job
     assert (planned.path / "results/training_plans/gpt2.h100.2.json").exists()
 
 

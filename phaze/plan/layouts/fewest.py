@@ -26,21 +26,21 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
     the model fits on none of them.
     """
     cluster, device = load_cluster(asked.system, folder)
-    node, smaller = min(cluster.levels[0].devices, asked.devices), dict[str, float]()
+    node, smaller = min(cluster.levels[0].devices, asked.devices), dict[str, object]()
     least = asked.model.parameters * WEIGHT_BYTES / (device.hbm_gib * GIB * node)
     for nodes in range(max(ceil(least), 1), asked.devices // node + 1):
         question = question_of(asked.model_copy(update={"devices": nodes * node}), folder)
         found = plan_layouts(question, asked.fixed, gap=ENOUGH, wanted=1, most_work=0)
         if found.plans:
-            return FewestNodes(nodes=nodes, devices=nodes * node, **smaller)
+            return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
         smaller = _ruled_out(found) | {"smaller": nodes}
     raise PhazeError(
         f"plan: --fewest: {asked.model.name} fits on no number of nodes up to {asked.devices} devices"
     )
 
 
-def _ruled_out(found: LayoutPlans) -> dict[str, float]:
+def _ruled_out(found: LayoutPlans) -> dict[str, object]:
     """Why a number of nodes is too small: what every layout lacks, and how many are undecided."""
     undecided = sum(found.certificate.bounded.values())
     lacking_gib = None if found.closest is None else found.closest[2] / GIB
-    return {"undecided": undecided} | ({} if lacking_gib is None else {"lacking_gib": lacking_gib})
+    return {"undecided": undecided, "lacking_gib": lacking_gib}

@@ -20,10 +20,15 @@ def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.Data
     """Table ranked_layouts of one question; empty where nothing fits."""
     plans = answer.alternatives if isinstance(answer, TrainingPlan) else ()
     rows = [
-        {**point.model_dump(), "rank": rank, "fullest_gib": plan.fullest_gib, **_columns(plan)}
+        {**_keys(point, answer), "rank": rank, "fullest_gib": plan.fullest_gib, **_columns(plan)}
         for rank, plan in enumerate(plans, start=1)
     ]
     return RankedLayouts.check(pd.DataFrame(rows)) if rows else RankedLayouts.empty()
+
+
+def _keys(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> dict[str, object]:
+    """Keys of the rows of a question: its point, and the time that ranks its plans."""
+    return {**point.model_dump(), "ranking": answer.question.rank}
 
 
 def _columns(plan: RankedPlan) -> dict[str, object]:
@@ -40,7 +45,7 @@ def proof_row(point: LayoutPoint, answer: TrainingPlan | UnfitPlan, machine: Mac
         name: getattr(certificate, name) for name in ("layouts", "same", "unfit", "simulated", "divisions")
     }
     row = {
-        **point.model_dump(),
+        **_keys(point, answer),
         **counts,
         "status": "unfit" if unfit else "planned",
         "illegal": sum(certificate.illegal.values()),

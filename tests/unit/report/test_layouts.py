@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pandas as pd
 
 from phaze.report.layouts import CHECKS, LayoutInputs, build_layout_report
 from phaze.report.verdicts import failures, run_checks
 from phaze.spec.layout_study import LayoutStudy
-from phaze.spec.training_plan import TIE
+from phaze.spec.training_plan import TIE, Rank
 from phaze.tables import LayoutProofs, RankedLayouts
 
 SIZE = {"model": "gpt2", "system": "h100", "devices": 2}
@@ -16,19 +18,23 @@ SIZE = {"model": "gpt2", "system": "h100", "devices": 2}
 def ranked(*times_s: float) -> LayoutInputs:
     """Return inputs with plans of these times, the first one ahead."""
     filled = {"text": "", "float64": 0.5, "int64": 1, "bool": False}
+    both = get_args(Rank)
     rows = [
         {
             **{name: filled.get(str(column.dtype), "") for name, column in RankedLayouts.columns.items()},
-            **SIZE, "rank": rank, "time_s": time_s, "time_s_low": 0.9 * time_s, "time_s_high": 1.1 * time_s,
+            **SIZE, "ranking": ranking, "rank": rank, "time_s": time_s, "prudent_s": time_s, "time_s_low": 0.9 * time_s, "time_s_high": 1.1 * time_s,
             "dp": 2,
         }
+        for ranking in both
         for rank, time_s in enumerate(times_s, 1)
     ]  # fmt: skip
     proof = {name: filled.get(str(column.dtype), "") for name, column in LayoutProofs.columns.items()}
     proof |= {**SIZE, "status": "planned", "layouts": 5, "bound_s": 0.9, "gap": 0.1, "hbm_gib": 80.0}
     study = LayoutStudy(models=("gpt2",), systems=("h100",), devices=(2,))
     return LayoutInputs(
-        study, RankedLayouts.check(pd.DataFrame(rows)), LayoutProofs.check(pd.DataFrame([proof]))
+        study,
+        RankedLayouts.check(pd.DataFrame(rows)),
+        LayoutProofs.check(pd.DataFrame([{**proof, "ranking": one} for one in both])),
     )
 
 
