@@ -22,8 +22,8 @@ def ranked(*times_s: float) -> LayoutInputs:
     rows = [
         {
             **{name: filled.get(str(column.dtype), "") for name, column in RankedLayouts.columns.items()},
-            **SIZE, "ranking": ranking, "rank": rank, "time_s": time_s, "prudent_s": time_s, "time_s_low": 0.9 * time_s, "time_s_high": 1.1 * time_s,
-            "dp": 2,
+            **SIZE, "ranking": ranking, "rank": rank, "time_s": time_s, "prudent_s": time_s,
+            "time_s_low": 0.9 * time_s, "time_s_high": 1.1 * time_s, "dp": 2,
         }
         for ranking in both
         for rank, time_s in enumerate(times_s, 1)
