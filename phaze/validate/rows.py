@@ -54,14 +54,15 @@ FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
     "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "compute": "compute",
     "cp_kind": "cp_kind",
-    "load": "load", "capacity": "load",
-    "offload": "offload",
+    "load": "load", "offload": "offload",
 }  # fmt: skip
 """What a row says of the layout, by column."""
+READ = LAYOUT | {"capacity": "load"}
+"""The same with columns of the same meaning, that are only read."""
 DERIVED = ("layout", "spec", "division", "recomputed")
 """Fields of a run that several columns, or a file that one names, decide."""
 OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
-    column: next(field for field in fields(Layout) if field.name == name) for column, name in LAYOUT.items()
+    column: next(field for field in fields(Layout) if field.name == name) for column, name in READ.items()
 }
 MEANT = ("model", "vp", "pipeline_layout")
 """Columns of a run that are no fields: a file, another name of `chunks`, and the layers of every stage."""
@@ -251,7 +252,7 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
     again, _, blocks = given.get("recompute", "none").partition(":")
     texts = {**given, "recompute": again}
     values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in OWN if name in texts}
-    layout = {LAYOUT[name]: values.pop(name) for name in list(values) if name in LAYOUT}
+    layout = {READ[name]: values.pop(name) for name in list(values) if name in READ}
     if "overlap" not in given and "overlap_dp" in given:
         values["overlap"] = ("dp",) if _flag("overlap_dp", given["overlap_dp"]) else ()
     if "schedule" not in given and layout.get("vp", 1) != 1:

@@ -27,13 +27,13 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     yield _line(head, widths) + "  recompute"
     for cells, one in zip(rows, plans, strict=True):
-        line = f"{_line(cells, widths)}  "
+        line = f"{_line(cells, widths)} "
         for note in (recomputed(one), *unusual(one.layout)):
-            if len(line) + len(note) > COLUMNS:
+            if len(line) + len(note) >= COLUMNS:
                 yield line.rstrip()
                 line = "  "
-            line += f"{note} "
-        yield line.rstrip()
+            line += f" {note}"
+        yield line
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -61,8 +61,8 @@ def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
 def recomputed(one: RankedPlan) -> str:
     """What a plan recomputes, in a word."""
     if one.layout.recompute == "full":
-        return f"full, {one.recomputed_layers} layer{'s' * (one.recomputed_layers != 1)}"
-    return "-" if one.layout.recompute == "none" else one.layout.recompute
+        return f"full:{one.recomputed_layers}"
+    return one.layout.recompute
 
 
 def unusual(layout: ChosenLayout) -> Iterator[str]:
@@ -70,7 +70,7 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
     if layout.tp > 1 and not layout.sequence_parallel:
         yield "no sequence parallelism"
     if layout.cp > 1 and layout.cp_kind != "all_gather":
-        yield f"cp {layout.cp_kind}"
+        yield layout.cp_kind
     if layout.schedule not in USUAL:
         yield layout.schedule
     if layout.offload != "none":

@@ -26,7 +26,7 @@ from phaze.spec.training_plan import (
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Columns of a table of several numbers of devices."""
-ASK = "Ask further: --why, --explain tp=8 (what another layout costs), --evidence, -o PLAN.json"
+ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
 """Parts of a step that a comparison names at most."""
 NEGLIGIBLE = 1e-3
@@ -246,7 +246,7 @@ def predicted(plan: RankedPlan) -> str:
     """Time of a step with its interval, where there is one."""
     said = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
-        return f"{said}, not calibrated: an upper limit of speed"
+        return f"{said}, an upper limit of speed"
     return (
         f"{said}; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s, from similar measured runs"
     )

@@ -51,8 +51,10 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
     excluded = sum(counts.illegal.values()) + sum(counts.bounded.values())
     assert counts.layouts == excluded + counts.same + counts.unfit + counts.simulated
     assert counts.bound_s is not None
-    assert counts.bound_s >= plan.time_s * (1 - 0.005)
-    times_s = [row.time_s for row in plan.alternatives]
+    assert counts.bound_s >= plan.by("prudent") * (1 - 0.005)
+    assert plan.question.rank == "prudent"
+    times_s = [row.by("prudent") for row in plan.alternatives]
+    assert all(row.prudent_s >= row.time_s for row in plan.alternatives if row.prudent_s is not None)
     assert all(one <= other * (1 + TIE) for one, other in pairwise(times_s))  # of those that tie the simplest
     assert plan.alternatives[0].time_s == plan.time_s
     assert (plan.time_s_low, plan.evidence) == (None, ())  # so small a model is like nothing measured
@@ -73,7 +75,8 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
 def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]) -> None:
     plan = read_as(TrainingPlan, planned[1])
     assert {one.change.rpartition(" +")[0] for one in plan.what_if} >= {"clock", "bandwidth of HBM"}
-    assert all(one.time_s <= plan.time_s * (1 + 1e-9) for one in plan.what_if)
+    ranked_s = plan.by(plan.question.rank)
+    assert all(one.time_s <= ranked_s * (1 + 1e-9) for one in plan.what_if)
 
 
 def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple[Result, Path]) -> None:
@@ -81,7 +84,7 @@ def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple
     assert plan.explained is not None
     assert plan.explained.best is not None
     assert plan.explained.best.layout.tp == 2
-    assert plan.explained.best.time_s >= plan.time_s * (1 - 0.005)
+    assert plan.explained.best.by("prudent") >= plan.by("prudent") * (1 - 0.005)
     refused = run("plan", model, *H100, "--explain", "tp=8").stdout
     assert "tp=8: megatron: heads 4 must be a multiple of tp, got 8" in refused
 
@@ -143,10 +146,10 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     assert "nothing that is measured is like this plan" in lines
     head = next(i for i, line in enumerate(lines) if "expected" in line)
     columns = lines[head].split()
-    rows = [line.split() for line in lines[head + 1 :] if line[:1].isdigit()]
+    rows = [line.replace(" s ", " ").split() for line in lines[head + 1 :] if line[:1].isdigit()]
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
-    for row in rows:  # a time is a number and its unit
-        cells = dict(zip(columns, [row[1], *row[3:]], strict=False))
+    for row in rows:
+        cells = dict(zip(columns, row[1:], strict=False))
         assert (cells["tp"], cells["ZeRO"]) == ("2", "1")
     plain = run(*asked).stdout.splitlines()
     assert len(plain) <= 24
@@ -154,6 +157,37 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     assert all(
         word in run(*asked, "--why").stdout for word in ("invalid for the runtime", "Assumes", "Memory:")
     )
+
+
+def test_a_prudent_plan_takes_less_prudent_time_than_the_expected_one(model: str) -> None:
+    """Each ranking is best by its own time, and the prudent one says what it costs of the other."""
+    asked = ("plan", model, *H100, "--fix", "pp=2", "--gap", "0", "--json")
+    prudent, expected = (json.loads(run(*asked, "--rank", rank).stdout) for rank in ("prudent", "expected"))
+    assert prudent["prudent_s"] <= expected["prudent_s"] * (1 + TIE)
+    assert expected["time_s"] <= prudent["time_s"] * (1 + TIE)
+    assert prudent["prudence"].startswith("Prudence costs")
+    assert "prudence" not in expected
+    assert (prudent["question"]["rank"], expected["question"]["rank"]) == ("prudent", "expected")
+
+
+def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root: Path) -> None:
+    """On nodes of eight small devices: what the answer names fits, and the bound rules out one node less."""
+    device = (project_root / "config/devices/h100-80gb.yaml").read_text()
+    (tmp_path / "small.yaml").write_text(
+        device.replace("hbm_gib: 80", "hbm_gib: 2").replace("reserve_gib: 2.7", "reserve_gib: 0")
+    )
+    system = (project_root / "config/systems/h100.yaml").read_text()
+    path = tmp_path / "system.yaml"
+    path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
+    asked = ("plan", "gpt2-xl", "--system", str(path), "--global-batch", "64", "--sequence", "1024")
+    found = json.loads(run(*asked, "--devices", "64", "--fewest", "--json").stdout)
+    least = found["fewest"]
+    assert found["question"]["devices"] == least["devices"] == 8 * least["nodes"]
+    assert least["nodes"] > 1
+    assert (least["smaller"], least["undecided"]) == (least["nodes"] - 1, 0)
+    fewer = run(*asked, "--devices", str(8 * least["smaller"]), "--json")
+    assert fewer.exit_code == 3
+    assert 0 < least["lacking_gib"] <= json.loads(fewer.stdout)["lacking_gib"]
 
 
 def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
