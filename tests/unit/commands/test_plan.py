@@ -174,12 +174,12 @@ def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root
     """On nodes of eight small devices: what the answer names fits, and the bound rules out one node less."""
     device = (project_root / "config/devices/h100-80gb.yaml").read_text()
     (tmp_path / "small.yaml").write_text(
-        device.replace("hbm_gib: 80", "hbm_gib: 2").replace("reserve_gib: 2.7", "reserve_gib: 0")
+        device.replace("hbm_gib: 80", "hbm_gib: 0.3").replace("reserve_gib: 2.7", "reserve_gib: 0")
     )
     system = (project_root / "config/systems/h100.yaml").read_text()
     path = tmp_path / "system.yaml"
     path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
-    asked = ("plan", "gpt2-xl", "--system", str(path), "--global-batch", "64", "--sequence", "1024")
+    asked = ("plan", "gpt2", "--system", str(path), "--global-batch", "64", "--sequence", "256", "--top", "1")
     found = json.loads(run(*asked, "--devices", "64", "--fewest", "--json").stdout)
     least = found["fewest"]
     assert found["question"]["devices"] == least["devices"] == 8 * least["nodes"]
