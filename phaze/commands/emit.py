@@ -134,8 +134,8 @@ def read(
     system, count = options.cluster("read", gpus, system, None if devices is None else str(devices))
     _refuse_table(out, reads=(told, system, model, stack))
     given = _given(told, runtime, None if count is None else int(count), model, vocab)
+    from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
-    from phaze.plan.layouts.replay import priced_recipe
     from phaze.plan.layouts.words import predicted, shape
     from phaze.plan.machines import load_machine
     from phaze.runtimes.known import RUNTIMES
@@ -150,7 +150,7 @@ def read(
         software = given.software(machine.stack)
         machine = replace(machine, stack=software.stack)
         question = PlanQuestion(recipe.task, machine, RUNTIMES[trained], flash=software.flash)
-        priced = priced_recipe(recipe, question)
+        priced = PricedLayout.of_recipe(question, recipe)
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s, priced.mfu))
     for sentence in given.remarks(software):
         typer.echo(f"read: {sentence}", err=True)

@@ -24,8 +24,8 @@ from phaze.cost.network.network import Network
 from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
 from phaze.map.networks import units_of
 from phaze.plan.layouts.answer import question_of
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.replay import priced_recipe
 from phaze.plan.plan import Stage
 from phaze.plan.price import Price
 from phaze.runtimes.recipe import Recipe
@@ -83,7 +83,7 @@ def map_ranks(
         raise PhazeError(f"network: has {devices.devices} devices, the plan needs {layout.devices}")
     unit = layout.tp * layout.cp
     until = deadline or Deadline(settings.limits.time_s)
-    stages = stages_of(priced_recipe(recipe, question).price, planned.question.model.name)
+    stages = stages_of(PricedLayout.of_recipe(question, recipe).price, planned.question.model.name)
     mapped = map_stages(stage_graph(stages), units_of(devices, unit), settings, until)
     time_s: dict[Way, float] = {}
     for one in (*mapped.heuristics, *mapped.ways):
@@ -101,7 +101,7 @@ def ranks_on(mapping: Ints, unit: int) -> Ints:
 def time_on(recipe: Recipe, question: PlanQuestion, network: Network) -> float:
     """Seconds of a step of a run on the machine of a question with another network."""
     machine = replace(question.machine, network=network)
-    return priced_recipe(recipe, replace(question, machine=machine)).price.time_s
+    return PricedLayout.of_recipe(replace(question, machine=machine), recipe).price.time_s
 
 
 def stages_of(price: Price, model: str) -> StoredStages:

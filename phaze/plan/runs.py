@@ -13,7 +13,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
 from phaze.plan.plan import Machine, Plan
-from phaze.runtimes.layout_string import by_cost, counted, cuts_of, entries_of
+from phaze.runtimes.layout_string import by_cost, cuts_of, equal_stages
 from phaze.runtimes.rules import ENDS
 from phaze.spec.model import Model
 from phaze.spec.overlap import Overlap
@@ -62,7 +62,7 @@ class Run:
     lora: int = 0
     """Rank of what alone is trained beside every matrix of a block; 0: everything is trained."""
     division: tuple[str, ...] = ()
-    """Entries of every virtual stage as in a layout string; empty: equal blocks, or `counted`."""
+    """Entries of every virtual stage as in a layout string; empty: `equal_stages`."""
     recomputed: int | None = None
     """Blocks of a stage that run forward again, the first ones; None: all."""
 
@@ -175,17 +175,10 @@ class Run:
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
-        """Entries of every virtual stage as in a layout string.
-
-        Unless given, stages have as many blocks each, with the ends and multi-token prediction beside them;
-        where that cannot be, all of these count as layers. Of the copies of the model that a schedule may
-        have it is one.
+        """Entries of every virtual stage as in a layout string, of one of the copies of the model that a
+        schedule may have.
         """
-        if self.division:
-            return self.division
-        if not self.even:
-            return counted(self.layers, self.mtp, self.count)
-        return entries_of((self.layers // self.count,) * self.count, self.mtp)
+        return self.division or equal_stages(self.layers, self.mtp, self.count)
 
     @property
     def count(self) -> int:

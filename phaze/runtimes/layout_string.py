@@ -98,6 +98,15 @@ def _shift(stages: list[str], empty: int) -> None:
         stages[q] = stages[q][:-1]
 
 
+def equal_stages(layers: int, mtp: int, count: int) -> tuple[str, ...]:
+    """Entries of so many virtual stages with as many blocks each, the ends and multi-token prediction next
+    to them; where that cannot be, all of these count as layers.
+    """
+    if layers % count:
+        return counted(layers, mtp, count)
+    return entries_of((layers // count,) * count, mtp)
+
+
 def blocks_of(layout: str) -> tuple[int, ...]:
     """Blocks of every virtual stage of a layout string, layers of multi-token prediction among them;
     PhazeError for one that is not a decoder's.

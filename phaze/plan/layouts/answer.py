@@ -177,7 +177,7 @@ class TrainingPlanner:
 
     def _lacking_gib(self, nearest: PricedLayout) -> float:
         """GiB that the rank with peak memory has not."""
-        return max(rank.peak_gib for rank in nearest.memory) - self.question.limit_bytes / GIB
+        return nearest.fullest_gib - self.question.limit_bytes / GIB
 
     def _unfit(self, found: LayoutPlans) -> UnfitPlan:
         certificate = certificate_of(found.certificate).model_copy(update={"lacking_gib": None})

@@ -21,7 +21,6 @@ from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.replay import priced_recipe
 from phaze.plan.layouts.words import table, wrapped
 from phaze.plan.runs import Run
 from phaze.runtimes.layout_string import layout_string
@@ -255,7 +254,7 @@ class Comparison:
             raise PhazeError(
                 f"{question.runtime.name}: layers of multi-token prediction must be in one stage"
             )
-        return priced_recipe(recipe, question)
+        return PricedLayout.of_recipe(question, recipe)
 
     def _question(self, taken: Taken) -> PlanQuestion:
         return self.question if STACK in taken else self.run_question

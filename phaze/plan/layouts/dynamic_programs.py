@@ -27,7 +27,7 @@ from phaze.plan.piper.layers import FlatCluster, PiperPlan, ProfiledLayers
 from phaze.plan.piper.planner import plan as plan_piper
 from phaze.plan.plan import Plan
 from phaze.plan.price import Price, price
-from phaze.spec.training_plan import PlannerRow, PlannerStage
+from phaze.spec.planner_rows import PlannerRow, PlannerStage
 
 MICROBATCHES = (1, 2, 4)
 """Samples of a microbatch that both are asked about."""

@@ -18,6 +18,7 @@ from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, Memory, Price, price
 from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.memory import UsedGib
 from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, StageShare
@@ -41,6 +42,12 @@ class PricedLayout:
         layout = replace(self.divided.layout, load=question.task.load)
         return PricedLayout(question, question.divided(layout, self.divided.schedule), self.division)
 
+    @classmethod
+    def of_recipe(cls, question: PlanQuestion, recipe: Recipe) -> PricedLayout:
+        """A run, priced on the machine of a question."""
+        divided = question.divided(recipe.layout, recipe.schedule)
+        return cls(question, divided, Division(recipe.blocks, recipe.recomputed))
+
     @cached_property
     def price(self) -> Price:
         """Price of the plan."""
@@ -62,6 +69,11 @@ class PricedLayout:
     def parts_s(self) -> dict[str, float]:
         """Seconds of a step by what devices spend them on, a mean over all devices."""
         return {name: share * self.price.time_s for name, share in self.price.shares.items()}
+
+    @property
+    def fullest_gib(self) -> float:
+        """Memory of the rank with peak memory."""
+        return float(self.price.peak_bytes.max()) / GIB
 
     @property
     def chosen(self) -> ChosenLayout:

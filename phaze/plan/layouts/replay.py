@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from phaze.base.errors import PhazeError
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.assumptions import versions
-from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.words import shape
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.recipe import Recipe
@@ -41,7 +39,7 @@ class ReplayedPlan:
             recipe, question = Recipe.of(planned), question_of(planned.question)
             recipe.check(question.runtime)
             _check_agreement(planned)
-            found = cls(planned, priced_recipe(recipe, question))
+            found = cls(planned, PricedLayout.of_recipe(question, recipe))
             if found.of_this_version:
                 found.check_prices()
         except PhazeError as error:
@@ -151,9 +149,3 @@ def _numbers(fields: Mapping[str, float | Sequence[float]]) -> Iterator[tuple[st
 
 def _close(one: float, other: float) -> bool:
     return abs(one - other) <= CLOSE * abs(other)
-
-
-def priced_recipe(recipe: Recipe, question: PlanQuestion) -> PricedLayout:
-    """Price of a run on the machine of a question."""
-    divided = question.divided(recipe.layout, recipe.schedule)
-    return PricedLayout(question, divided, Division(recipe.blocks, recipe.recomputed))

@@ -8,6 +8,7 @@ from textwrap import fill
 
 from phaze.base.units import digits
 from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, ranked_table, recomputed, unusual
+from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.training_plan import (
     TIE,
     ChosenLayout,

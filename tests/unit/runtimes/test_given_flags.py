@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.replay import priced_recipe
 from phaze.plan.machines import load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron
@@ -85,7 +85,7 @@ def test_a_sample_is_priced(found: list[tuple[str, str, Recipe | str]]) -> None:
         software = megatron_software(text, recipe, machine.stack)
         machine = replace(machine, stack=software.stack)
         question = PlanQuestion(recipe.task, machine, MEGATRON, flash=software.flash)
-        priced = priced_recipe(recipe, question)
+        priced = PricedLayout.of_recipe(question, recipe)
         assert priced.price.time_s > 0
         assert all(rank.peak_gib > 0 for rank in priced.memory)
         flash.add(software.flash)

@@ -6,8 +6,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.replay import priced_recipe
 from phaze.plan.machines import load_machine
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.megatron import MEGATRON
@@ -57,7 +57,7 @@ def test_models_of_today_are_written_read_and_priced_as_they_are() -> None:
         machine = load_machine("b200", devices=recipe.layout.devices, stack="megatron-core")
         question = questions.setdefault(key, PlanQuestion(recipe.task, machine, MEGATRON))
         asked = replace(question, task=again.task)
-        priced, before = priced_recipe(again, asked), priced_recipe(recipe, question)
+        priced, before = PricedLayout.of_recipe(asked, again), PricedLayout.of_recipe(question, recipe)
         assert priced.price.time_s == before.price.time_s
         assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
 

@@ -6,8 +6,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.replay import priced_recipe
 from phaze.plan.machines import load_machine
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
@@ -43,7 +43,7 @@ def test_layouts_are_written_read_and_priced_as_they_are() -> None:
         key = recipe.model.name, recipe.layout.compute
         machine = load_machine("b200", devices=recipe.layout.devices, stack="torchtitan")
         question = questions.setdefault(key, PlanQuestion(recipe.task, machine, TORCHTITAN))
-        priced, before = priced_recipe(again, question), priced_recipe(recipe, question)
+        priced, before = PricedLayout.of_recipe(question, again), PricedLayout.of_recipe(question, recipe)
         assert priced.price.time_s == before.price.time_s
         assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
 
