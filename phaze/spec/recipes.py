@@ -16,13 +16,13 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import Compute, Layout, Zero, load_of, offload_of, recompute_of
+from phaze.layout import Compute, Layout, Load, Zero, offload_of, recompute_of
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
 from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
-from phaze.spec.values import Count, Flag, Label, Positive, PositiveInt
+from phaze.spec.values import Count, Flag, Label, PositiveInt
 
 STACK = "megatron-bridge"
 """Stack of a run that says its release and no stack."""
@@ -35,11 +35,9 @@ ROUTER_KERNELS = (31, 17)
 (Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
 """Generation of an attention kernel whose operands are scaled to eight bits."""
-SAID = ("graphs", "moments", "nccl_ub", "agrees")
+SAID = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
 """Columns that are for the reader alone."""
-NUMBERS = (
-    "gpus", "sequence", "global_batch", "microbatch", "tp", "cp", "ep", "etp", "pp", "vp", "zero", "capacity",
-)  # fmt: skip
+NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", "tp", "cp", "ep", "etp", "pp", "vp", "zero")
 FLAGS = {"true": True, "false": False}
 JOINED = ("captured", "overlap")
 """Columns of several words joined by +."""
@@ -95,8 +93,6 @@ class PublishedRecipe(Noun):
     modules joined by +."""
     offload: Label = "none"
     """What waits in the host's memory: none, `layers:k`, or modules joined by +."""
-    capacity: Positive = 1.0
-    """Capacity factor of experts where tokens are dropped and padded."""
     pipeline_layout: str = ""
     """Blocks of every virtual stage as Megatron-Core's layout string; equal stages unless given."""
     repository: Label
@@ -122,13 +118,18 @@ class PublishedRecipe(Noun):
         return " ".join([*words, *([f"offload {self.offload}"] * (self.offload != "none"))])
 
     @property
+    def stated_in(self) -> str:
+        """Repository or paper, and the place there."""
+        return f"{self.repository} {self.commit}, {self.file}"
+
+    @property
     def recomputed_blocks(self) -> int | None:
         """Blocks of every virtual stage that are recomputed in full; None: all that the layout recomputes."""
         found = BLOCKS.fullmatch(self.recompute)
         return int(found[1]) if found else None
 
-    def layout(self, microbatch: int, vp: int) -> Layout:
-        """Layout with the microbatch and the virtual stages that the source leaves open.
+    def layout(self, microbatch: int, vp: int, load: Load) -> Layout:
+        """Layout with a load of experts, and the microbatch and virtual stages that the source leaves open.
 
         Raises PhazeError for recomputation and offload that phaze has no word for.
         """
@@ -146,7 +147,7 @@ class PublishedRecipe(Noun):
             recompute="full" if self.recomputed_blocks else recompute_of(self.recompute),
             compute=self.precision,
             cp_kind=(self.cp_kind or "p2p") if self.cp > 1 else "all_gather",
-            load=load_of(f"{self.capacity:g}"),
+            load=load,
             offload=offload_of(self.offload),
         )
 
@@ -239,27 +240,22 @@ def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
     if unknown := [name for name in columns if name not in (*kind.model_fields, *SAID)]:
         near = choices(unknown[0], (*kind.model_fields, *SAID), "config/recipes/README.md")
         raise PhazeError(f"{path}: line 1: {unknown[0]}: is no column; known are {near}")
-    return tuple(
-        kind.parse(_values(kind, row) | {"source": path.stem}, f"{path}: line {line}")
-        for line, row in enumerate(rows, 2)
-    )
+    found = []
+    for line, row in enumerate(rows, 2):
+        where = f"{path}: line {line}"
+        found.append(kind.parse({**_values(kind, row, where), "source": path.stem}, where))
+    return tuple(found)
 
 
-def _values(kind: type[PublishedRecipe], row: Mapping[str, str]) -> dict[str, object]:
-    """Fields of a row; empty ones are left out."""
+def _values(kind: type[PublishedRecipe], row: Mapping[str | None, str], where: str) -> dict[str, object]:
+    """Fields of a row; empty ones are left out. PhazeError for cells without a column."""
+    if None in row:
+        raise PhazeError(f"{where}: has more cells than columns")
     found: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}
     for name in found.keys() & {*NUMBERS}:
-        found[name] = _number(row[name])
+        found[name] = int(row[name]) if row[name].isdecimal() else row[name]
     for name in found.keys() & {*JOINED}:
         found[name] = tuple(row[name].split("+"))
     if "sequence_parallel" in found:
         found["sequence_parallel"] = FLAGS.get(row["sequence_parallel"], row["sequence_parallel"])
     return found
-
-
-def _number(text: str) -> int | float | str:
-    """Number that a text means, or the text."""
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return text

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
-from phaze.spec.recipes import StackRecipe, load_recipes, recipe_of, release_of
+from phaze.spec.recipes import StackRecipe, load_recipes, published_recipes, recipe_of, release_of
 from phaze.spec.systems import load_stack
 
 PATH = FOLDER / "recipes" / "megatron-bridge.csv"
+SOURCES = {"megatron-bridge": 474, "torchtitan": 23, "llama-3": 3, "megatron-core": 2, "deepseek-v3": 1}
+UNKNOWN = {
+    "deepseek-v4-flash", "deepseek-v4-pro", "mixtral-8x22b", "nemotron-3-super-120b-a12b",
+    "nemotron-3-ultra", "nemotron-h-56b", "qwen3-next-80b-a3b",
+}  # fmt: skip
+"""Models that are not in config/models."""
 RELEASES = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.08")
 
 
@@ -20,12 +27,53 @@ def found(release: str, model: str, device: str, precision: str, gpus: int) -> S
     return recipe_of("megatron-bridge", release, model, device, precision, gpus)
 
 
+def test_every_recipe_is_of_a_model_and_uses_all_of_its_devices() -> None:
+    recipes = published_recipes()
+    assert Counter(one.source for one in recipes) == SOURCES
+    known = {path.stem for path in (FOLDER / "models").glob("*.yaml")}
+    assert {one.model for one in recipes} - known == UNKNOWN
+    assert all(one.tp * one.cp * one.pp * one.dp == one.gpus for one in recipes)
+
+
+def test_a_recipe_says_its_layout() -> None:
+    llama = next(one for one in published_recipes() if one.source == "llama-3" and one.sequence > 8192)
+    layout = llama.layout(microbatch=1, vp=8, load="balanced")
+    assert (layout.tp, layout.cp, layout.pp, layout.vp, layout.dp) == (8, 16, 16, 8, 8)
+    assert (layout.zero, layout.cp_kind, layout.sequence_parallel) == (2, "all_gather", True)
+    assert llama.shape == "tp 8 cp 16 pp 16 dp 8 ZeRO-2"
+    part = next(one for one in published_recipes() if one.recompute == "full:5")
+    assert (part.layout(1, 1, "balanced").recompute, part.recomputed_blocks) == ("full", 5)
+
+
+HEAD = "release,model,system,precision,gpus,sequence,tp,zero,repository,commit,file"
+ROW = "2024-07,llama-3.1-8b,h100,bf16,8,8192,1,3,a,b,c"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{HEAD}\n{ROW}\n{ROW.replace(',1,', ',two,')}\n", "line 3: tp: should be a valid integer, got"),
+        (f"{HEAD}\n{ROW.replace(',3,', ',4,')}\n", "line 2: zero: should be 0, 1, 2 or 3, got 4"),
+        (f"{HEAD}\n{ROW.replace('8192', '')}\n", "line 2: sequence: Field required"),
+        (f"{HEAD.replace('zero', 'zer')}\n{ROW}\n", "line 1: zer: is no column; known are .*zero"),
+        (f"{HEAD}\n{ROW},9\n", "line 2: has more cells than columns"),
+    ],
+)
+def test_a_bad_row_is_refused_by_file_line_and_column(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(PhazeError, match=f"^{path}: {message}"):
+        load_recipes(path)
+
+
 def test_every_recipe_is_read_and_says_where_it_stands() -> None:
     recipes = load_recipes(PATH)
     assert tuple(sorted({one.release for one in recipes})) == RELEASES
     keys = Counter((one.release, one.model, one.system, one.precision, one.gpus) for one in recipes)
     assert set(keys.values()) == {1}
-    assert all(bool(one.dispatcher) == bool(one.experts) for one in recipes)
+    stacks = [one for one in recipes if isinstance(one, StackRecipe)]
+    assert len(stacks) == len(recipes)
+    assert all(bool(one.dispatcher) == bool(one.experts) for one in stacks)
     with PATH.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert all(row["repository"] and row["commit"] and row["file"] for row in rows)
