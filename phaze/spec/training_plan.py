@@ -215,6 +215,31 @@ class PlanCertificate(Noun):
     """Share of the best plan's time by which a better one could be faster."""
 
 
+class RecipeRow(Noun):
+    """A published recipe of the question, at the price of its plans."""
+
+    source: Label
+    """File in config/recipes: the stack or model whose recipe it is."""
+    release: Label
+    """Release, or year and month of publication."""
+    shape: Label
+    """Layout in a few words."""
+    stated_in: str
+    """Repository or paper, and the file or table there."""
+    layout: ChosenLayout | None = None
+    """The layout; none where it cannot run."""
+    time_s: Result | None = None
+    """Seconds of a step."""
+    over_plan: Result | None = None
+    """Its time over that of the plan."""
+    fullest_gib: Result | None = None
+    """Memory of the device with peak memory."""
+    lacking_gib: Result | None = None
+    """What that device lacks; none where the recipe fits."""
+    reason: str | None = None
+    """Why the runtime cannot run it."""
+
+
 class WhatIf(Noun):
     """What a step takes when one thing is otherwise."""
 
@@ -351,6 +376,8 @@ class TrainingPlan(RankedPlan):
     """How far from the best the plan can be, under its price."""
     alternatives: tuple[RankedPlan, ...]
     """The ranked table: this plan and the next ones by their time."""
+    recipes: tuple[RecipeRow, ...] = ()
+    """Published recipes for the model, system, devices, sequence and precision of the question."""
     planners: tuple[PlannerRow, ...] = ()
     """Plans of planners of the literature, where they were asked for."""
     next_longer_s: dict[Label, Finite]

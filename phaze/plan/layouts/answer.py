@@ -17,6 +17,7 @@ from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.recipe_rows import recipe_rows
 from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, rests_on, what_if
 from phaze.plan.machines import device_of, load_machine
@@ -106,6 +107,9 @@ class TrainingPlanner:
             memory=tuple(expected.memory),
             certificate=certificate_of(found.certificate),
             alternatives=rows,
+            recipes=tuple(
+                recipe_rows(self.question, self.asked.system, rows[0].by(self.asked.rank), self.folder)
+            ),
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
             prudence=self._prudence(expected) if self.asked.rank == "prudent" else None,

@@ -32,6 +32,10 @@ PARTS = 3
 """Parts of a step that a comparison names at most."""
 NEGLIGIBLE = 1e-3
 """Share of a step below which a part is not listed."""
+FASTER = 0.95
+"""Time of a plan over that of the fastest recipe, below which the measured evidence is named."""
+NEAREST = 2
+"""Measured runs that are named."""
 LEAST_SAID_GIB = 0.001
 """Memory that lacks, below which a bound of it says nothing."""
 
@@ -56,7 +60,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
         [
             *map(wrapped, _recommendation(plan, hbm_gib)),
             *ranked_table(plan.alternatives),
-            *map(wrapped, [*others, *said]),
+            *map(wrapped, [*_recipes(plan), *others, *said]),
         ]
     )
 
@@ -72,6 +76,24 @@ def fewest_in_words(found: FewestNodes) -> str:
     if found.lacking_gib is None:
         return f"{said}; the runtime can run no layout on {smaller}."
     return f"{said}; on {smaller} every layout lacks {digits(found.lacking_gib)} GiB a device or more."
+
+
+def _recipes(plan: TrainingPlan) -> Iterator[str]:
+    """A line for each published recipe, and the evidence for a plan that is faster than all of them."""
+    for one in plan.recipes:
+        named = f"Recipe {one.source} {one.release} ({one.shape})"
+        if one.time_s is None or one.over_plan is None:
+            yield f"{named}: {one.reason}"
+            continue
+        lacking = "" if one.lacking_gib is None else f"; may not fit, lacks {digits(one.lacking_gib)} GiB"
+        yield f"{named}: {one.time_s:.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
+    over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]
+    if over and min(over) * FASTER > 1:
+        near = [f"{one.source} {one.label} ({one.error:+.1%})" for one in plan.evidence[:NEAREST]]
+        yield (
+            f"Plan 1 takes {1 / min(over):.1%} of the fastest recipe's time. Measured runs like it, with "
+            f"the errors of their predictions: {', '.join(near) or 'none'}."
+        )
 
 
 def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:

@@ -1,0 +1,179 @@
+"""Published recipes next to the plans of their own questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phaze.base.units import GIB
+from phaze.plan.layouts.answer import TrainingPlanner
+from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.recipe_rows import recipe_rows, recipes_of
+from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.layouts.words import in_words
+from phaze.plan.machines import load_machine
+from phaze.plan.price import price
+from phaze.runtimes.known import RUNTIMES
+from phaze.runtimes.layout_string import blocks_of
+from phaze.runtimes.rules import TrainingTask
+from phaze.spec.models import load_transformer
+from phaze.spec.recipes import PublishedRecipe, published_recipes
+from phaze.spec.training_plan import AskedPlan, NearRun, RecipeRow, TrainingPlan
+
+LLAMA = "llama-3.1-405b", "h100", 16384
+FASTEST = ("h100", "gb200", "gb300")
+
+
+def asked(
+    model: str, system: str, devices: int, sequence: int, batch: int, precision: str = "bf16"
+) -> PlanQuestion:
+    task = TrainingTask(load_transformer(model, "test"), sequence, batch, devices, compute=precision)
+    return PlanQuestion(task, load_machine(system, devices=devices), RUNTIMES["megatron"])
+
+
+def rows(question: PlanQuestion, system: str) -> list[RecipeRow]:
+    """Rows next to a plan of two seconds."""
+    return list(recipe_rows(question, system, 2.0))
+
+
+def small() -> list[PublishedRecipe]:
+    """Newest recipes for one node, one of each model, system and precision."""
+    found = {
+        (one.model, one.system, one.precision): one
+        for one in published_recipes()
+        if one.gpus == 8 and one.system in FASTEST and one.global_batch and one.source == "megatron-bridge"
+    }
+    return list(found.values())
+
+
+def test_a_recipe_of_the_question_is_a_row_with_its_price() -> None:
+    question = asked("llama-3.1-70b", "h100", 64, 8192, 256)
+    (found,) = rows(question, "h100")
+    assert (found.source, found.shape) == ("megatron-bridge", "tp 4 cp 2 pp 4 vp 5 dp 2 mbs 1 ZeRO-1")
+    assert found.layout is not None
+    assert found.time_s is not None
+    assert found.over_plan == found.time_s / 2.0
+    blocks = blocks_of(found.layout.pipeline_layout)
+    assert blocks == (4,) * 20
+    plan = question.divided(found.layout.spread, "interleaved").plan(Division(blocks, (0,) * 20))
+    assert found.time_s == price(plan, question.machine).time_s
+
+
+def test_a_recipe_that_leaves_virtual_stages_open_has_those_that_fit() -> None:
+    (found,) = rows(asked(*LLAMA, 131072, 128), "h100")
+    assert found.source == "llama-3"
+    assert found.layout is not None
+    layout = found.layout
+    assert (layout.tp, layout.cp, layout.pp, layout.dp, layout.cp_kind) == (8, 16, 16, 8, "all_gather")
+    assert layout.zero == 1, "Megatron-FSDP has no pipeline"
+    assert found.lacking_gib is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "sequence", "batch", "precision"),
+    [(32, 8192, 256, "bf16"), (64, 4096, 256, "bf16"), (64, 8192, 255, "bf16"), (64, 8192, 256, "fp8-block")],
+)
+def test_a_recipe_of_another_question_is_none(
+    devices: int, sequence: int, batch: int, precision: str
+) -> None:
+    assert not recipes_of(asked("llama-3.1-70b", "h100", devices, sequence, batch, precision), "h100")
+
+
+def test_recipes_are_of_a_device_or_a_system() -> None:
+    task = ("deepseek-v3", "h800", 2048, 4096, 15360, "fp8-block")
+    (found,) = rows(asked(*task), "h800")
+    assert found.reason == "megatron: schedule must be one of 1f1b, interleaved, got dualpipe"
+    assert found.time_s is None
+    assert not rows(asked("deepseek-v3", "h100", *task[2:]), "h100")
+
+
+def test_a_recipe_that_is_too_large_says_what_it_lacks() -> None:
+    question = asked("llama-3.1-8b", "h100", 8, 8192, 128)
+    bridge, titan = rows(question, "h100")
+    assert (bridge.lacking_gib, titan.source) == (None, "torchtitan")
+    assert titan.fullest_gib is not None
+    assert titan.lacking_gib == pytest.approx(titan.fullest_gib - question.limit_bytes / GIB)
+
+
+def test_layers_of_further_tokens_are_those_of_the_model() -> None:
+    question = asked("deepseek-v3", "gb300", 256, 4096, 4096, "mxfp8")
+    without = question.task.model.model_copy(update={"mtp": 0})
+    for model, layers in ((question.task.model, 62), (without, 61)):
+        own = replace(question, task=replace(question.task, model=model))
+        found = [row for row in rows(own, "gb300") if row.layout is not None]
+        assert found
+        assert {sum(blocks_of(row.layout.pipeline_layout)) for row in found if row.layout} == {layers}
+
+
+def test_adapters_have_no_recipe() -> None:
+    question = asked("llama-3.1-8b", "h100", 8, 8192, 128)
+    model = question.task.model.model_copy(update={"lora": 16})
+    assert not recipes_of(replace(question, task=replace(question.task, model=model)), "h100")
+
+
+@pytest.mark.parametrize("recipe", small(), ids=lambda one: f"{one.model}-{one.system}-{one.precision}")
+def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe) -> None:
+    assert recipe.global_batch is not None
+    question = asked(
+        recipe.model, recipe.system, recipe.gpus, recipe.sequence, recipe.global_batch, recipe.precision
+    )
+    fitting = [one for one in rows(question, recipe.system) if one.layout and one.lacking_gib is None]
+    for row in fitting:
+        assert row.layout is not None
+        assert row.time_s is not None
+        fixed: dict[str, int | str] = {"tp": row.layout.tp, "cp": row.layout.cp, "pp": row.layout.pp}
+        best = plan_layouts(question, fixed, wanted=1).plans[0]
+        assert best.found.time_s <= row.time_s * (1 + 1e-9)
+
+
+@pytest.fixture(scope="module")
+def answered() -> TrainingPlan:
+    """Return the answer to the question of a recipe for one node."""
+    model = load_transformer("llama-3.1-8b", "test")
+    question = AskedPlan(
+        model=model, system="h100", stack="megatron-core", devices=8, global_batch=128, sequence=8192
+    )
+    planner = TrainingPlanner(question, lambda *_: None, 0.01)
+    found = planner.answer(planner.search({"tp": 1, "pp": 1}, 2))
+    assert found.format == "phaze-plan"
+    return found
+
+
+def words_of(plan: TrainingPlan) -> str:
+    return " ".join(in_words(plan, 80.0).split())
+
+
+def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> None:
+    bridge, titan = answered.recipes
+    assert bridge.time_s == pytest.approx(answered.time_s * (bridge.over_plan or 0))
+    text = words_of(answered)
+    assert (
+        f"Recipe megatron-bridge 26.08 (cp 2 dp 4 mbs 1 ZeRO-1): {bridge.time_s:.4g} s, "
+        f"{bridge.over_plan:.2f} × plan 1 Recipe torchtitan 2024-12 "
+    ) in text
+    assert f"× plan 1; may not fit, lacks {titan.lacking_gib:.1f} GiB" in text
+    assert TrainingPlan.model_validate_json(answered.model_dump_json()) == answered
+    assert TrainingPlan.model_validate(answered.model_dump(exclude={"recipes"})).recipes == ()
+
+
+@pytest.mark.parametrize(("over", "named"), [(1.04, False), (1.07, True)])
+def test_a_plan_much_faster_than_recipes_names_its_evidence(
+    answered: TrainingPlan, over: float, named: bool
+) -> None:
+    near = NearRun(source="given", label="row 3", distance=0.1, error=-0.02)
+    bridge, titan = answered.recipes
+    rows = (bridge.model_copy(update={"over_plan": over}), titan)
+    text = words_of(answered.model_copy(update={"recipes": rows, "evidence": (near,)}))
+    line = "of the fastest recipe's time. Measured runs like it, with the errors of their predictions: given"
+    assert (f"{1 / over:.1%} {line} row 3 (-2.0%)." in text) == named
+
+
+def test_a_recipe_that_cannot_run_gives_the_reason(answered: TrainingPlan) -> None:
+    bridge, titan = answered.recipes
+    rows = (RecipeRow(source="a", release="1", shape="tp 1", stated_in="b", reason="why"), titan)
+    text = words_of(answered.model_copy(update={"recipes": rows}))
+    assert "Recipe a 1 (tp 1): why Recipe torchtitan" in text
+    assert bridge.source not in text
+    assert "fastest recipe" not in text
