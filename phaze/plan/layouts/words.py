@@ -15,7 +15,6 @@ from phaze.spec.training_plan import (
     Explained,
     FewestNodes,
     PlanCertificate,
-    PlannerRow,
     Rank,
     RankedPlan,
     RankMemory,
