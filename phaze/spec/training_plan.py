@@ -185,6 +185,11 @@ class RankedPlan(Noun):
         """Memory of the fullest device."""
         return max(self.memory_gib)
 
+    @property
+    def used_gib(self) -> float:
+        """Memory that the fullest device is expected to have in use; of its tensors in older files."""
+        return self.fullest_gib if self.in_use_gib is None else self.in_use_gib.expected
+
     def by(self, rank: Rank) -> float:
         """Seconds of a step that layouts are ranked by."""
         return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s

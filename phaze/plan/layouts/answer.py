@@ -181,7 +181,7 @@ class TrainingPlanner:
 
     def _lacking_gib(self, nearest: PricedLayout) -> float:
         """GiB that the rank with peak memory has not."""
-        return nearest.fullest_gib - self.question.limit_bytes / GIB
+        return nearest.fullest_gib - self.question.limit_bytes(nearest.divided.layout) / GIB
 
     def _unfit(self, found: LayoutPlans) -> UnfitPlan:
         certificate = certificate_of(found.certificate).model_copy(update={"lacking_gib": None})
@@ -190,12 +190,13 @@ class TrainingPlanner:
             return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
         nearest = self._nearest(found.closest)
         lacking_gib = self._lacking_gib(nearest)
+        limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
         unknown = sum(certificate.bounded.values())
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.asked,
             certificate=certificate,
-            reason=f"{none} the {self.question.limit_bytes / GIB:.4g} GiB of a device: the one that "
+            reason=f"{none} the {limit_gib:.4g} GiB that a device has for tensors: the one that "
             f"comes closest lacks {digits(lacking_gib)} GiB on the rank with peak memory",
             layout=nearest.chosen,
             lacking_gib=lacking_gib,

@@ -169,11 +169,13 @@ def _bounds_of_part(
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    before, limit = slices.order.before, question.limit_bytes
-    found, lacking = least_times(figures, by_kind, shapes, held, before, limit, on_average)
+    before, limits = slices.order.before, question.limits_bytes(grid)
+    found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
     if on_average:
         near = np.argsort(found)[:NEAR]
-        found[near], _ = least_times(figures[near], by_kind[near], shapes[near], held, before, limit, False)
+        found[near], _ = least_times(
+            figures[near], by_kind[near], shapes[near], held, before, limits[near], False
+        )
     return found, lacking
 
 

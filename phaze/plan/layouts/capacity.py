@@ -25,10 +25,17 @@ GROWTH = 8.0
 
 @njit
 def least_times(
-    figures: Floats, by_kind: Floats, shapes: Ints, held: Floats, before: Ints, limit: float, on_average: bool
+    figures: Floats,
+    by_kind: Floats,
+    shapes: Ints,
+    held: Floats,
+    before: Ints,
+    limits: Floats,
+    on_average: bool,
 ) -> tuple[Floats, Floats]:
     """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 8), figures
-    of kinds of layers (N, K, 7), and ranks, chunks, first row of `held` and rank with the head (N, 4).
+    of kinds of layers (N, K, 7), ranks, chunks, first row of `held` and rank with the head (N, 4), and bytes
+    that a rank may use (N,).
 
     The columns are those that `bound_layouts` puts together; `before` are layers by kind, (L + 1, K). What
     ranks need on average, a lower bound, is enough where told. Bytes that lack are exact for the layouts of
@@ -37,7 +44,7 @@ def least_times(
     found, lacking, above = np.empty(len(figures)), np.zeros(len(figures)), 1.0
     fewest = np.full(2, np.inf)
     for i in range(len(figures)):
-        row, kinds, shape = figures[i], by_kind[i], shapes[i]
+        row, kinds, shape, limit = figures[i], by_kind[i], shapes[i], limits[i]
         own = held[shape[2] :]
         if not holds_all(row, kinds, shape, own, before, limit, np.inf):
             found[i] = np.inf

@@ -227,7 +227,7 @@ class Comparison:
         found = self._found(taken)
         if isinstance(found, str):
             return found
-        needed_gib, limit_gib = _fullest_gib(found), self.question.limit_bytes / GIB
+        needed_gib, limit_gib = _fullest_gib(found), self.question.usable_bytes / GIB
         if needed_gib <= max(limit_gib, _fullest_gib(now)):
             return ""
         return f"needs {needed_gib:.4g} of {limit_gib:.4g} GiB"
@@ -346,7 +346,7 @@ class Comparison:
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
         if self.steps[best].time_s < self.steps[-1].time_s:
             yield f"fewer changes are better: after {best} the run takes {self.steps[best].time_s:.4g} s"
-        limit_gib = self.question.limit_bytes / GIB
+        limit_gib = self.question.usable_bytes / GIB
         if self.steps[0].fullest_gib > limit_gib:
             yield f"the run needs {self.steps[0].fullest_gib:.4g} GiB; plans may have {limit_gib:.4g}"
 

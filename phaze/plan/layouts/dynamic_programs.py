@@ -109,7 +109,7 @@ class DynamicPrograms:
             devices=task.devices,
             microbatches=layout.microbatches(task.global_batch),
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
-            memory_bytes=self.question.limit_bytes,
+            memory_bytes=self.question.usable_bytes,
             recompute=recompute,
         )
 
@@ -121,7 +121,10 @@ class DynamicPrograms:
             names = [str(k) for k in range(len(next(iter(own.values()))))]
             layers = read_layers(own, names, (False, True))
             cluster = FlatCluster(
-                task.devices, self.question.limit_bytes, self.bandwidth_bytes_per_s, task.global_batch // size
+                task.devices,
+                self.question.usable_bytes,
+                self.bandwidth_bytes_per_s,
+                task.global_batch // size,
             )
             below_s = best[0] * size if best else np.inf
             found = plan_piper(layers, cluster, below_s=below_s)
@@ -155,7 +158,7 @@ class DynamicPrograms:
             planned_s=planned_s,
             tokens_per_s_per_device=task.global_batch * task.sequence / found.time_s / task.devices,
             fullest_gib=fullest / GIB,
-            fits=fullest <= self.question.limit_bytes,
+            fits=fullest <= self.question.usable_bytes,
             schedule=plan.schedule,
             microbatch=plan.layout.microbatch,
             stages=tuple(

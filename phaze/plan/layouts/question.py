@@ -7,12 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze.base.arrays import Bools
+from phaze.base.arrays import Bools, Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
+from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.layouts.divisions import Content, DividedLayout
 from phaze.plan.machines import usable_gib
 from phaze.plan.plan import Machine
@@ -30,20 +31,36 @@ class PlanQuestion:
     optimizer: Optimizer = "adam"
     flash: bool = True
     """Whether attention keeps its scores on the chip, as in all plans; a given run may not."""
+    upper: bool = False
+    """Whether plans fit at the upper end of the memory range; else at what is expected."""
 
     def prudent(self) -> PlanQuestion:
-        """The same question at prudent prices: no more overlap than is proven, and experts as unevenly loaded
-        as the stack says, unless a load was asked for.
+        """The same question at prudent prices: no more overlap than is proven, the upper end of the memory
+        range, and experts as unevenly loaded as the stack says, unless a load was asked for.
         """
         stack, task = self.machine.stack, self.task
         load = stack.load.prudent if task.load == stack.load.expected else task.load
         machine = replace(self.machine, stack=stack.proven())
-        return replace(self, machine=machine, task=replace(task, load=load))
+        return replace(self, machine=machine, task=replace(task, load=load), upper=True)
 
     @property
-    def limit_bytes(self) -> float:
-        """Bytes of a device that a plan may hold."""
+    def usable_bytes(self) -> float:
+        """Bytes of a device that plans of any layout may use, as a planner of the literature is told."""
         return usable_gib(self.machine) * GIB
+
+    def limit_bytes(self, layout: Layout) -> float:
+        """Bytes of tensors with which a layout fits."""
+        return tensor_limit_bytes(self.machine, layout, upper=self.upper)
+
+    def limits_bytes(self, grid: LayoutGrid) -> Floats:
+        """The same of all layouts of a grid, (N,)."""
+        names = ("tp", "cp", "pp", "dp", "ep", "etp")
+        columns = np.stack([getattr(grid, name) for name in names], axis=1)
+        if not self.task.experts:  # then only whether there is a group matters
+            columns = np.minimum(columns, 2)
+        distinct, where = np.unique(columns, axis=0, return_inverse=True)
+        layouts = (Layout(**dict(zip(names, row, strict=True))) for row in distinct.tolist())
+        return np.array([self.limit_bytes(layout) for layout in layouts])[where.ravel()]
 
     def again(self, grid: LayoutGrid) -> Bools:
         """Layouts that do the same as another one, (N,): the attention kernel keeps nothing that selective

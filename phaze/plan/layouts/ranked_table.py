@@ -46,7 +46,7 @@ def _figures(rank: int, one: RankedPlan, prudent: bool) -> list[str]:
         str(rank),
         *(f"{seconds:.4g} s" for seconds in times_s if seconds is not None),
         f"{one.mfu:.1%}",
-        f"{one.fullest_gib:.1f}",
+        f"{one.used_gib:.1f}",
         f"{one.bubble_share:.1%}",
         f"{one.exposed_communication_share:.1%}",
     ]

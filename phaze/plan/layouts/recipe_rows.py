@@ -139,4 +139,4 @@ def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
 
 def _lacking_gib(priced: PricedLayout) -> float:
     """GiB that the rank with peak memory has not."""
-    return priced.fullest_gib - priced.question.limit_bytes / GIB
+    return priced.fullest_gib - priced.question.limit_bytes(priced.divided.layout) / GIB

@@ -257,7 +257,7 @@ class LayoutSearch:
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
-            limit_bytes = self.question.limit_bytes
+            limit_bytes = self.question.limit_bytes(divided.layout)
             contender.search = DivisionSearch(divided, limit_bytes, self.best_s, flows=self._flows)
             self._looked_at.append(contender)
             contender.search.guess()

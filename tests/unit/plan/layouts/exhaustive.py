@@ -23,6 +23,7 @@ from phaze.runtimes.space import Fixed, space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.models import load_transformer
 from phaze.spec.overlap import Overlapped, OverlapShare
+from phaze.spec.speeds.experts import ExpertLoads
 
 Numbers = tuple[int, ...]
 KNOWN = {
@@ -51,7 +52,9 @@ class SmallCase:
     pairs: bool = False
     """Whether exchanges of experts hide behind the passes of another microbatch."""
     share: float = 1.0
-    """Of all communication that overlaps with compute."""
+    """Of all communication that overlaps with compute; half of it is proven."""
+    prudent: bool = False
+    """Whether prices are prudent: proven overlap, the upper end of memory, the prudent load of experts."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -66,12 +69,19 @@ class SmallCase:
         sizes = self.sequence, self.global_batch, self.devices
         task = TrainingTask(model, *sizes, compute=self.compute, load=self.load)
         machine = load_machine("h100", stack="megatron-core-2024", devices=self.devices)
-        own = {"hbm_gib": self.hbm_gib, "reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
+        own = {"hbm_gib": self.hbm_gib, "driver_gib": 0.0, "workspace_mib": 0.0}
+        own |= {"reserve_gib": 0.0, "host_bandwidth_bytes_per_s": 2e10}
         device = device_of(machine).model_copy(update=own)
         overlap = (*machine.stack.overlap, *["ep"] * self.pairs)
-        shares = dict.fromkeys(get_args(Overlapped), OverlapShare(expected=self.share))
-        stack = machine.stack.model_copy(update={"overlap": overlap, "overlap_shares": shares})
-        return PlanQuestion(task, replace(machine, device=device, stack=stack), KNOWN[runtime])
+        shares = dict.fromkeys(get_args(Overlapped), OverlapShare(expected=self.share, proven=self.share / 2))
+        small = {
+            "context_gib": (0.0, 0.0, 0.0),
+            "held_processors": 1,  # else more than the tensors
+            "load": ExpertLoads(prudent="max_vio_0.72"),
+        }
+        stack = machine.stack.model_copy(update={"overlap": overlap, "overlap_shares": shares, **small})
+        found = PlanQuestion(task, replace(machine, device=device, stack=stack), KNOWN[runtime])
+        return found.prudent() if self.prudent else found
 
 
 @dataclass(frozen=True)
@@ -127,7 +137,7 @@ def priced(
     """A division with its price."""
     found = price(planned(question, layout, schedule, blocks, again), question.machine)
     peak_bytes = float(found.peak_bytes.max())
-    time_s = found.time_s if peak_bytes <= question.limit_bytes else inf
+    time_s = found.time_s if peak_bytes <= question.limit_bytes(layout) else inf
     return PricedDivision(blocks, again, time_s, peak_bytes)
 
 

@@ -61,7 +61,7 @@ def _time_s(run: Run, question: PlanQuestion) -> float:
     again = blocks if run.layout.recompute == "full" else (0,) * len(blocks)
     plan = question.divided(run.layout, run.schedule).plan(Division(blocks, again))
     found = price(plan, question.machine)
-    return found.time_s if (found.peak_bytes <= question.limit_bytes).all() else inf
+    return found.time_s if (found.peak_bytes <= question.limit_bytes(run.layout)).all() else inf
 
 
 def published_layouts() -> Iterator[PublishedLayout]:

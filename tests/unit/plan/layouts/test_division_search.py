@@ -38,7 +38,7 @@ def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedD
     found = []
     pipelines = [one for one in legal_layouts(question) if one[0].pp in (2, 4) and one[0].microbatch < 4]
     for layout, schedule in pipelines[::EVERY]:
-        search = DivisionSearch(question.divided(layout, schedule), question.limit_bytes)
+        search = DivisionSearch(question.divided(layout, schedule), question.limit_bytes(layout))
         search.guess()
         search.relax(inf)
         search.finish(inf)
@@ -81,7 +81,7 @@ def test_memory_of_the_program_is_that_of_the_simulation() -> None:
         pipelines = [one for one in legal_layouts(question) if one[0].pp == 4 and one[0].recompute == "none"]
         for layout, schedule in pipelines[::EVERY]:
             divided = question.divided(layout, schedule)
-            search = DivisionSearch(divided, question.limit_bytes)
+            search = DivisionSearch(divided, question.limit_bytes(layout))
             few, rest = divmod(CASE.layers, divided.count)
             blocks = tuple(few + (q in range(1, 1 + rest)) for q in range(divided.count))
             division = Division(blocks, (0,) * divided.count)
@@ -110,7 +110,7 @@ def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatc
     losses, reaches = [], []
     pipelines = [one for one in legal_layouts(mixed) if one[0].pp in (2, 4) and one[0].microbatch < 4]
     for layout, schedule in pipelines[:: 6 * EVERY]:
-        search = DivisionSearch(mixed.divided(layout, schedule), mixed.limit_bytes)
+        search = DivisionSearch(mixed.divided(layout, schedule), mixed.limit_bytes(layout))
         search.guess()
         search.relax(inf)
         search.finish(inf)

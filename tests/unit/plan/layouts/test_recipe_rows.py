@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phaze.base.units import GIB
+from phaze.layout import Layout
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.question import PlanQuestion
@@ -94,7 +95,7 @@ def test_a_recipe_that_is_too_large_says_what_it_lacks() -> None:
     bridge, titan = rows(question, "h100")
     assert (bridge.lacking_gib, titan.source) == (None, "torchtitan")
     assert titan.fullest_gib is not None
-    assert titan.lacking_gib == pytest.approx(titan.fullest_gib - question.limit_bytes / GIB)
+    assert titan.lacking_gib == pytest.approx(titan.fullest_gib - question.limit_bytes(Layout(dp=8)) / GIB)
 
 
 def test_layers_of_further_tokens_are_those_of_the_model() -> None:

@@ -43,6 +43,11 @@ EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_b
 """Products of eight bits, whose inputs are kept alike."""
 PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.2, global_batch=4, share=0.6)
 """Communication of which a part overlaps with compute, and the rest never."""
+PRUDENT = {
+    "prudent": replace(CASES["llama"], hbm_gib=12.0, prudent=True),
+    "prudent experts": replace(SPARSE, devices=4, hbm_gib=32.0, prudent=True),
+}
+"""Plans ranked by prudent time, with memory at its upper end."""
 RUNTIMES = ("megatron", "torchtitan")
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
@@ -56,7 +61,8 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(PARTLY, runtime, id=f"partly-{runtime}") for runtime in RUNTIMES]
-    + [pytest.param(replace(PAIRED, share=0.6), "megatron", id="partly pairs")],
+    + [pytest.param(replace(PAIRED, share=0.6), "megatron", id="partly pairs")]
+    + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()],
 )
 ROUNDING = 1e-9
 Priced = dict[tuple[Layout, str], tuple[PricedDivision, ...]]
@@ -133,10 +139,14 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     assert (found.plans, found.certificate.simulated) == ((), 0)
     assert found.closest is not None
     layout, schedule, lacking_bytes = found.closest
-    least = min(one.peak_bytes for divisions in every.values() for one in divisions) - question.limit_bytes
+    least = min(one.peak_bytes for divisions in every.values() for one in divisions) - question.limit_bytes(
+        layout
+    )
     assert 0 < lacking_bytes <= least
     assert found.certificate.lacking_gib == lacking_bytes / GIB
-    assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - question.limit_bytes
+    assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - question.limit_bytes(
+        layout
+    )
 
 
 def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
