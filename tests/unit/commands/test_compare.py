@@ -36,7 +36,7 @@ FIXED = "tp=4,cp=1,pp=2,vp=1,zero=1,recompute=none,microbatch=2,sequence_paralle
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("plan") / "plan.json"
     asked = ["plan", "llama-3.1-8b", "--system", "h100", "--devices", "16", "--global-batch", "16"]
-    asked += ["--sequence", "2048", "--fix", FIXED, "--top", "1", "-o", str(out)]
+    asked += ["--sequence", "2048", "--fix", FIXED, "--top", "1", "--rank", "expected", "-o", str(out)]
     assert RUN.invoke(app, asked, catch_exceptions=False).exit_code == 0
     return out
 

@@ -36,6 +36,7 @@ def test_what_a_runtime_is_told_is_read_back_as_the_same_run(runtime: str, tmp_p
     assert RUN.invoke(app, again, catch_exceptions=False).exit_code == 0
     simulated = pd.read_csv(tmp_path / "simulated.csv").iloc[0]
     assert simulated["time_s"] == pytest.approx(found["time_s"], rel=1e-9)
-    assert simulated["memory_gib"] == pytest.approx(max(found["memory_gib"]), rel=1e-9)
+    workspace_gib = 32 / 1024  # which the allocator counts with the tensors
+    assert simulated["memory_gib"] == pytest.approx(max(found["memory_gib"]) + workspace_gib, rel=1e-9)
     compared = RUN.invoke(app, ["compare", str(row), str(plan), "--json"], catch_exceptions=False)
     assert json.loads(compared.stdout)["steps"] == []

@@ -174,12 +174,23 @@ def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root
     """On nodes of eight small devices: what the answer names fits, and the bound rules out one node less."""
     device = (project_root / "config/devices/h100-80gb.yaml").read_text()
     (tmp_path / "small.yaml").write_text(
-        device.replace("hbm_gib: 80", "hbm_gib: 0.3").replace("reserve_gib: 2.7", "reserve_gib: 0")
+        device.replace("hbm_gib: 80", "hbm_gib: 5.5").replace("reserve_gib: 2.7", "reserve_gib: 0")
     )
     system = (project_root / "config/systems/h100.yaml").read_text()
     path = tmp_path / "system.yaml"
     path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
-    asked = ("plan", "gpt2", "--system", str(path), "--global-batch", "64", "--sequence", "256", "--top", "1")
+    asked = (
+        "plan",
+        "gpt2-xl",
+        "--system",
+        str(path),
+        "--global-batch",
+        "64",
+        "--sequence",
+        "256",
+        "--top",
+        "1",
+    )
     found = json.loads(run(*asked, "--devices", "64", "--fewest", "--json").stdout)
     least = found["fewest"]
     assert found["question"]["devices"] == least["devices"] == 8 * least["nodes"]
@@ -232,11 +243,12 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     result = run("plan", model, *options)
     assert result.exit_code == 3
     assert not out.exists()
-    assert all(word in result.stdout for word in ("comes closest lacks", "closest:", "optimizer"))
-    assert "do not fit, " in result.stdout
+    said = " ".join(result.stdout.split())
+    assert all(word in said for word in ("comes closest lacks", "closest:", "optimizer", "do not fit, "))
     found = json.loads(run("plan", model, *options, "--json").stdout)
     assert found["format"] == "phaze-no-plan"
-    assert max(rank["peak_gib"] for rank in found["memory"]) == pytest.approx(0.0002 + found["lacking_gib"])
+    # Context and buffers alone are more than the device has, so that nothing is left for tensors.
+    assert 0 < max(rank["peak_gib"] for rank in found["memory"]) < found["lacking_gib"]
     assert found["certificate"].get("lacking_gib") is None
     lacking = re.findall(r"(\S+) GiB on the rank with peak memory", " ".join(result.stdout.split()))
     assert lacking == [digits(found["lacking_gib"])]

@@ -89,7 +89,7 @@ def test_models_are_known_by_the_beginning_of_their_name() -> None:
     [
         ({"model": "llama2-7b"}, "model llama2-7b has no experts"),
         ({"ep": "3"}, "ep must divide the 128 experts of qwen3-30b-a3b, got 3"),
-        ({"distribution": "even"}, "distribution must be balanced"),
+        ({"distribution": "even"}, "load must be balanced"),
     ],
 )
 def test_bad_rows_are_refused(changes: dict[str, str], message: str, tmp_path: Path) -> None:

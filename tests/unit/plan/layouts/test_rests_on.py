@@ -61,7 +61,7 @@ def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: lis
 
 
 def test_more_plans_are_compared_than_a_short_table_shows() -> None:
-    """The plan that wins here without overlap is none of the first three."""
+    """The plan that wins here without overlap is none that a table of one row shows."""
     asked = AskedPlan(
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
         system="h100",
@@ -71,11 +71,11 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
         sequence=2048,
     )
     planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
-    short, long = (planner.answer(planner.best(top), top) for top in (3, 10))
+    short, long = (planner.answer(planner.best(top), top) for top in (1, 10))
     assert isinstance(short, TrainingPlan)
     assert isinstance(long, TrainingPlan)
-    assert (len(short.alternatives), len(long.alternatives)) == (3, 10)
+    assert (len(short.alternatives), len(long.alternatives)) == (1, 10)
     assert short.rests_on == long.rests_on
     found = re.search(r"plan (\d+) \(", short.rests_on[0])
     assert found is not None
-    assert int(found[1]) > 3
+    assert int(found[1]) > 1

@@ -41,7 +41,7 @@ ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=2.5, global_batc
 """Adapters that alone are trained."""
 EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_batch=4, compute="fp8-cs")
 """Products of eight bits, whose inputs are kept alike."""
-PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.2, global_batch=4, share=0.6)
+PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.5, global_batch=4, share=0.6)
 """Communication of which a part overlaps with compute, and the rest never."""
 PRUDENT = {
     "prudent": replace(CASES["llama"], hbm_gib=12.0, prudent=True),
@@ -156,7 +156,7 @@ def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
     """
     case = SmallCase("llama-3.1-8b", 8, 512, devices=4, hbm_gib=40.0, global_batch=32)
     question = case.question("torchtitan")
-    stack = question.machine.stack.model_copy(update={"launch_s": 0.0})
+    stack = question.machine.stack.model_copy(update={"launch_s": 0.0, "held_processors": 16})
     question = replace(question, machine=replace(question.machine, stack=stack))
     for gap, leads in ((0.001, True), (0.0004, False)):
         found = plan_layouts(question, gap=gap)
