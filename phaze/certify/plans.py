@@ -22,7 +22,8 @@ from phaze.certify.stage import EQUAL
 from phaze.layout import WIDTHS, Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Lowerings
-from phaze.plan.machines import load_machine, usable_gib
+from phaze.plan.in_use import tensor_limit_bytes
+from phaze.plan.machines import load_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES
@@ -54,7 +55,9 @@ class DrawnPlan:
     """Of these how many run forward again."""
     time_s: float
     peak_gib: float
-    """Of the fullest rank."""
+    """Tensors of the rank with peak memory."""
+    limit_gib: float
+    """Tensors with which the layout fits."""
 
     def __str__(self) -> str:
         layout = self.layout
@@ -73,14 +76,12 @@ class PlanAudit:
 
     bound_s: float
     """Seconds that the certificate says no plan goes below."""
-    usable_gib: float
-    """Memory that a device has for plans."""
     drawn: tuple[DrawnPlan, ...]
 
     @property
     def fitting(self) -> list[DrawnPlan]:
         """Drawn plans that fit, the fastest first."""
-        found = [one for one in self.drawn if one.peak_gib <= self.usable_gib]
+        found = [one for one in self.drawn if one.peak_gib <= one.limit_gib]
         return sorted(found, key=lambda one: one.time_s)
 
     @property
@@ -120,10 +121,16 @@ class PlanPricer:
     rank: Rank
 
     @cached_property
+    def _priced(self) -> tuple[TrainingTask, Machine]:
+        """Task and machine at expected or prudent prices."""
+        machine = load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
+        task = TrainingTask.of(self.asked)
+        return (task, machine) if self.rank == "expected" else prudent(task, machine)
+
+    @property
     def machine(self) -> Machine:
-        """Devices of the question, at expected or prudent prices."""
-        found = load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
-        return found if self.rank == "expected" else replace(found, stack=found.stack.proven())
+        """Devices of the question."""
+        return self._priced[1]
 
     @property
     def runtime(self) -> Runtime:
@@ -133,9 +140,7 @@ class PlanPricer:
     @property
     def task(self) -> TrainingTask:
         """What the runtime's rules are asked about."""
-        task, load = TrainingTask.of(self.asked), self.machine.stack.load
-        prudent = self.rank == "prudent" and task.load == load.expected
-        return replace(task, load=load.prudent) if prudent else task
+        return self._priced[0]
 
     @cached_property
     def _lowerings(self) -> Lowerings:
@@ -155,7 +160,8 @@ class PlanPricer:
         ]
         found = price(lowering.plan(stages, schedule), self.machine)
         peak_gib = float(found.peak_bytes.max()) / GIB
-        return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib)
+        limit_gib = tensor_limit_bytes(self.machine, layout, upper=self.rank == "prudent") / GIB
+        return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib, limit_gib)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,19 +332,16 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     lot = PlanLot(plan, pricer, np.random.default_rng(seed))
     drawn = [lot.draw(number) for number in counted(range(draws), "plan")]
     bound_s = plan.certificate.bound_s
-    return PlanAudit(
-        inf if bound_s is None else bound_s, usable_gib(pricer.machine), tuple(one for one in drawn if one)
-    )
+    return PlanAudit(inf if bound_s is None else bound_s, tuple(one for one in drawn if one))
 
 
 def _check_plan(plan: TrainingPlan, pricer: PlanPricer, time_s: float) -> None:
     """Raise PhazeError where the price of the plan is not that of its file."""
-    usable = usable_gib(pricer.machine)
     Recipe.of(plan).check(pricer.runtime)
     own = pricer.of(*given(plan))
     if abs(own.time_s / time_s - 1) > EQUAL:
         raise PhazeError(
             f"certify: {pricer.rank} time must be the plan's price {own.time_s:.9g}, got {time_s:.9g}"
         )
-    if own.peak_gib > usable:
-        raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {usable:g}")
+    if own.peak_gib > own.limit_gib:
+        raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {own.limit_gib:.4g}")

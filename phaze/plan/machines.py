@@ -9,6 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import network_of
 from phaze.cost.vector import usual_cycles
 from phaze.plan.plan import Machine
+from phaze.runtimes.rules import TrainingTask
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
@@ -62,6 +63,15 @@ def host_bytes_per_s(machine: Machine) -> float:
     if not device.host_bandwidth_bytes_per_s:
         raise PhazeError(f"offload: device {device.name} says no host_bandwidth_bytes_per_s")
     return device.host_bandwidth_bytes_per_s
+
+
+def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine]:
+    """Task and machine at prudent prices: no more overlap than is proven, and experts as unevenly loaded as
+    the stack says, unless another load was asked for.
+    """
+    stack = machine.stack
+    load = stack.load.prudent if task.load == stack.load.expected else task.load
+    return replace(task, load=load), replace(machine, stack=stack.proven())
 
 
 def usable_gib(machine: Machine) -> float:

@@ -15,7 +15,7 @@ from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
 from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.layouts.divisions import Content, DividedLayout
-from phaze.plan.machines import usable_gib
+from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask
@@ -35,13 +35,9 @@ class PlanQuestion:
     """Whether plans fit at the upper end of the memory range; else at what is expected."""
 
     def prudent(self) -> PlanQuestion:
-        """The same question at prudent prices: no more overlap than is proven, the upper end of the memory
-        range, and experts as unevenly loaded as the stack says, unless a load was asked for.
-        """
-        stack, task = self.machine.stack, self.task
-        load = stack.load.prudent if task.load == stack.load.expected else task.load
-        machine = replace(self.machine, stack=stack.proven())
-        return replace(self, machine=machine, task=replace(task, load=load), upper=True)
+        """The same question at prudent prices, with plans that fit at the upper end of the memory range."""
+        task, machine = prudent(self.task, self.machine)
+        return replace(self, task=task, machine=machine, upper=True)
 
     @property
     def usable_bytes(self) -> float:
