@@ -363,7 +363,7 @@ def _answer(
         "evidence": evidence(planner.question.machine, found.plans[0].divided.layout, answer.mfu)
     }
     if run is not None:
-        extra = {"run": training_run(answer, asked.devices, run)}
+        extra["run"] = training_run(answer, asked.devices, run)
     if unlike:
         extra["explained"] = planner.explained(found.plans[0], unlike)
     return answer.model_copy(update=extra)
