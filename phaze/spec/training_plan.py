@@ -231,16 +231,12 @@ class RecipeRow(Noun):
     """Layout in a few words."""
     stated_in: str
     """Repository or paper, and the file or table there."""
-    layout: ChosenLayout | None = None
-    """The layout; none where it cannot run."""
-    time_s: Result | None = None
-    """Seconds of a step."""
+    plan: RankedPlan | None = None
+    """The recipe as a row of the ranked table; none where it cannot run."""
     over_plan: Result | None = None
-    """Its time over that of the plan."""
-    fullest_gib: Result | None = None
-    """Memory of the device with peak memory."""
+    """Its time over that of the first plan, both those that plans are ranked by."""
     lacking_gib: Result | None = None
-    """What that device lacks; none where the recipe fits."""
+    """What the device with peak memory lacks; none where the recipe fits."""
     reason: str | None = None
     """Why the runtime cannot run it."""
 

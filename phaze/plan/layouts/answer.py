@@ -108,7 +108,7 @@ class TrainingPlanner:
             certificate=certificate_of(found.certificate),
             alternatives=rows,
             recipes=tuple(
-                recipe_rows(self.question, self.asked.system, rows[0].by(self.asked.rank), self.folder)
+                recipe_rows(self.question, self.asked.system, first.price.time_s, self.row, self.folder)
             ),
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,17 +17,21 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.spec.files import FOLDER
 from phaze.spec.recipes import PublishedRecipe, published_recipes
-from phaze.spec.training_plan import RecipeRow
+from phaze.spec.training_plan import RankedPlan, RecipeRow
 
 MOST = 3
 """Recipes that are priced."""
 
 
 def recipe_rows(
-    question: PlanQuestion, system: str, plan_s: float, folder: Path = FOLDER
+    question: PlanQuestion,
+    system: str,
+    plan_s: float,
+    row: Callable[[PricedLayout], RankedPlan],
+    folder: Path = FOLDER,
 ) -> Iterator[RecipeRow]:
     """Rows of the distinct recipes of a question, whose plan takes so many seconds a step; of each source the
-    newest one before older ones.
+    newest one before older ones. `row` makes a row of the ranked table.
     """
     for recipe in recipes_of(question, system, folder)[:MOST]:
         own = RecipeRow(
@@ -38,14 +42,12 @@ def recipe_rows(
         except PhazeError as error:
             yield own.model_copy(update={"reason": str(error)})
             continue
-        layout, lacking_gib = priced.chosen, _lacking_gib(priced)
-        chosen = {name: getattr(layout, name) for name in ("vp", "microbatch", "zero")}
+        lacking_gib = _lacking_gib(priced)
+        chosen = {name: getattr(priced.divided.layout, name) for name in ("vp", "microbatch", "zero")}
         figures = {
             "shape": recipe.model_copy(update=chosen).shape,
-            "layout": layout,
-            "time_s": priced.price.time_s,
+            "plan": row(priced),
             "over_plan": priced.price.time_s / plan_s,
-            "fullest_gib": priced.fullest_gib,
             "lacking_gib": lacking_gib if lacking_gib > 0 else None,
         }
         yield own.model_copy(update=figures)

@@ -81,11 +81,11 @@ def _recipes(plan: TrainingPlan) -> Iterator[str]:
     """A line for each published recipe, and the evidence for a plan that is faster than all of them."""
     for one in plan.recipes:
         named = f"Recipe {one.source} {one.release} ({one.shape})"
-        if one.time_s is None or one.over_plan is None:
+        if one.plan is None or one.over_plan is None:
             yield f"{named}: {one.reason}"
             continue
         lacking = "" if one.lacking_gib is None else f"; may not fit, lacks {digits(one.lacking_gib)} GiB"
-        yield f"{named}: {one.time_s:.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
+        yield f"{named}: {one.plan.by(plan.question.rank):.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
     over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]
     if over and min(over) * FASTER > 1:
         near = [f"{one.source} {one.label} ({one.error:+.1%})" for one in plan.evidence[:NEAREST]]

@@ -10,6 +10,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows, recipes_of
 from phaze.plan.layouts.search import plan_layouts
@@ -36,7 +37,7 @@ def asked(
 
 def rows(question: PlanQuestion, system: str) -> list[RecipeRow]:
     """Rows next to a plan of two seconds."""
-    return list(recipe_rows(question, system, 2.0))
+    return list(recipe_rows(question, system, 2.0, PricedLayout.row))
 
 
 def small() -> list[PublishedRecipe]:
@@ -53,20 +54,20 @@ def test_a_recipe_of_the_question_is_a_row_with_its_price() -> None:
     question = asked("llama-3.1-70b", "h100", 64, 8192, 256)
     (found,) = rows(question, "h100")
     assert (found.source, found.shape) == ("megatron-bridge", "tp 4 cp 2 pp 4 vp 5 dp 2 mbs 1 ZeRO-1")
-    assert found.layout is not None
-    assert found.time_s is not None
-    assert found.over_plan == found.time_s / 2.0
-    blocks = blocks_of(found.layout.pipeline_layout)
+    assert found.plan is not None
+    assert found.over_plan == found.plan.time_s / 2.0
+    layout = found.plan.layout
+    blocks = blocks_of(layout.pipeline_layout)
     assert blocks == (4,) * 20
-    plan = question.divided(found.layout.spread, "interleaved").plan(Division(blocks, (0,) * 20))
-    assert found.time_s == price(plan, question.machine).time_s
+    plan = question.divided(layout.spread, "interleaved").plan(Division(blocks, (0,) * 20))
+    assert found.plan.time_s == price(plan, question.machine).time_s
 
 
 def test_a_recipe_that_leaves_virtual_stages_open_has_those_that_fit() -> None:
     (found,) = rows(asked(*LLAMA, 131072, 128), "h100")
     assert found.source == "llama-3"
-    assert found.layout is not None
-    layout = found.layout
+    assert found.plan is not None
+    layout = found.plan.layout
     assert (layout.tp, layout.cp, layout.pp, layout.dp, layout.cp_kind) == (8, 16, 16, 8, "all_gather")
     assert layout.zero == 1, "Megatron-FSDP has no pipeline"
     assert found.lacking_gib is None
@@ -86,7 +87,7 @@ def test_recipes_are_of_a_device_or_a_system() -> None:
     task = ("deepseek-v3", "h800", 2048, 4096, 15360, "fp8-block")
     (found,) = rows(asked(*task), "h800")
     assert found.reason == "megatron: schedule must be one of 1f1b, interleaved, got dualpipe"
-    assert found.time_s is None
+    assert found.plan is None
     assert not rows(asked("deepseek-v3", "h100", *task[2:]), "h100")
 
 
@@ -94,8 +95,9 @@ def test_a_recipe_that_is_too_large_says_what_it_lacks() -> None:
     question = asked("llama-3.1-8b", "h100", 8, 8192, 128)
     bridge, titan = rows(question, "h100")
     assert (bridge.lacking_gib, titan.source) == (None, "torchtitan")
-    assert titan.fullest_gib is not None
-    assert titan.lacking_gib == pytest.approx(titan.fullest_gib - question.limit_bytes(Layout(dp=8)) / GIB)
+    assert titan.plan is not None
+    limit_gib = question.limit_bytes(Layout(dp=8)) / GIB
+    assert titan.lacking_gib == pytest.approx(titan.plan.fullest_gib - limit_gib)
 
 
 def test_layers_of_further_tokens_are_those_of_the_model() -> None:
@@ -103,9 +105,8 @@ def test_layers_of_further_tokens_are_those_of_the_model() -> None:
     without = question.task.model.model_copy(update={"mtp": 0})
     for model, layers in ((question.task.model, 62), (without, 61)):
         own = replace(question, task=replace(question.task, model=model))
-        found = [row for row in rows(own, "gb300") if row.layout is not None]
-        assert found
-        assert {sum(blocks_of(row.layout.pipeline_layout)) for row in found if row.layout} == {layers}
+        found = [row.plan.layout for row in rows(own, "gb300") if row.plan is not None]
+        assert {sum(blocks_of(layout.pipeline_layout)) for layout in found} == {layers}
 
 
 def test_adapters_have_no_recipe() -> None:
@@ -120,13 +121,12 @@ def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe)
     question = asked(
         recipe.model, recipe.system, recipe.gpus, recipe.sequence, recipe.global_batch, recipe.precision
     )
-    fitting = [one for one in rows(question, recipe.system) if one.layout and one.lacking_gib is None]
-    for row in fitting:
-        assert row.layout is not None
-        assert row.time_s is not None
-        fixed: dict[str, int | str] = {"tp": row.layout.tp, "cp": row.layout.cp, "pp": row.layout.pp}
+    fitting = [one for one in rows(question, recipe.system) if one.lacking_gib is None]
+    for plan in (one.plan for one in fitting if one.plan is not None):
+        layout = plan.layout
+        fixed: dict[str, int | str] = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
         best = plan_layouts(question, fixed, wanted=1).plans[0]
-        assert best.found.time_s <= row.time_s * (1 + 1e-9)
+        assert best.found.time_s <= plan.time_s * (1 + 1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,12 @@ def words_of(plan: TrainingPlan) -> str:
 
 def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> None:
     bridge, titan = answered.recipes
-    assert bridge.time_s == pytest.approx(answered.time_s * (bridge.over_plan or 0))
+    assert bridge.plan is not None
+    rank = answered.question.rank
+    assert bridge.over_plan == pytest.approx(bridge.plan.by(rank) / answered.by(rank))
     text = words_of(answered)
     assert (
-        f"Recipe megatron-bridge 26.08 (cp 2 dp 4 mbs 1 ZeRO-1): {bridge.time_s:.4g} s, "
+        f"Recipe megatron-bridge 26.08 (cp 2 dp 4 mbs 1 ZeRO-1): {bridge.plan.by(rank):.4g} s, "
         f"{bridge.over_plan:.2f} × plan 1 Recipe torchtitan 2024-12 "
     ) in text
     assert f"× plan 1; may not fit, lacks {titan.lacking_gib:.1f} GiB" in text
