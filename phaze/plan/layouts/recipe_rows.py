@@ -80,7 +80,7 @@ def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> li
 
 
 def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
-    """Price of a recipe, with the virtual stages that it leaves open as is best: those that fit, the fastest.
+    """Price of a recipe, with the fastest virtual stages where it leaves them open, if any of those that fit.
 
     ZeRO is the nearest stage that the runtime can run with the rest, as runtimes differ in these. Raises
     PhazeError where it cannot run any.
@@ -94,7 +94,7 @@ def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
             one.check(question.runtime)
         if legal:
             priced = [PricedLayout.of_recipe(question, one) for one in legal]
-            return min(priced, key=lambda one: (max(_lacking_gib(one), 0.0), one.price.time_s))
+            return min(priced, key=lambda one: (_lacking_gib(one) > 0, one.price.time_s))
     raise PhazeError(str(question.runtime.why_not(runs[0].task, runs[0].layout, runs[0].schedule)))
 
 
