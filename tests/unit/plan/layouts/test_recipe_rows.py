@@ -15,7 +15,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows, recipes_of
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.words import in_words
-from phaze.plan.machines import load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import blocks_of
@@ -64,13 +64,15 @@ def test_a_recipe_of_the_question_is_a_row_with_its_price() -> None:
 
 
 def test_a_recipe_that_leaves_virtual_stages_open_has_the_fastest() -> None:
-    (found,) = rows(asked(*LLAMA, 131072, 128), "h100")
+    question = asked(*LLAMA, 131072, 128)
+    device = device_of(question.machine).model_copy(update={"hbm_gib": 160.0})
+    (found,) = rows(replace(question, machine=replace(question.machine, device=device)), "h100")
     assert found.source == "llama-3"
     assert found.plan is not None
     layout = found.plan.layout
     assert (layout.tp, layout.cp, layout.pp, layout.dp, layout.cp_kind) == (8, 16, 16, 8, "all_gather")
     assert layout.zero == 1, "Megatron-FSDP has no pipeline"
-    assert layout.vp == 8
+    assert (layout.vp, found.lacking_gib) == (8, None)
 
 
 @pytest.mark.parametrize(
