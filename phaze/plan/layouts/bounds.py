@@ -133,7 +133,11 @@ def _bounds_of_part(
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
-    paired_s = layers.forward_s - layers.hidden_forward_s, layers.backward_s - layers.hidden_backward_s
+    paired = np.maximum(1.0 - grid.pp / count, 0.0)[:, None]  # share of microbatches, as `Lowering.hidden_s`
+    paired_s = (
+        layers.forward_s - paired * layers.hidden_forward_s,
+        layers.backward_s - paired * layers.hidden_backward_s,
+    )
     forward_s = _with_exchanges_s(question, paired_s[0], gather_s, links_s[:, :, 0])
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 

@@ -181,14 +181,20 @@ class Slices:
         return found
 
     def dominated(self, grid: LayoutGrid) -> Bools:
-        """Layouts beside which another word of the grid takes no longer and keeps no more of any layer, (N,).
+        """Layouts beside which another word of the grid takes no longer, whatever share of microbatches hides
+        exchanges, and keeps no more of any layer, (N,).
 
         Whole layers are left out, of which as many may run forward again as it takes.
         """
         words = [word for word in np.unique(grid.recompute).tolist() if grid.recomputes[word] != "full"]
         figures = LayerFigures(*np.moveaxis(self.layers, 3, 0))
-        forward_s = figures.forward_s - figures.hidden_forward_s
-        weighed = [forward_s, figures.backward_s - figures.hidden_backward_s, figures.stash_bytes]
+        weighed = [
+            figures.forward_s,
+            figures.backward_s,
+            figures.forward_s - figures.hidden_forward_s,
+            figures.backward_s - figures.hidden_backward_s,
+            figures.stash_bytes,
+        ]
         found = np.zeros(self.layers.shape[:2], np.bool_)
         for own in words:
             for other in words:

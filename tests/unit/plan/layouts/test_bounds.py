@@ -130,3 +130,18 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     assert (many.lacking_bytes > 0)[kept & (few.lacking_bytes > 0)].all()
     fits = kept & (many.lacking_bytes <= 0)
     assert (few.time_s[fits] <= many.time_s[fits] * (1 + CLOSE)).all()
+
+
+def test_exchanges_of_experts_hide_in_no_pipeline_as_deep_as_its_batch() -> None:
+    """With as many microbatches as ranks none is passed in pairs, and with more of them some are."""
+    case = SmallCase("mixtral-8x7b", 8, 2048, devices=4, hbm_gib=300.0, global_batch=8)
+    whole, paired = case.question("megatron"), replace(case, pairs=True).question("megatron")
+    grid = legal_space(whole.runtime, whole.task, {"pp": 2, "ep": 2, "tp": 1, "recompute": "none"}).grid
+    grid = grid.take(np.flatnonzero(grid.vp > 1))
+    microbatches = grid.microbatches(case.global_batch)
+    bounds, others = (bound_layouts(question, grid).time_s for question in (whole, paired))
+    alike = microbatches == grid.pp
+    assert alike.any()
+    assert not alike.all()
+    assert bounds[alike] == pytest.approx(others[alike], rel=CLOSE)
+    assert (others[~alike] < bounds[~alike] * (1 - CLOSE)).all()
