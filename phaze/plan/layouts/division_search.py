@@ -49,8 +49,8 @@ MOST_JOBS = 25000
 """Events of a step that are in one linear program at most; with more of them paths are added one by one."""
 JOBS = 25
 """Events that take a program as long as one without any: order of magnitude."""
-SAMPLES = 4
-"""Stages that are priced while a program is solved: order of magnitude."""
+SAMPLES = 16
+"""Stages that are looked up or priced while a program is solved: order of magnitude."""
 NEARLY = 0.997
 """Share of the bound that is wanted from which on a layout's own flow may do better than that of another."""
 LATER = 1.03
@@ -66,7 +66,7 @@ WHOLE_ROUNDS = 8
 """The same with whole numbers of layers for every rank, which take longest."""
 MOST_STAGES = 24
 """Stages with which such programs are solved although flows bound whole numbers, too."""
-WHOLE_WORK = 50
+WHOLE_WORK = 10
 """Linear programs that take as long as one with whole numbers: order of magnitude."""
 FEW_NUMBERS = 32
 """Layers of a kind on a stage, as numbers in a program that counts once."""
