@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from phaze.plan.layouts.answer import TrainingPlanner
-    from phaze.plan.layouts.search import PlannedLayout
+    from phaze.plan.layouts.found import PlannedLayout
     from phaze.spec.model import Model
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 

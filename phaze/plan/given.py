@@ -147,16 +147,17 @@ class Lowering:
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Plan of these stages, executed as Megatron-LM does."""
-        stack, zero = self.machine.stack, stages[0].layout.zero
+        count = self.training.global_batch // stages[0].layout.microbatch
+        return Plan(tuple(stages), schedule, count, self.execution(stages[0].layout))
+
+    def execution(self, layout: Layout) -> Execution:
+        """How Megatron-LM executes plans of a layout."""
+        stack = self.machine.stack
         transfers: Transfers = "overlapped" if "pp" in stack.overlap else "occupying"
-        late = zero == 1 and stack.zero_1 == "all_reduce"
+        late = layout.zero == 1 and stack.zero_1 == "all_reduce"
         overlap_sync = 0.0 if late else stack.overlap_share("dp")
         exposed = 1.0 - stack.overlap_share("pp")
-        megatron = Execution(
-            transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync
-        )
-        count = self.training.global_batch // stages[0].layout.microbatch
-        return Plan(tuple(stages), schedule, count, megatron)
+        return Execution(transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
 
     def added_s(self, gradient_bytes: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
         """Seconds in which gradients of a microbatch are added to those before: two are read, one written.

@@ -16,7 +16,7 @@ from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.overlap import lost_share, lost_to_messages
-from phaze.plan.plan import Machine, Plan, Stage
+from phaze.plan.plan import Execution, Machine, Plan, Stage
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
@@ -199,15 +199,16 @@ def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tupl
         earlier = plan.stages[q - 1]
         returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
     layout = plan.stages[q].layout
-    return _send_s(plan, machine, layout, sent), _send_s(plan, machine, layout, returned)
+    way = plan.execution
+    return send_s(way, machine, layout, sent), send_s(way, machine, layout, returned)
 
 
-def _send_s(plan: Plan, machine: Machine, layout: Layout, size_bytes: float) -> float:
+def send_s(execution: Execution, machine: Machine, layout: Layout, size_bytes: float) -> float:
     """Time of a tensor from a stage to one beside it, and there, where it is scattered, to all."""
     if not size_bytes:
         return 0.0
     network, pair = machine.network, Group(2, layout.group("pp").stride)
-    if not plan.execution.scattered or layout.cuts_sequence:
+    if not execution.scattered or layout.cuts_sequence:
         return network.seconds("send", size_bytes, pair)
     scattered_s = network.seconds("send", size_bytes / layout.tp, pair)
     return scattered_s + network.seconds("all_gather", size_bytes, layout.group("tp"))

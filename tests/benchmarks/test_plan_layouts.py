@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import PlannedLayout, plan_layouts
+from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask

@@ -15,10 +15,11 @@ from phaze.cost.products import speed_of
 from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.layouts.divisions import Division, even_blocks
+from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows
-from phaze.plan.layouts.search import LayoutCertificate, LayoutPlans, PlannedLayout, plan_layouts
+from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, rests_on, what_if
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine

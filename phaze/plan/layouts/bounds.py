@@ -80,6 +80,35 @@ class StateFigures(NamedTuple):
     """Of a parameter without gradient."""
 
 
+class Loads(NamedTuple):
+    """Least seconds of layers by kind, (N, K), and of what else layouts do, (N,): by passes of a microbatch,
+    and of a step.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    update_s: Floats
+    """With what gathers the weights later on."""
+    first_s: tuple[Floats, Floats]
+    """Both passes of the embedding."""
+    last_s: tuple[Floats, Floats]
+    """The same of the head."""
+    start_s: Floats
+    """Of every rank after its updates."""
+    ahead_s: tuple[Floats, Floats]
+    """Of a step by which ranks with the embedding and the head gather weights sooner."""
+
+
+class _Figures(NamedTuple):
+    """Inputs of `least_times`, and loads."""
+
+    rows: Floats
+    by_kind: Floats
+    shapes: Ints
+    held: Floats
+    loads: Loads
+
+
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
     """Bounds of all layouts of a grid, by slices that those share which have so much in common (`Slices`):
     where it is not nothing, of most of them the mean over ranks alone, and then none is dominated.
@@ -120,10 +149,28 @@ def _bounds(
     return found, lacking
 
 
+def loads_of(question: PlanQuestion, grid: LayoutGrid) -> Loads:
+    """Loads of layouts, by slices of their own."""
+    return _figures_of(question, grid, Slices.of(question, grid), np.arange(len(grid))).loads
+
+
 def _bounds_of_part(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
 ) -> tuple[Floats, Floats]:
     """The same for few enough to have the figures of all at once."""
+    figures, by_kind, shapes, held, _ = _figures_of(question, grid, slices, which)
+    before, limits = slices.order.before, question.limits_bytes(grid)
+    found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
+    if on_average:
+        near = np.argsort(found)[:NEAR]
+        found[near], _ = least_times(
+            figures[near], by_kind[near], shapes[near], held, before, limits[near], False
+        )
+    return found, lacking
+
+
+def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints) -> _Figures:
+    """What layouts take by the slices at some places, which are theirs."""
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
@@ -152,19 +199,28 @@ def _bounds_of_part(
     once_s = _lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
     backward_s = _with_exchanges_s(question, backward_s, gather_s + reduce_s, beside_s)
     late_s, start_s, hidden = _late_s(question, grid, layers, gathered_s)
+    update_s = of_layers(lambda own: own.update_s) + late_s + once_s
+    first_s, last_s = (
+        (of, passes + added_s * parameters - of)
+        for of, passes, parameters in (
+            (ends.first_forward_s, ends.first_s, ends.first_parameters),
+            (ends.last_forward_s, ends.last_s, ends.last_parameters),
+        )
+    )
+    ahead_s = hidden * ends.first_forward_s, hidden * ends.last_forward_s
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
         layers.again_s,
-        of_layers(lambda own: own.update_s) + late_s + once_s,
+        update_s,
         of_layers(lambda own: own.bytes_each) + states.frozen_bytes[:, None] * layers.frozen,
         layers.stash_bytes,
         layers.saved_bytes,
     ], axis=2)  # fmt: skip
     figures = np.stack([
         count,
-        ends.first_s + added_s * ends.first_parameters - hidden * ends.first_forward_s / count,
-        ends.last_s + added_s * ends.last_parameters - hidden * ends.last_forward_s / count,
+        sum(first_s) - ahead_s[0] / count,
+        sum(last_s) - ahead_s[1] / count,
         states.bytes_each * ends.first_parameters + frozen_bytes[0] + ends.first_bytes,
         states.bytes_each * ends.last_parameters + frozen_bytes[1] + ends.last_bytes,
         ends.first_forward_s,
@@ -173,14 +229,8 @@ def _bounds_of_part(
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    before, limits = slices.order.before, question.limits_bytes(grid)
-    found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
-    if on_average:
-        near = np.argsort(found)[:NEAR]
-        found[near], _ = least_times(
-            figures[near], by_kind[near], shapes[near], held, before, limits[near], False
-        )
-    return found, lacking
+    loads = Loads(forward_s, backward_s, update_s, first_s, last_s, start_s, ahead_s)
+    return _Figures(figures, by_kind, shapes, held, loads)
 
 
 def _with_exchanges_s(question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats) -> Floats:

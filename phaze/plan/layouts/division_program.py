@@ -26,15 +26,11 @@ from phaze.solver.linear import LinearProgram
 class DivisionProgram:
     """Least seconds of a step over all divisions of a layout, as far as cuts tell."""
 
+    divided: DividedLayout
     paths: Paths
     limit_bytes: float
     most_blocks: int
     """Most layers of a stage."""
-
-    @property
-    def divided(self) -> DividedLayout:
-        """The layout."""
-        return self.paths.divided
 
     @cached_property
     def linear(self) -> LinearProgram:

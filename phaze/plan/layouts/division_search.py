@@ -144,7 +144,7 @@ class DivisionSearch:
     @cached_property
     def paths(self) -> Paths:
         """Events of a step."""
-        return Paths(self.divided, self.planes)
+        return Paths(self.divided.frame, self.divided.events, self.planes)
 
     @cached_property
     def _events(self) -> EventFlows:
@@ -152,7 +152,7 @@ class DivisionSearch:
 
     @cached_property
     def _program(self) -> DivisionProgram:
-        return DivisionProgram(self.paths, self.limit_bytes, self.most_blocks)
+        return DivisionProgram(self.divided, self.paths, self.limit_bytes, self.most_blocks)
 
     @property
     def simulated(self) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.plan.layouts.answer import question_of
-from phaze.plan.layouts.search import LayoutPlans, plan_layouts
+from phaze.plan.layouts.found import LayoutPlans
+from phaze.plan.layouts.search import plan_layouts
 from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import AskedPlan, FewestNodes

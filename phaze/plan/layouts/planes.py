@@ -220,13 +220,11 @@ def slopes(points: Ints, values: Floats) -> Floats:
 class Paths:
     """Events of a step of a layout, whose longest paths are cuts: bounds that are linear in n and k."""
 
-    divided: DividedLayout
+    frame: Pipeline
+    """Pipeline whose stages may take anything."""
+    graph: EventGraph
+    """Events and what they wait for."""
     planes: Planes
-
-    @property
-    def graph(self) -> EventGraph:
-        """Events and what they wait for."""
-        return self.divided.events
 
     @cached_property
     def edges(self) -> Ints:
@@ -253,7 +251,7 @@ class Paths:
         start, arrival, binding, _ = longest_path(
             jobs.first, duration, graph.preceded, graph.predecessor, delay
         )
-        return Timeline(self.divided.frame, jobs, start, duration, arrival, binding)
+        return Timeline(self.frame, jobs, start, duration, arrival, binding)
 
     def cut(self, timeline: Timeline) -> Floats:
         """Coefficients (stages, 1 + 2K) of 1, n and k: their sum is what the critical path takes at least."""

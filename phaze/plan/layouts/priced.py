@@ -11,8 +11,8 @@ from phaze.cost.products import speed_of
 from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
 from phaze.layout import Compute
 from phaze.plan.layouts.divisions import DividedLayout, Division
+from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import PlannedLayout
 from phaze.plan.layouts.words import NEGLIGIBLE, shape
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine

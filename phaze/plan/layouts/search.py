@@ -21,9 +21,10 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.pipeline.graph import refuse_endless
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
-from phaze.plan.layouts.division_search import DivisionSearch, FlowKey, FoundDivision
-from phaze.plan.layouts.divisions import DividedLayout
+from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
 from phaze.plan.layouts.event_program import Flow
+from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
+from phaze.plan.layouts.pipeline_bounds import PipelineBounds, Shape
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, distinct_rows
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
@@ -39,71 +40,12 @@ BEST = 3
 """Layouts whose best divisions have their neighbours simulated then."""
 MOST_SHARPENED = 30_000
 """Layouts whose bounds are sharpened before a better plan is looked for."""
-MOST_WORK = 10_000
+SEVERAL = 4
+"""Layouts with pipelines of a shape for which a flow is looked for."""
+MOST_WORK = 20_000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
 """Layouts whose divisions are searched at most; the gap says what is left."""
-
-
-@dataclass(frozen=True)
-class PlannedLayout:
-    """A layout with the best division found of it."""
-
-    divided: DividedLayout
-    found: FoundDivision
-
-    @property
-    def layout(self) -> Layout:
-        """Widths and what ranks keep."""
-        return self.divided.layout
-
-    @property
-    def schedule(self) -> str:
-        """Name of the schedule."""
-        return self.divided.schedule
-
-    @property
-    def kinds(self) -> int:
-        """Kinds of parallelism beside data parallelism, and recomputation."""
-        layout = self.layout
-        widths = (layout.tp, layout.cp, layout.ep, layout.etp, layout.pp, layout.vp)
-        return sum(width > 1 for width in widths) + (layout.recompute != "none")
-
-
-@dataclass(frozen=True)
-class LayoutCertificate:
-    """What became of all layouts, and what none of them can be faster than."""
-
-    layouts: int
-    illegal: Mapping[str, int]
-    """By the first rule that a layout breaks."""
-    same: int
-    """Layouts that do the same as another one."""
-    unfit: int
-    """Layouts that have not enough memory however they are divided."""
-    lacking_gib: float | None
-    """Of these the least that is missing on the rank with peak memory, as a bound; where nothing fits, that
-    of the layout that comes closest."""
-    bounded: Mapping[str, int]
-    """Layouts excluded by their bound, by what it is from."""
-    simulated: int
-    """Layouts of which divisions were simulated."""
-    divisions: int
-    """Divisions that were simulated."""
-    bound_s: float
-    """No layout, however divided, takes less."""
-    gap: float
-    """Share of the best plan's time that is not proven to be needed."""
-
-
-@dataclass(frozen=True)
-class LayoutPlans:
-    """The best plan, the next ones by their time, and the certificate; no plan where nothing fits."""
-
-    plans: tuple[PlannedLayout, ...]
-    certificate: LayoutCertificate
-    closest: tuple[Layout, str, float] | None = None
-    """Where nothing fits: the layout, its schedule, and the bytes that its fullest rank lacks."""
 
 
 @dataclass(eq=False)
@@ -130,6 +72,12 @@ class LayoutSearch:
     _flows: dict[FlowKey, Flow] = field(default_factory=dict)
     _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
     _looked_at: list[_Contender] = field(default_factory=list)
+    _pipelines: PipelineBounds | None = None
+    """Bounds by flows of the layouts that may be faster than the best plan."""
+    _shapes: set[Shape] = field(default_factory=set)
+    """Shapes of pipelines whose flows are known, or not looked for."""
+    _flow_work: int = 0
+    """Programs for these, as many as they take longer."""
 
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
@@ -143,7 +91,8 @@ class LayoutSearch:
             if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= self.most_work:
                 break
             known_s, place, contender = heapq.heappop(self._queue)
-            if self._bound_of(contender) <= known_s:  # else it has risen since it was put into the queue
+            risen = self._bound_of(contender) > known_s  # since it was put into the queue
+            if not risen and not self._bound_shape(place):
                 self._look_at(contender)
             if contender.search is None or not contender.search.done:
                 heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
@@ -165,6 +114,26 @@ class LayoutSearch:
             self.bounds.sharpen(some, bound_layouts(self.question, self.grid.take(some), common))
             left[some] = False
             self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
+
+    def _bound_shape(self, place: int) -> bool:
+        """Raise the bounds of all layouts in pipelines of a shape by the best flow of one of them, once for
+        each shape; False where that is done, or too few layouts have it.
+        """
+        if self._pipelines is None:
+            some = np.flatnonzero(self.bounds.fits & (self.bounds.time_s < self.enough_s))
+            self._pipelines = PipelineBounds.of(self.question, self.grid, some)
+        found = self._pipelines
+        alike = found.alike(place, self.bounds.time_s[found.places] < self.enough_s)
+        if len(alike) < SEVERAL or (shape := found.shapes[found.shape[alike[0]]]) in self._shapes:
+            return False
+        self._shapes.add(shape)
+        flow = found.best(int(alike[0])) if shape.has_flows else None
+        if flow is None:
+            return False
+        self._flow_work += shape.work
+        own = found.places[alike]
+        self.bounds.time_s[own] = np.maximum(self.bounds.time_s[own], found.by_flow(flow, alike))
+        return True
 
     @property
     def enough_s(self) -> float:
@@ -333,7 +302,8 @@ class LayoutSearch:
 
     @property
     def _work(self) -> int:
-        return sum(one.search.work for one in self._looked_at if one.search is not None)
+        searches = (one.search for one in self._looked_at)
+        return self._flow_work + sum(search.work for search in searches if search is not None)
 
     @property
     def looked_at(self) -> Bools:

@@ -12,6 +12,9 @@ from itertools import product
 from math import inf
 from typing import get_args
 
+import numpy as np
+
+from phaze.base.arrays import Ints
 from phaze.layout import BALANCED, Compute, Layout, Load, Offload
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
@@ -114,6 +117,15 @@ def divisions(layout: Layout, layers: int, part: bool = True) -> Iterator[tuple[
                     continue
                 if any(again) == (layout.recompute == "full"):
                     yield blocks, again
+
+
+def drawn_blocks(rng: np.random.Generator, ranges: list[tuple[int, int]], layers: int) -> Ints:
+    """Return blocks of every stage by lot, within their ranges."""
+    blocks = np.array([low for low, _ in ranges])
+    while blocks.sum() < layers:
+        free = np.flatnonzero(blocks < [high for _, high in ranges])
+        blocks[rng.choice(free)] += 1
+    return blocks
 
 
 def planned(question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers) -> Plan:

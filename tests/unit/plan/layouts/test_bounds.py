@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from phaze.base.arrays import Ints
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import bound_layouts, held_by_rank, held_of_chunks
 from phaze.plan.layouts.capacity import CLOSE
@@ -18,7 +17,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices
 from phaze.runtimes.space import legal_space
 from phaze.runtimes.torchtitan import TORCHTITAN
-from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, priced
+from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, drawn_blocks, priced
 
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
 DIVISIONS = 3
@@ -35,15 +34,6 @@ def without_hidden(figures: LayerFigures) -> LayerFigures:
         hidden_forward_s=np.zeros(1),
         hidden_backward_s=np.zeros(1),
     )
-
-
-def drawn_blocks(rng: np.random.Generator, ranges: list[tuple[int, int]], layers: int) -> Ints:
-    """Return blocks of every stage by lot, within their ranges."""
-    blocks = np.array([low for low, _ in ranges])
-    while blocks.sum() < layers:
-        free = np.flatnonzero(blocks < [high for _, high in ranges])
-        blocks[rng.choice(free)] += 1
-    return blocks
 
 
 def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:

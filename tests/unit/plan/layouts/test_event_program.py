@@ -25,8 +25,9 @@ ROUNDING = 1e-9
 
 def flows_of(divided: DividedLayout) -> tuple[EventFlows, Flow]:
     """Return the best flow of a layout."""
-    events = EventFlows(Paths(divided, planes_of(divided, divided.layers, even_division(divided))))
-    program = DivisionProgram(events.paths, 2.0**50, divided.layers)
+    planes = planes_of(divided, divided.layers, even_division(divided))
+    events = EventFlows(Paths(divided.frame, divided.events, planes))
+    program = DivisionProgram(divided, events.paths, 2.0**50, divided.layers)
     found = events.best(program.constrained(len(events.paths.graph.jobs)), program.variables)
     assert found is not None
     return events, found
@@ -64,7 +65,8 @@ def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
     if layout.zero == 0:
         slices = replace(slices, microbatch=layout.dp)  # as many microbatches
         other = question.divided(slices, schedule)
-        beside = EventFlows(Paths(other, planes_of(other, other.layers, even_division(other))))
+        planes = planes_of(other, other.layers, even_division(other))
+        beside = EventFlows(Paths(other.frame, other.events, planes))
         if beside.key == events.key:
             cut = beside.cut(flow)
             for division in all_divisions(other):

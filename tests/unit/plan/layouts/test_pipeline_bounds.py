@@ -1,0 +1,78 @@
+"""Bounds by flows that pipelines of a shape have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.division_search import DivisionSearch
+from phaze.plan.layouts.divisions import blocks_at
+from phaze.plan.layouts.pipeline_bounds import PipelineBounds
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.space import legal_space
+from tests.unit.plan.layouts.exhaustive import SmallCase, drawn_blocks, priced
+
+DRAWN = 6
+ROUNDING = 1e-9
+DENSE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=300.0)
+CASES = {
+    "dense": DENSE,
+    "experts": SmallCase("mixtral-8x7b", 5, 2048, devices=4, hbm_gib=300.0, pairs=True),
+    "kinds": SmallCase("deepseek-v2", 0, 2048, devices=4, hbm_gib=3000.0),
+}
+
+
+def pipelines(question: PlanQuestion, **fixed: int | str) -> tuple[LayoutGrid, PipelineBounds]:
+    """Return layouts in pipelines under the schedules of Megatron-LM, and their bounds."""
+    grid = legal_space(question.runtime, question.task, fixed).grid
+    grid = grid.take(np.flatnonzero((grid.pp > 1) & grid.under("1f1b", "interleaved")))
+    return grid, PipelineBounds.of(question, grid, np.arange(len(grid)))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("overlap", ["all", "proven", "none"])
+def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overlap: str) -> None:
+    """Whatever share of communication overlaps with compute."""
+    question = CASES[case].question("megatron")
+    if overlap == "proven":
+        question = question.prudent()
+    if overlap == "none":
+        machine = question.machine
+        stack = machine.stack.model_copy(update={"overlap": ()})
+        question = replace(question, machine=replace(machine, stack=stack))
+    grid, bounds = pipelines(question, recompute="full")
+    every = np.ones(len(grid), np.bool_)
+    rng = np.random.default_rng(0)
+    for first in rng.choice(len(grid), 3, replace=False).tolist():
+        alike, flow = bounds.alike(first, every), bounds.best(first)
+        assert alike[0] == first
+        assert flow is not None
+        assert flow.update.reshape(-1, int(grid.pp[first]))[0].sum() == pytest.approx(1)
+        for place in {first, *rng.choice(alike, min(len(alike), 3)).tolist()}:
+            bound_s = bounds.by_flow(flow, np.array([place]))[0]
+            layout, schedule = grid.layout(place), grid.schedule_of(place)
+            divided = question.divided(layout, schedule)
+            for _ in range(DRAWN):
+                blocks = drawn_blocks(rng, blocks_at(divided), divided.layers)
+                again = rng.integers(0, blocks + 1) * divided.partial
+                own = priced(question, layout, schedule, tuple(blocks.tolist()), tuple(again.tolist()))
+                assert bound_s <= own.time_s * (1 + ROUNDING)
+
+
+def test_the_flow_of_a_layout_is_nearly_its_best_division_and_above_its_bound() -> None:
+    """Nor far below the program of its own events, where memory is no matter."""
+    question = DENSE.question("megatron")
+    grid, bounds = pipelines(question, recompute="none", tp=1, cp=1, zero=1, pp=4, vp=2, dp=2)
+    known = bound_layouts(question, grid).time_s
+    for place in range(len(grid)):
+        flow = bounds.best(place)
+        assert flow is not None
+        own_s = bounds.by_flow(flow, np.array([place]))[0]
+        search = DivisionSearch(question.divided(grid.layout(place), grid.schedule_of(place)), 2.0**60)
+        search.relax(np.inf)
+        assert known[place] < own_s
+        assert own_s == pytest.approx(search.bound_s, rel=0.03)
