@@ -179,6 +179,8 @@ class RankedPlan(Noun):
     """Blocks that run forward again in full, of all stages."""
     layout: ChosenLayout
     """The layout."""
+    twins: tuple[ChosenLayout, ...] = ()
+    """Layouts with its time within 0.1 % and its memory within 1 %, which have no row of their own."""
 
     @property
     def fullest_gib(self) -> float:
@@ -218,6 +220,9 @@ class PlanCertificate(Noun):
     """Seconds that no layout goes below, however it is divided; none where nothing fits."""
     gap: Finite
     """Share of the best plan's time by which a better one could be faster."""
+    rows: Index | None = None
+    """First rows of the ranked table than which no other layout is faster by more than the gap that was asked
+    for; none in older files."""
 
 
 class RecipeRow(Noun):

@@ -75,15 +75,15 @@ class TrainingPlanner:
         return self.prudent if self.asked.rank == "prudent" else self.expected
 
     def search(
-        self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored
+        self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
     ) -> LayoutPlans:
-        """The fastest plans with some fields fixed beside those of the question."""
+        """The fastest plans with some fields fixed beside those of the question; the first rows proven."""
         fixed = {**self.asked.fixed, **fixed}
-        return plan_layouts(self.question, fixed, gap=self.gap, wanted=wanted, on_better=on_better)
+        return plan_layouts(self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better)
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
         """The `top` fastest plans, and more where the table shows fewer than are compared without overlap."""
-        return self.search({}, max(top, COMPARED), on_better)
+        return self.search({}, max(top, COMPARED), on_better, rows=top)
 
     def check(self, fixed: Fixed, where: str) -> None:
         """Raise PhazeError, naming `where`, for fields or values of a layout that the runtime has not."""
@@ -97,7 +97,10 @@ class TrainingPlanner:
         if not found.plans:
             return self._unfit(found)
         ranked = [PricedLayout.of(self.question, one) for one in found.plans]
-        rows = tuple(map(self.row, ranked[:top]))
+        rows = tuple(
+            self.row(one).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
+            for one, plan in list(zip(ranked, found.plans, strict=True))[:top]
+        )
         first = ranked[0]
         expected = first.asked(self.expected)
         return TrainingPlan(
@@ -126,6 +129,9 @@ class TrainingPlanner:
         layout, machine = expected.divided.layout, self.expected.machine
         own = self.interval(machine, layout, expected.price.time_s, expected.mfu)
         return expected.row(own, prudent.price.time_s)
+
+    def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
+        return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, chosen: PricedLayout) -> str:
         """What a prudent choice costs of expected time, beside the plan that a short search finds by it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from phaze.layout import Layout
 from phaze.plan.layouts.division_search import FoundDivision
@@ -16,6 +17,13 @@ class PlannedLayout:
 
     divided: DividedLayout
     found: FoundDivision
+    twins: tuple[PlannedLayout, ...] = ()
+    """Other layouts with about its time and memory."""
+
+    @cached_property
+    def peak_bytes(self) -> float:
+        """Bytes of tensors on the rank with peak memory."""
+        return float(self.divided.timeline(self.found.division).peak_bytes.max())
 
     @property
     def layout(self) -> Layout:
@@ -59,6 +67,8 @@ class LayoutCertificate:
     """No layout, however divided, takes less."""
     gap: float
     """Share of the best plan's time that is not proven to be needed."""
+    rows: int
+    """First plans than which no other layout is faster by more than the gap of the search."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class PricedLayout:
 
     def asked(self, question: PlanQuestion) -> PricedLayout:
         """The same plan, priced for another question."""
+        if question is self.question:
+            return self
         layout = replace(self.divided.layout, load=question.task.load)
         return PricedLayout(question, question.divided(layout, self.divided.schedule), self.division)
 

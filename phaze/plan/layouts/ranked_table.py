@@ -12,6 +12,10 @@ WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp")
 """Fields that have a column where a layout has more than 1."""
 FIGURES = ("", "expected", "MFU", "GiB", "bubble", "comm")
 PRUDENT = "prudent"
+MOST_TWINS = 1
+"""Twins of a layout that its row names; the others are counted."""
+SHORT = {"microbatch": "mbs", "zero": "ZeRO"}
+"""Fields whose columns have another name."""
 USUAL = ("1f1b", "interleaved")
 """Schedules that the virtual stages tell."""
 
@@ -28,7 +32,7 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     yield _line(head, widths) + "  recompute"
     for cells, one in zip(rows, plans, strict=True):
         line = f"{_line(cells, widths)} "
-        for note in (recomputed(one), *unusual(one.layout)):
+        for note in (recomputed(one), *unusual(one.layout), *_also(one)):
             if len(line) + len(note) >= COLUMNS:
                 yield line.rstrip()
                 line = "  "
@@ -56,6 +60,23 @@ def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
     layout = one.layout
     widths = [getattr(layout, name) for name in axes]
     return [f"{width}" for width in (*widths, layout.dp, layout.microbatch, layout.zero)]
+
+
+def _also(one: RankedPlan) -> Iterator[str]:
+    """Twins of a layout by the fields in which they differ from it."""
+    for twin in one.twins[:MOST_TWINS]:
+        yield f"(also {differences(one.layout, twin)})"
+    if more := len(one.twins[MOST_TWINS:]):
+        yield f"({more} more)"
+
+
+def differences(one: ChosenLayout, other: ChosenLayout) -> str:
+    """Fields in which another layout differs, in a few words."""
+    own, others = one.model_dump(), other.model_dump()
+    named = {name: value for name, value in others.items() if value != own[name]}
+    if len(named) > 1:
+        named.pop("pipeline_layout", None)
+    return ", ".join(f"{SHORT.get(name, name.replace('_', ' '))} {value}" for name, value in named.items())
 
 
 def recomputed(one: RankedPlan) -> str:

@@ -3,14 +3,14 @@
 Every layout that is legal and may fit has a bound of its time (`bounds`): first one that few slices are
 enough for; then, when a plan is known, that of slices of its own, where the first one is below. The layout
 with the least bound is looked at next: equal stages are simulated, a linear program raises its bound and
-finds other divisions (`division_search`). The search ends when no bound is below the best plan's time by more
-than the gap.
+finds other divisions (`division_search`). The search for the first plan ends when no bound is below its time
+by more than the gap; the one for further rows of the table when none is below the time of the last row.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -18,9 +18,9 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.units import GIB
-from phaze.layout import Layout
-from phaze.pipeline.graph import refuse_endless
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
+from phaze.plan.layouts.closest import closest_layout, refuse_endless_steps
+from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
@@ -46,12 +46,20 @@ MOST_WORK = 20_000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
 """Layouts whose divisions are searched at most; the gap says what is left."""
+MORE_WORK = 200
+"""Linear programs that are solved for further rows, at most."""
+MORE_LOOKED_AT = 150
+"""Layouts whose divisions are searched for further rows, at most."""
+MOST_QUEUED = 3000
+"""Layouts that these are chosen from."""
 
 
 @dataclass(eq=False)
 class _Contender:
     place: int
     search: DivisionSearch | None = None
+    exact: bool = False
+    """Whether all of its divisions were simulated."""
 
 
 @dataclass(eq=False)
@@ -65,7 +73,8 @@ class LayoutSearch:
     on_better: Callable[[PlannedLayout], None]
     most_work: int
     """Linear programs that are solved at most; the gap says what is left."""
-    best_s: float = inf
+    distinct: DistinctPlans = field(init=False)
+    """The fastest plan of every layout, and the time of the last row that is looked for."""
     _known: dict[int, _Contender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
     """Of layouts whose layers keep all, those beside them in which any may run forward again."""
@@ -79,6 +88,14 @@ class LayoutSearch:
     _flow_work: int = 0
     """Programs for these, as many as they take longer."""
 
+    def __post_init__(self) -> None:
+        self.distinct = DistinctPlans(self.grid)
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the fastest plan."""
+        return self.distinct.best_s
+
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
         self._guess_short()
@@ -87,19 +104,44 @@ class LayoutSearch:
         self._sharpen("nothing")
         self._fill(10 * wanted)
         self._look_at_kinds()
+        self._close(self.most_work, MOST_LOOKED_AT)
+        for _, _, contender in sorted(self._queue)[: 10 * wanted]:
+            if len(self.distinct.found) >= wanted:
+                break
+            self._begun(contender)
+
+    def run_on(self, rows: int) -> None:
+        """Look for layouts that are faster than the last of so many rows, until no other one can be."""
+        if rows <= 1 or not self.distinct.found:
+            return
+        self.distinct.look_for(rows)
+        longest_s = self.distinct.longest_s
+        for one in self._looked_at:
+            if one.search is not None and not one.exact:  # its bound is one of plans below the best one
+                bound_s = min(one.search.bound_s, self.best_s)
+                one.search = replace(
+                    one.search, enough_s=longest_s, bound_s=bound_s, relaxed=False, done=False
+                )
+        self._pipelines, self._shapes = None, set()
+        self._sharpen("nothing")
+        self._queue = []
+        self._fill(0, MOST_QUEUED)
+        work = min(MORE_WORK, self.most_work) + self._work
+        self._close(work, MORE_LOOKED_AT + len(self._looked_at))
+
+    def _close(self, most_work: int, most_looked_at: int) -> None:
+        """Look at layouts, that with the least bound first, until no bound is low enough."""
         while self._queue and self._queue[0][0] < self.enough_s:
-            if len(self._looked_at) >= MOST_LOOKED_AT or self._work >= self.most_work:
+            if len(self._looked_at) >= most_looked_at or self._work >= most_work:
                 break
             known_s, place, contender = heapq.heappop(self._queue)
+            if self._bound_of(contender) >= self._enough_of(contender):
+                continue
             risen = self._bound_of(contender) > known_s  # since it was put into the queue
             if not risen and not self._bound_shape(place):
                 self._look_at(contender)
             if contender.search is None or not contender.search.done:
                 heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
-        for _, _, contender in sorted(self._queue)[: 10 * wanted]:
-            if len(self.planned) >= wanted:
-                break
-            self._begun(contender)
 
     def _sharpen(self, common: Common) -> None:
         """Raise the bounds of all layouts that may be faster than the best plan, those with the least first,
@@ -138,7 +180,11 @@ class LayoutSearch:
     @property
     def enough_s(self) -> float:
         """Seconds that a bound need not exceed."""
-        return self.best_s * (1 - self.gap)
+        return self.distinct.longest_s * (1 - self.gap)
+
+    def _enough_of(self, contender: _Contender) -> float:
+        """The same of one layout: its kin are in the table at most once, with the fastest of them."""
+        return min(self.enough_s, self.distinct.fastest_s(contender.place) * (1 - self.gap))
 
     def _guess(self, *names: str) -> None:
         """Simulate equal stages of layouts, each with the least bound of those that are alike in some fields,
@@ -185,14 +231,13 @@ class LayoutSearch:
         for place in order[first].tolist():
             if self.bounds.time_s[place] < self.enough_s:
                 self._look_at(self._contender(place))
-        found = [one.search for one in self._looked_at if one.search is not None and one.search.found]
-        for search in sorted(found, key=lambda one: one.found.time_s if one.found else inf)[:BEST]:
-            search.climb()
-            self._note(search)
+        for one in sorted(self._looked_at, key=_time_s)[:BEST]:
+            self._begun(one).climb()
+            self._note(one)
 
-    def _fill(self, more: int) -> None:
-        """Put layouts into the queue: those that may be faster than the best plan, and some more."""
-        order = self._order()
+    def _fill(self, more: int, most: int | None = None) -> None:
+        """Put layouts into the queue: those that may be faster than the last row, and some more."""
+        order = self._order()[:most]
         times = self.bounds.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more
         for place in order[:count].tolist():
@@ -227,10 +272,13 @@ class LayoutSearch:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
             limit_bytes = self.question.limit_bytes(divided.layout)
-            contender.search = DivisionSearch(divided, limit_bytes, self.best_s, flows=self._flows)
+            contender.search = DivisionSearch(
+                divided, limit_bytes, self.distinct.longest_s, flows=self._flows
+            )
             self._looked_at.append(contender)
             contender.search.guess()
-            self._note(contender.search)
+            contender.exact = contender.search.done
+            self._note(contender)
         return contender.search
 
     def _look_at(self, contender: _Contender) -> None:
@@ -239,17 +287,17 @@ class LayoutSearch:
         if not search.done:
             if other is not None:
                 self._raise(other)
-                search.follow(self._begun(other), self.enough_s)
+                search.follow(self._begun(other), self._enough_of(contender))
             else:
                 self._raise(contender)
-            self._note(search)
+            self._note(contender)
 
     def _raise(self, contender: _Contender) -> None:
         """Take one more step with the bound of a layout, unless it is high enough."""
-        search = self._begun(contender)
-        if search.bound_s < self.enough_s and not search.done:
-            (search.finish if search.relaxed else search.relax)(self.enough_s)
-            self._note(search)
+        search, enough_s = self._begun(contender), self._enough_of(contender)
+        if search.bound_s < enough_s and not search.done:
+            (search.finish if search.relaxed else search.relax)(enough_s)
+            self._note(contender)
 
     def _recomputed(self, place: int) -> _Contender | None:
         """Contender that differs in nothing but in layers that may run forward again: any number, or none, so
@@ -258,34 +306,35 @@ class LayoutSearch:
         other = self._whole.get(place)
         return None if other is None else self._contender(other)
 
-    def _note(self, search: DivisionSearch) -> None:
-        if search.found is not None and search.found.time_s < self.best_s:
-            self.best_s = search.found.time_s
-            self.on_better(PlannedLayout(search.divided, search.found))
+    def _note(self, contender: _Contender) -> None:
+        search = contender.search
+        if search is not None and search.found is not None:
+            plan = PlannedLayout(search.divided, search.found)
+            if self.distinct.note(contender.place, plan):
+                self.on_better(plan)
 
     @property
     def planned(self) -> list[PlannedLayout]:
-        """Layouts that were simulated and fit, the fastest first; the simplest of those that take as long.
+        """Distinct layouts that were simulated and fit, the fastest first; the simplest of those that take
+        as long.
 
         Of those that differ in what runs forward again alone, the fastest. The first one is within the gap of
         the bound if any is.
         """
-        found = [
-            PlannedLayout(one.search.divided, one.search.found)
-            for one in self._looked_at
-            if one.search is not None and one.search.found is not None
-        ]
-        ranked: dict[tuple[Layout, str], PlannedLayout] = {}
-        for one in sorted(found, key=lambda one: one.found.time_s):
-            ranked.setdefault((replace(one.layout, recompute="none"), one.schedule), one)
-        found, alike = list(ranked.values()), []
         proven_s = min(max(self.best_s, self.bound_s / (1 - self.gap)), self.best_s * (1 + TIE))
-        while found:
-            longest_s = found[0].found.time_s * (1 + TIE)
-            same = [one for one in found if one.found.time_s <= longest_s]
-            alike += sorted(same, key=lambda one: (one.found.time_s > proven_s, one.kinds, one.found.time_s))
-            found = found[len(same) :]
-        return alike
+        return self.distinct.ranked(proven_s)
+
+    def proven_rows(self, plans: Sequence[PlannedLayout]) -> int:
+        """First rows of a table than which no layout outside of it is faster by more than the gap."""
+        times_s = [one.found.time_s for one in plans]
+        last_s, low_s = max(times_s, default=0.0), inf
+        for place in self._order(last_s).tolist():
+            if self.bounds.time_s[place] >= low_s:
+                break
+            bound_s = self._bound_of(self._contender(place))
+            if bound_s < min(last_s, self.distinct.fastest_s(place)) * (1 - self.gap):
+                low_s = min(low_s, bound_s)
+        return next((i for i, time_s in enumerate(times_s) if time_s * (1 - self.gap) > low_s), len(times_s))
 
     @property
     def bound_s(self) -> float:
@@ -313,27 +362,37 @@ class LayoutSearch:
         return found
 
 
+def _time_s(contender: _Contender) -> float:
+    search = contender.search
+    return inf if search is None or search.found is None else search.found.time_s
+
+
 def plan_layouts(
     question: PlanQuestion,
     fixed: Mapping[str, int | str] | None = None,
     *,
     gap: float = GAP,
     wanted: int = 10,
+    rows: int = 1,
     on_better: Callable[[PlannedLayout], None] = lambda _: None,
     most_work: int = MOST_WORK,
 ) -> LayoutPlans:
-    """The fastest plan of a question with what is fixed, `wanted` plans in all, and the certificate."""
+    """The fastest plan of a question with what is fixed, `wanted` plans in all, and the certificate.
+
+    The first `rows` of them are the best distinct ones, as far as the certificate says.
+    """
     every = legal_space(question.runtime, question.task, fixed)
     again = question.again(every.grid)
     grid = every.grid.take(~again)
-    _refuse_endless(question, grid)
+    refuse_endless_steps(question, grid)
     bounds = bound_layouts(question, grid, "tokens")
     search = LayoutSearch(question, grid, bounds, gap, on_better, most_work)
     search.run(wanted)
+    search.run_on(rows)
     plans = tuple(search.planned[:wanted])
     if not plans:
         bounds.sharpen(np.arange(len(grid)), bound_layouts(question, grid, "microbatch"))
-    closest = None if plans else _closest(grid, bounds)
+    closest = None if plans else closest_layout(grid, bounds)
     bound_s, others = search.bound_s, ~search.looked_at
     unfit, dominated = others & (bounds.lacking_bytes > 0), int((others & bounds.dominated).sum())
     lacking_bytes = closest[2] if closest else float(bounds.lacking_bytes[unfit].min(initial=inf))
@@ -351,26 +410,6 @@ def plan_layouts(
         divisions=search.divisions,
         bound_s=bound_s,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
+        rows=search.proven_rows(plans[:rows]),
     )
     return LayoutPlans(plans, certificate, closest)
-
-
-def _refuse_endless(question: PlanQuestion, grid: LayoutGrid) -> None:
-    """Raise PhazeError at once for a batch of which some layout has more events than memory holds."""
-    if len(grid):
-        microbatches = grid.microbatches(question.task.global_batch)
-        place = int(np.argmax(microbatches * grid.stages))
-        refuse_endless(int(microbatches[place]), int(grid.stages[place]))
-
-
-def _closest(grid: LayoutGrid, bounds: LayoutBounds) -> tuple[Layout, str, float] | None:
-    if not len(grid):
-        return None
-    # What may fit by its bound was looked at, and does not. Interleaved stages hold no less than others, and
-    # their bounds are looser.
-    may = bounds.lacking_bytes <= 0
-    looser = (may, may | (grid.vp > 1))
-    out = next((one for one in reversed(looser) if not one.all()), np.zeros(len(grid), np.bool_))
-    lacking = np.where(out, np.inf, bounds.lacking_bytes)
-    place = int(np.argmin(lacking))
-    return grid.layout(place), grid.schedule_of(place), float(bounds.lacking_bytes[place])

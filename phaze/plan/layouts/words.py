@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import fill
 
 from phaze.base.units import digits
-from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, ranked_table, recomputed, unusual
+from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, differences, ranked_table, recomputed, unusual
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.training_plan import (
     TIE,
@@ -49,7 +49,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
         *([] if plan.prudence is None else [plan.prudence]),
         *plan.rests_on,
         *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
-        *_certificate(plan.certificate, plan.question.rank),
+        *_certificate(plan.certificate, plan.question.rank, len(plan.alternatives)),
         *([] if plan.run is None else run_in_words(plan.run)),
         *([] if plan.explained is None else explained(plan.explained, plan)),
         *(_details(plan, hbm_gib) if why else [ASK]),
@@ -290,13 +290,10 @@ def _why(plan: TrainingPlan) -> Iterator[str]:
 
 def _differences(one: RankedPlan, other: RankedPlan) -> str:
     """Fields in which another layout differs."""
-    own, others = one.layout.model_dump(), other.layout.model_dump()
-    named = {name: value for name, value in others.items() if value != own[name]}
-    if len(named) > 1:
-        named.pop("pipeline_layout", None)
+    named = [differences(one.layout, other.layout)]
     if one.recomputed_layers != other.recomputed_layers:
-        named["recomputed blocks"] = other.recomputed_layers
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in named.items())
+        named.append(f"recomputed blocks {other.recomputed_layers}")
+    return ", ".join(named)
 
 
 def _parts(longer_s: Mapping[str, float]) -> str:
@@ -305,12 +302,15 @@ def _parts(longer_s: Mapping[str, float]) -> str:
     return ", ".join(named) or "no part by as much as a thousandth of the step"
 
 
-def _certificate(found: PlanCertificate, rank: Rank) -> Iterator[str]:
+def _certificate(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
     if found.bound_s is not None:
         yield (
             f"Proven lower bound of {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and "
             f"their pipeline splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
         )
+    if found.rows is not None and found.rows < rows:
+        after = f"after row {found.rows} " if found.rows else ""
+        yield f"Not all rows are proven: {after}other layouts may be next best."
 
 
 def _counts(found: PlanCertificate) -> Iterator[str]:

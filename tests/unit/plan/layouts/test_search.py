@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 
 import numpy as np
@@ -13,6 +14,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts import search
 from phaze.plan.layouts.bounds import bound_layouts
+from phaze.plan.layouts.distinct import are_twins
 from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.plan.machines import load_machine
@@ -65,6 +67,7 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()],
 )
 ROUNDING = 1e-9
+ROWS = 5
 Priced = dict[tuple[Layout, str], tuple[PricedDivision, ...]]
 
 
@@ -87,6 +90,30 @@ def the_first_plan_is_the_best_of_all_layouts_and_divisions(
     assert len(every) == certificate.same + certificate.unfit + others
     assert any(one.time_s == inf for divisions in every.values() for one in divisions)
     assert certificate.unfit <= sum(fastest_s(divisions) == inf for divisions in every.values())
+
+
+def the_rows_are_the_best_distinct_layouts(case: SmallCase, runtime: str, every: Priced) -> None:
+    """Every row is the fastest of its layout, no two are twins, and no layout without one is faster than the
+    last by more than a tie, of which the simpler layout has the row.
+    """
+    question = case.question(runtime)
+    best_s: dict[tuple[Layout, str], float] = {}
+    for (layout, schedule), divisions in every.items():
+        key = replace(layout, recompute="none"), schedule
+        best_s[key] = min(best_s.get(key, inf), fastest_s(divisions))
+    found = plan_layouts(question, case.fixed, gap=0.0, wanted=ROWS, rows=ROWS)
+    rows = found.plans[: found.certificate.rows]
+    assert len(rows) == min(ROWS, len(found.plans))  # so small a space is searched in whole
+    shown = {(replace(one.layout, recompute="none"), one.schedule): one for one in rows}
+    for one in list(shown.values()):
+        shown |= {(replace(twin.layout, recompute="none"), twin.schedule): one for twin in one.twins}
+        assert all(abs(twin.found.time_s / one.found.time_s - 1) <= TIE for twin in one.twins)
+    assert not any(are_twins(*pair) for pair in combinations(rows, 2))
+    last_s = max(one.found.time_s for one in rows)
+    assert {key for key, time_s in best_s.items() if time_s * (1 + TIE) < last_s} <= shown.keys()
+    for one in [*rows, *(twin for row in rows for twin in row.twins)]:
+        key = replace(one.layout, recompute="none"), one.schedule
+        assert one.found.time_s == pytest.approx(best_s[key], rel=ROUNDING)
 
 
 def twins(every: dict[tuple[Layout, str], float]) -> Iterator[tuple[float, float]]:
@@ -117,6 +144,7 @@ def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
     """One test, as pricing every division of every layout takes longer than the search."""
     every = priced_layouts(case, runtime)
     the_first_plan_is_the_best_of_all_layouts_and_divisions(case, runtime, every)
+    the_rows_are_the_best_distinct_layouts(case, runtime, every)
     no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(case, runtime, every)
 
 

@@ -1,0 +1,87 @@
+"""The best distinct layouts that a search found, a row each with its twins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from phaze.plan.layouts.found import PlannedLayout
+from phaze.runtimes.grid import COLUMNS, LayoutGrid
+from phaze.spec.training_plan import TIE
+
+TWIN_MEMORY = 0.01
+"""Share by which the peak memory of layouts in one row may differ."""
+Kin = tuple[int, ...]
+"""All columns of a grid but recomputation."""
+
+
+@dataclass(eq=False)
+class DistinctPlans:
+    """The fastest plan of every layout of a grid, whatever it recomputes."""
+
+    grid: LayoutGrid
+    rows: int = 1
+    """Rows that are looked for."""
+    best_s: float = inf
+    longest_s: float = inf
+    """Seconds of the last row; infinite while there are fewer."""
+    found: dict[Kin, PlannedLayout] = field(default_factory=dict)
+
+    def fastest_s(self, place: int) -> float:
+        """Seconds of the fastest plan of a layout, whatever is recomputed; infinite where none is known."""
+        known = self.found.get(self._kin(place))
+        return inf if known is None else known.found.time_s
+
+    def note(self, place: int, plan: PlannedLayout) -> bool:
+        """Take a plan of a layout if it is faster; whether it is the fastest of all."""
+        time_s = plan.found.time_s
+        if time_s >= self.fastest_s(place):
+            return False
+        self.found[self._kin(place)] = plan
+        best, self.best_s = time_s < self.best_s, min(time_s, self.best_s)
+        if time_s < self.longest_s:
+            self.look_for(self.rows)
+        return best
+
+    def look_for(self, rows: int) -> None:
+        """Look for so many rows from now on."""
+        self.rows = rows
+        last = [self.best_s] if rows == 1 else [one.found.time_s for one in self.ranked()[:rows]]
+        self.longest_s = max(last) if len(last) == rows else inf
+
+    def ranked(self, proven_s: float = inf) -> list[PlannedLayout]:
+        """Rows, the fastest first; the simplest of those that take as long, and no longer than `proven_s`
+        where one does not.
+        """
+        left, ranked = sorted(self.found.values(), key=lambda one: one.found.time_s), list[PlannedLayout]()
+        while left:
+            longest_s = left[0].found.time_s * (1 + TIE)
+            same = [one for one in left if one.found.time_s <= longest_s]
+            ranked += sorted(same, key=lambda one: (one.found.time_s > proven_s, one.kinds, one.found.time_s))
+            left = left[len(same) :]
+        return _folded(ranked)
+
+    def _kin(self, place: int) -> Kin:
+        return tuple(int(getattr(self.grid, name)[place]) for name in COLUMNS if name != "recompute")
+
+
+def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
+    """Whether plans take as long and need as much memory."""
+    time_s, most_bytes = one.found.time_s, one.peak_bytes
+    return (
+        abs(other.found.time_s - time_s) <= TIE * time_s
+        and abs(other.peak_bytes - most_bytes) <= TWIN_MEMORY * most_bytes
+    )
+
+
+def _folded(plans: Iterable[PlannedLayout]) -> list[PlannedLayout]:
+    """Plans in their order, each with the later ones that are twins of it."""
+    found: list[tuple[PlannedLayout, list[PlannedLayout]]] = []
+    for plan in plans:
+        twins = next((twins for one, twins in reversed(found) if are_twins(one, plan)), None)
+        if twins is None:
+            found.append((plan, []))
+        else:
+            twins.append(plan)
+    return [replace(one, twins=tuple(twins)) if twins else one for one, twins in found]
