@@ -64,7 +64,7 @@ class TrainingPlanner:
         """Question at expected prices."""
         return question_of(self.asked, self.folder)
 
-    @cached_property
+    @property
     def prudent(self) -> PlanQuestion:
         """Question at prudent prices."""
         return self.expected.prudent()
@@ -72,7 +72,7 @@ class TrainingPlanner:
     @property
     def question(self) -> PlanQuestion:
         """Question for the search, at the prices that plans are ranked by."""
-        return self.prudent if self.asked.rank == "prudent" else self.expected
+        return self.expected.ranked(self.asked.rank)
 
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1

@@ -31,8 +31,7 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
     least = asked.model.parameters * WEIGHT_BYTES / (device.hbm_gib * GIB * node)
     for nodes in range(max(ceil(least), 1), asked.devices // node + 1):
         question = question_of(asked.model_copy(update={"devices": nodes * node}), folder)
-        question = question.prudent() if asked.rank == "prudent" else question
-        found = plan_layouts(question, asked.fixed, gap=ENOUGH, wanted=1)
+        found = plan_layouts(question.ranked(asked.rank), asked.fixed, gap=ENOUGH, wanted=1)
         if found.plans:
             return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
         smaller = _ruled_out(found) | {"smaller": nodes}

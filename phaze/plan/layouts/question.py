@@ -19,6 +19,7 @@ from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.spec.training_plan import Rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,16 @@ class PlanQuestion:
 
     def prudent(self) -> PlanQuestion:
         """The same question at prudent prices, with plans that fit at the upper end of the memory range."""
+        return self._prudent
+
+    @cached_property
+    def _prudent(self) -> PlanQuestion:
         task, machine = prudent(self.task, self.machine)
         return replace(self, task=task, machine=machine, upper=True)
+
+    def ranked(self, rank: Rank) -> PlanQuestion:
+        """The question at the prices that layouts are ranked by, asked at expected ones."""
+        return self.prudent() if rank == "prudent" else self
 
     @property
     def usable_bytes(self) -> float:

@@ -16,6 +16,7 @@ from phaze.plan.layouts import search
 from phaze.plan.layouts.bounds import bound_layouts
 from phaze.plan.layouts.distinct import are_twins
 from phaze.plan.layouts.division_search import DivisionSearch
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.plan.machines import load_machine
 from phaze.plan.price import price
@@ -227,6 +228,13 @@ def test_first_guesses_are_no_slower_than_layouts_of_one_stage() -> None:
     free = plan_layouts(question, fixed, wanted=1, most_work=0)
     one_stage = plan_layouts(question, {**fixed, "pp": 1}, wanted=1)
     assert free.plans[0].found.time_s <= one_stage.plans[0].found.time_s
+
+
+def test_a_plan_is_priced_once_for_its_own_question() -> None:
+    question = CASES["gpt2"].question("megatron")
+    own = PricedLayout.of(question.ranked("prudent"), plan_layouts(question, wanted=1).plans[0])
+    assert own.asked(question.ranked("prudent")) is own
+    assert own.asked(question.ranked("expected")).question is question
 
 
 def test_fixed_fields_stay() -> None:
