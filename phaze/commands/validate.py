@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 SHOWN = {
     "rows": "{:.0f}", "answered": "{:.0f}", "mean_error": "{:.1%}", "median_error": "{:.1%}",
     "bias": "{:+.1%}", "p90_error": "{:.1%}", "worst_error": "{:.1%}", "within_10": "{:.0%}",
-    "within_15": "{:.0%}", "covered": "{:.0%}", "memory_error": "{:.1%}",
+    "within_15": "{:.0%}", "covered": "{:.0%}", "within_prudent": "{:.0%}", "prudent_over_expected": "{:.2f}",
+    "memory_error": "{:.1%}",
     "memory_covered": "{:.0%}", "verdicts": "{:.0%}",
     "rank_correlation": "{:.3f}",
     "groups": "{:.0f}", "group_correlation": "{:.2f}", "regret": "{:.1%}", "worst_regret": "{:.1%}",
+    "prudent_regret": "{:.1%}",
 }  # fmt: skip
 """Columns of the table for readers."""
 PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}

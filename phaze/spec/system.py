@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import prod
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -274,6 +274,12 @@ class Stack(Noun):
     def proven(self) -> Self:
         """Stack that is expected to overlap no more than is proven."""
         return self.model_copy(update={"overlap_shares": proven_shares(self.overlap_shares)})
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no more overlap is expected than is proven."""
+        proven = self.proven()
+        return all(self.overlap_share(kind) == proven.overlap_share(kind) for kind in get_args(Overlapped))
 
 
 class Level(Noun):

@@ -25,6 +25,7 @@ class MeasuredRuns(Table):
         "experts": text("whether experts are on ranks of their own", "no", "yes"),
         "measured_s": _maybe("measured time of a batch"),
         "predicted_s": _maybe("predicted time"),
+        "prudent_s": _maybe("predicted time with no more overlap than is proven"),
         "time_low_s": _maybe("predicted to be exceeded by nine of ten runs, by the errors of other sources"),
         "time_high_s": _maybe("by one of ten"),
         "left_out_s": _maybe("predicted time by constants that are fitted without the source"),
@@ -52,6 +53,8 @@ class SourceScores(Table):
         "left_out_error": _maybe("mean absolute error by constants that are fitted without the source"),
         "covered": _maybe("share of runs in their interval by the errors of other sources"),
         "interval_width": _maybe("mean width of these intervals over the predicted time"),
+        "within_prudent": _maybe("share of runs that take at most their prudent time"),
+        "prudent_over_expected": _maybe("median of prudent over predicted time"),
         "memory_error": _maybe("mean absolute error of the memory"),
         "memory_bias": real("with signs", None, finite=False),
         "memory_covered": _maybe("share of runs whose memory lies in its range"),
@@ -61,6 +64,7 @@ class SourceScores(Table):
         "group_correlation": real("mean of Spearman's within groups", None, finite=False),
         "regret": _maybe("mean time lost by the layout that is predicted fastest"),
         "worst_regret": _maybe("largest of these"),
+        "prudent_regret": _maybe("mean time lost by the layout with the least prudent time"),
         "refused": text("why runs have no prediction, with how many each"),
     }
 
@@ -74,7 +78,8 @@ class GroupRegrets(Table):
         "correlation": real("Spearman's, of predicted and measured times", None, finite=False),
         "fastest_s": real("least measured time"),
         "chosen_s": real("measured time of the layout that is predicted fastest"),
-        "regret": real("time lost by that choice, over the least"),
+        "prudent_s": real("measured time of the layout with the least prudent time"),
+        "regret": real("time lost by the choice of the fastest, over the least"),
     }
 
 

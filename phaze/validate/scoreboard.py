@@ -47,6 +47,10 @@ class Score:
     """Share of runs whose time lies in its interval by the errors of other sources."""
     interval_width: float
     """Mean width of these intervals over the predicted time."""
+    within_prudent: float
+    """Share of runs that take at most their prudent time."""
+    prudent_over_expected: float
+    """Median of prudent over predicted time."""
     memory_error: float
     """Mean absolute error of the memory of the fullest device."""
     memory_bias: float
@@ -63,6 +67,8 @@ class Score:
     regret: float
     """Mean over groups of the time that is lost by running the layout that is predicted fastest."""
     worst_regret: float
+    prudent_regret: float
+    """The same of the layout with the least prudent time, on average."""
     refused: str
     """Why rows have no prediction, with how many each."""
 
@@ -95,8 +101,8 @@ def measured_files() -> list[Path]:
 def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     """Runs of a file with what is predicted and what was measured, a row each.
 
-    Columns are source, label, group, what makes runs alike (`intervals.KEYS`), predicted_s, measured_s,
-    predicted_gib, measured_gib, the range of the memory, outcome and status.
+    Columns are source, label, group, what makes runs alike (`intervals.KEYS`), predicted_s, prudent_s,
+    measured_s, predicted_gib, measured_gib, the range of the memory, outcome and status.
     """
     table, rows = read_rows(path)
     if not rows:
@@ -115,6 +121,7 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             **{key: out[key].fillna("") for key in KEYS},
             "mfu": out["mfu"].astype(float),
             "predicted_s": out["time_s"].astype(float),
+            "prudent_s": out["prudent_s"].astype(float),
             "measured_s": measured_of(rows, "measured_s"),
             "predicted_gib": out["memory_gib"].astype(float),
             "measured_gib": measured_of(rows, "measured_gib"),
@@ -141,13 +148,19 @@ def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
             "layouts": len(mine),
             "correlation": _accuracy(mine).rank_correlation,
             "fastest_s": float(mine["measured_s"].min()),
-            "chosen_s": float(mine["measured_s"].to_numpy()[np.argmin(mine["predicted_s"].to_numpy())]),
+            "chosen_s": _chosen_s(mine, "predicted_s"),
+            "prudent_s": _chosen_s(mine, "prudent_s"),
         }
         for (source, group), mine in timed.groupby(["source", "group"], sort=False)
         if len(mine) >= LEAST_IN_GROUP
     ]
     table = pd.DataFrame(found, columns=[name for name in GroupRegrets.fields() if name != "regret"])
     return table.assign(regret=table["chosen_s"] / table["fastest_s"] - 1)
+
+
+def _chosen_s(runs: pd.DataFrame, by: str) -> float:
+    """Measured time of the run with the least time in a column."""
+    return float(runs["measured_s"].to_numpy()[np.argmin(runs[by].to_numpy())])
 
 
 def score(source: str, runs: pd.DataFrame) -> Score:
@@ -163,6 +176,7 @@ def score(source: str, runs: pd.DataFrame) -> Score:
     right = known["status"].str.startswith(OK) == (known["outcome"] == "ok")
     groups = groups_of(runs)
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
+    prudently = (groups["prudent_s"] / groups["fastest_s"] - 1).to_numpy(float)
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
     return Score(
         source=source,
@@ -177,6 +191,8 @@ def score(source: str, runs: pd.DataFrame) -> Score:
         within_15=times.within_15 if times else np.nan,
         covered=_of(np.mean, timed["measured_s"].between(timed[low], timed[high]).to_numpy(float)),
         interval_width=_of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
+        within_prudent=_of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
+        prudent_over_expected=_of(np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)),
         memory_error=_of(np.mean, np.abs(sizes)),
         memory_bias=_of(np.mean, sizes),
         memory_covered=_of(np.mean, np.array(inside, float)),
@@ -186,6 +202,7 @@ def score(source: str, runs: pd.DataFrame) -> Score:
         group_correlation=_of(np.mean, within[np.isfinite(within)]),
         regret=_of(np.mean, lost),
         worst_regret=_of(np.max, lost),
+        prudent_regret=_of(np.mean, prudently),
         refused="; ".join(
             f"{count} × {str(reason).removeprefix('invalid: ')}" for reason, count in reasons.items()
         ),

@@ -65,6 +65,8 @@ class Prediction:
 
     time_s: float
     """Of a batch."""
+    prudent_s: float
+    """The same with no more overlap than is proven."""
     memory_gib: float
     """What a measurement of the row's kind would show."""
     memory_low_gib: float
@@ -134,6 +136,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
     most = max(shares, key=lambda name: shares[name])
     return Prediction(
         time_s=found.time_s,
+        prudent_s=found.time_s if machine.stack.is_proven else _prudent_s(run, machine),
         **_ranges(memory.in_use, kind or machine.stack.reports),
         weights_gib=memory.weight_bytes / GIB,
         optimizer_gib=memory.optimizer_bytes / GIB,
@@ -144,6 +147,12 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
         exposed_communication_share=sum(shares[name] for name in COMMUNICATION),
         bound_by=f"{most} ({100 * shares[most]:.0f} %)",
     )
+
+
+def _prudent_s(run: Run, machine: Machine) -> float:
+    """Seconds of a run that overlaps no more than is proven."""
+    proven = replace(machine, stack=machine.stack.proven())
+    return price(plan_of_run(run, proven), proven).time_s
 
 
 def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:

@@ -24,6 +24,7 @@ RUNS = pd.DataFrame(
         "source": ["some"] * 5,
         "group": ["a", "a", "a", "b", "b"],
         "predicted_s": [1.0, 2.0, 4.0, 3.0, np.nan],
+        "prudent_s": [2.5, 2.0, 4.0, 3.0, np.nan],
         "measured_s": [1.25, 1.0, 4.0, 2.0, 9.0],
         "time_low_s": [0.9, 1.8, 3.6, 2.7, np.nan],
         "time_high_s": [1.3, 2.6, 5.2, 3.9, np.nan],
@@ -50,7 +51,17 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     assert found.verdicts == 1.0
     assert found.regret == found.worst_regret == pytest.approx(0.25)
     assert found.group_correlation == pytest.approx(0.5)
+    assert (found.within_prudent, found.prudent_over_expected, found.prudent_regret) == (1.0, 1.0, 0.0)
     assert found.refused == "1 × dp must be given"
+
+
+def test_prudent_times_hide_no_more_than_is_proven() -> None:
+    """Nothing is proven of `megatron-core-2024`: its prudent time is that of a run without overlap."""
+    row = {**RUN, "system": "h100", "stack": "megatron-core-2024", "gpus": "64", "global_batch": "64"}
+    row |= {"microbatch": "1", "dp": "64"}
+    found = predict_rows([read_row({**row, "overlap": name}) for name in ("dp", "none")], None)
+    assert found["time_s"][0] < found["prudent_s"][0] == pytest.approx(found["time_s"][1])
+    assert found["prudent_s"][1] == found["time_s"][1]
 
 
 def test_rows_may_name_their_own_system_and_stack() -> None:
