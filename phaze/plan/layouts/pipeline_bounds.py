@@ -26,7 +26,7 @@ from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.event_program import EventFlows, Flow
 from phaze.plan.layouts.planes import Paths, Planes
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import distinct_rows
+from phaze.plan.layouts.slices import FIELDS, distinct_rows
 from phaze.plan.overlap import lost_to_messages
 from phaze.plan.stage_costs import send_s
 from phaze.runtimes.grid import LayoutGrid
@@ -140,8 +140,8 @@ class PipelineBounds:
         shapes = tuple(Shape(grid.schedules[name], *rest) for name, *rest in rows.tolist())
         exposed = 1.0 - question.machine.stack.overlap_share("pp")
         lost = lost_to_messages(question.machine)
-        sent_s = _sent_s(question, grid)
-        return cls(places, loads_of(question, grid), sent_s, exposed, lost, totals, shapes, where)
+        loads = loads_of(question, grid)  # first, as it costs all slices together
+        return cls(places, loads, _sent_s(question, grid), exposed, lost, totals, shapes, where)
 
     def alike(self, place: int, undecided: Bools) -> Ints:
         """Layouts with the shape of that at a place of the grid, itself first, as far as undecided, (N,)."""
@@ -214,14 +214,15 @@ def _program(count: int, totals: Ints, jobs: int) -> tuple[LinearProgram, int]:
 
 def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:
     """Least seconds of an activation and of a gradient between stages of different ranks, (N, 2)."""
-    found = np.zeros((len(grid), 2))
-    for place in range(len(grid)):
-        layout = grid.layout(place)
+    columns = [getattr(grid, name) for name in (*FIELDS, "dp")]  # slices, and how far apart stages are
+    _, places, where = distinct_rows(np.stack(columns, axis=1))
+    found = np.zeros((len(places), 2))
+    for row, layout in enumerate(map(grid.layout, places.tolist())):
         lowering = question.lowering(layout)
         costs, way = lowering.layers(layout)[1], lowering.execution(layout)
         sizes = (
             min(one.layer.input_bytes for name, one in costs.items() if name != "embedding"),
             min(one.layer.output_bytes for name, one in costs.items() if name != "head"),
         )
-        found[place] = [send_s(way, question.machine, layout, size) for size in sizes]
-    return found
+        found[row] = [send_s(way, question.machine, layout, size) for size in sizes]
+    return found[where]
