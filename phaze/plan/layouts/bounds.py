@@ -80,7 +80,7 @@ class StateFigures(NamedTuple):
     """Of a parameter without gradient."""
 
 
-class Loads(NamedTuple):
+class LayoutLoads(NamedTuple):
     """Least seconds of layers by kind, (N, K), and of what else layouts do, (N,): by passes of a microbatch,
     and of a step.
     """
@@ -106,7 +106,7 @@ class _Figures(NamedTuple):
     by_kind: Floats
     shapes: Ints
     held: Floats
-    loads: Loads
+    loads: LayoutLoads
 
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
@@ -149,8 +149,8 @@ def _bounds(
     return found, lacking
 
 
-def loads_of(question: PlanQuestion, grid: LayoutGrid) -> Loads:
-    """Loads of layouts, by slices of their own."""
+def loads_of(question: PlanQuestion, grid: LayoutGrid) -> LayoutLoads:
+    """Least seconds of what layouts do, by slices of their own."""
     return _figures_of(question, grid, Slices.of(question, grid), np.arange(len(grid))).loads
 
 
@@ -229,7 +229,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    loads = Loads(forward_s, backward_s, update_s, first_s, last_s, start_s, ahead_s)
+    loads = LayoutLoads(forward_s, backward_s, update_s, first_s, last_s, start_s, ahead_s)
     return _Figures(figures, by_kind, shapes, held, loads)
 
 

@@ -21,7 +21,7 @@ from phaze.pipeline.durations import JobKind, occupied_s
 from phaze.pipeline.graph import EventGraph, Lag, kept_event_graph, shape_of
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.layouts.bounds import Loads, loads_of
+from phaze.plan.layouts.bounds import LayoutLoads, loads_of
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.event_program import EventFlows, Flow
 from phaze.plan.layouts.planes import Paths, Planes
@@ -40,7 +40,7 @@ ROUNDING = 1e-9
 """Share by which bounds are lowered for rounding."""
 
 
-class Shape(NamedTuple):
+class PipelineShape(NamedTuple):
     """What decides which passes of a pipeline wait for which."""
 
     schedule: str
@@ -115,7 +115,7 @@ class PipelineBounds:
 
     places: Ints
     """Of the layouts in a grid, (N,)."""
-    loads: Loads
+    loads: LayoutLoads
     sent_s: Floats
     """Transfers of an activation and of a gradient between stages, (N, 2)."""
     exposed: float
@@ -124,7 +124,7 @@ class PipelineBounds:
     """Share of the rest by which the pass of the sender is longer."""
     totals: Ints
     """Layers of the model by kind, (K,)."""
-    shapes: tuple[Shape, ...]
+    shapes: tuple[PipelineShape, ...]
     """Distinct shapes."""
     shape: Ints
     """Of every layout, (N,)."""
@@ -137,7 +137,7 @@ class PipelineBounds:
         totals = LayerOrder(workload.order[1:-1]).before[-1]
         count = grid.microbatches(question.task.global_batch)
         rows, _, where = distinct_rows(np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1))
-        shapes = tuple(Shape(grid.schedules[name], *rest) for name, *rest in rows.tolist())
+        shapes = tuple(PipelineShape(grid.schedules[name], *rest) for name, *rest in rows.tolist())
         exposed = 1.0 - question.machine.stack.overlap_share("pp")
         lost = lost_to_messages(question.machine)
         loads = loads_of(question, grid)  # first, as it costs all slices together

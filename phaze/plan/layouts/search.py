@@ -24,7 +24,7 @@ from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
-from phaze.plan.layouts.pipeline_bounds import PipelineBounds, Shape
+from phaze.plan.layouts.pipeline_bounds import PipelineBounds, PipelineShape
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, distinct_rows
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
@@ -83,7 +83,7 @@ class LayoutSearch:
     _looked_at: list[_Contender] = field(default_factory=list)
     _pipelines: PipelineBounds | None = None
     """Bounds by flows of the layouts that may be faster than the best plan."""
-    _shapes: set[Shape] = field(default_factory=set)
+    _shapes: set[PipelineShape] = field(default_factory=set)
     """Shapes of pipelines whose flows are known, or not looked for."""
     _flow_work: int = 0
     """Programs for these, as many as they take longer."""
