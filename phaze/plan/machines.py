@@ -71,7 +71,12 @@ def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine
     """
     stack = machine.stack
     load = stack.load.prudent if task.load == stack.load.expected else task.load
-    return replace(task, load=load), replace(machine, stack=stack.proven())
+    return replace(task, load=load), proven(machine)
+
+
+def proven(machine: Machine) -> Machine:
+    """Machine whose stack is expected to overlap no more than is proven."""
+    return replace(machine, stack=machine.stack.proven())
 
 
 def usable_gib(machine: Machine) -> float:

@@ -107,7 +107,7 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     table, rows = read_rows(path)
     if not rows:
         raise PhazeError(f"{path}: has no run below its headings; write a run a row, see config/formats.md")
-    return beside(path.stem, table, rows, predict_rows(rows, machine))
+    return beside(path.stem, table, rows, predict_rows(rows, machine, prudent=True))
 
 
 def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:

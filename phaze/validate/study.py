@@ -91,7 +91,7 @@ def _predicted(
     frames, known = dict[str, pd.DataFrame](), dict[str, list[RunRow]]()
     for source in sources:
         table, rows = read_rows(folder / "measured" / f"{source}.csv")
-        out = predict_rows(rows, None, folder)
+        out = predict_rows(rows, None, folder, prudent=True)
         frame = beside(source, table, rows, out).assign(number=range(1, len(rows) + 1), left_out_s=np.nan)
         timed = np.isfinite(frame["predicted_s"]) & np.isfinite(frame["measured_s"])
         asked = [row for row, one in zip(rows, timed, strict=True) if one]

@@ -21,7 +21,7 @@ from phaze.base.files import atomic_path
 from phaze.base.units import GIB
 from phaze.plan.in_use import InUse, capacity_bytes
 from phaze.plan.layouts.priced import peak_of
-from phaze.plan.machines import device_of, grown, load_machine
+from phaze.plan.machines import device_of, grown, load_machine, proven
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
@@ -65,8 +65,6 @@ class Prediction:
 
     time_s: float
     """Of a batch."""
-    prudent_s: float
-    """The same with no more overlap than is proven."""
     memory_gib: float
     """What a measurement of the row's kind would show."""
     memory_low_gib: float
@@ -116,7 +114,12 @@ STACK = "stack_used"
 """Software stack of a row, its own or that of its system."""
 KIND = "memory_kind_used"
 """What memory of a row counts: as the row says, or as its stack reports."""
-ADDED = (*(field.name for field in fields(Prediction)), *INTERVAL, *CHOSEN, DIVIDED, STACK, KIND, "status")
+PRUDENT = "prudent_s"
+"""Time with no more overlap than is proven, where that is asked for."""
+ADDED = (
+    "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, *CHOSEN, DIVIDED, STACK,
+    KIND, "status",
+)  # fmt: skip
 """Columns that predictions add."""
 OK = "ok"
 """How the status of a run begins that fits."""
@@ -136,7 +139,6 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
     most = max(shares, key=lambda name: shares[name])
     return Prediction(
         time_s=found.time_s,
-        prudent_s=found.time_s if machine.stack.is_proven else _prudent_s(run, machine),
         **_ranges(memory.in_use, kind or machine.stack.reports),
         weights_gib=memory.weight_bytes / GIB,
         optimizer_gib=memory.optimizer_bytes / GIB,
@@ -147,12 +149,6 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
         exposed_communication_share=sum(shares[name] for name in COMMUNICATION),
         bound_by=f"{most} ({100 * shares[most]:.0f} %)",
     )
-
-
-def _prudent_s(run: Run, machine: Machine) -> float:
-    """Seconds of a run that overlaps no more than is proven."""
-    proven = replace(machine, stack=machine.stack.proven())
-    return price(plan_of_run(run, proven), proven).time_s
 
 
 def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
@@ -196,23 +192,28 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
         raise PhazeError(
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
-    found = with_intervals(predict_rows(rows, machine)).rename(columns={"stack": STACK})[list(ADDED)]
+    found = with_intervals(predict_rows(rows, machine, prudent=True)).rename(columns={"stack": STACK})[
+        list(ADDED)
+    ]
     if not found[DIVIDED].astype(object).fillna("").any():
         found = found.drop(columns=DIVIDED)
     out = pd.concat([table, found], axis=1)
     return out, _accuracy(rows, out)
 
 
-def predict_rows(rows: Sequence[RunRow], machine: Machine | None, folder: Path = FOLDER) -> pd.DataFrame:
+def predict_rows(
+    rows: Sequence[RunRow], machine: Machine | None, folder: Path = FOLDER, *, prudent: bool = False
+) -> pd.DataFrame:
     """Columns that predictions add to rows, and by what runs are alike; without intervals.
 
-    `machine` is for rows that name no system.
+    `machine` is for rows that name no system. Prudent times, which cost a second price, are NaN unless asked
+    for.
     """
     machines = cache(partial(_machine_of, machine, folder))
-    found = [_predict(row, machines) if row.runs else _invalid(row.problem) for row in rows]
+    found = [_predict(row, machines, prudent=prudent) if row.runs else _invalid(row.problem) for row in rows]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS, "mfu"]
     kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, KIND, *KEYS), "object")
-    kinds["mfu"] = "float"
+    kinds |= {"mfu": "float", PRUDENT: "float"}
     kinds |= dict.fromkeys(CHOSEN[:2], "Int64")
     return pd.DataFrame(found, columns=columns).astype(kinds)
 
@@ -263,7 +264,7 @@ def _of_release(machine: Machine, row: RunRow) -> Machine:
     return replace(machine, stack=recipe.applied(machine.stack))
 
 
-def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str, object]:
+def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent: bool) -> dict[str, object]:
     """Added columns of a row; of what it leaves open the fastest that fits."""
     try:
         machine = _of_release(machine_of(row.system, row.stack), row)
@@ -282,12 +283,18 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine]) -> dict[str
     mfu = best.model_flops_per_gpu / peak_of(machine, run.layout.compute)
     return {
         **asdict(best),
+        **({PRUDENT: _prudent_s(run, machine, best.time_s)} if prudent else {}),
         **chosen,
         **divided,
         KIND: kind,
         "status": _status(best, machine) + _assumed(run, machine),
         **asdict(RunKind.of(machine, run.layout, mfu)),
     }
+
+
+def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
+    """Seconds of a run that overlaps no more than is proven, and takes `time_s` as it is expected to."""
+    return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
 
 
 def _all(runs: tuple[Run, ...], machine: Machine, kind: MemoryKind) -> list[tuple[Run, Prediction]]:

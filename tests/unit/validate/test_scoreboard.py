@@ -59,7 +59,8 @@ def test_prudent_times_hide_no_more_than_is_proven() -> None:
     """Nothing is proven of `megatron-core-2024`: its prudent time is that of a run without overlap."""
     row = {**RUN, "system": "h100", "stack": "megatron-core-2024", "gpus": "64", "global_batch": "64"}
     row |= {"microbatch": "1", "dp": "64"}
-    found = predict_rows([read_row({**row, "overlap": name}) for name in ("dp", "none")], None)
+    rows = [read_row({**row, "overlap": name}) for name in ("dp", "none")]
+    found = predict_rows(rows, None, prudent=True)
     assert found["time_s"][0] < found["prudent_s"][0] == pytest.approx(found["time_s"][1])
     assert found["prudent_s"][1] == found["time_s"][1]
 
