@@ -65,11 +65,6 @@ class TrainingPlanner:
         return question_of(self.asked, self.folder)
 
     @property
-    def prudent(self) -> PlanQuestion:
-        """Question at prudent prices."""
-        return self.expected.prudent()
-
-    @property
     def question(self) -> PlanQuestion:
         """Question for the search, at the prices that plans are ranked by."""
         return self.expected.ranked(self.asked.rank)
@@ -99,7 +94,7 @@ class TrainingPlanner:
         ranked = [PricedLayout.of(self.question, one) for one in found.plans]
         rows = tuple(
             self.row(one).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
-            for one, plan in list(zip(ranked, found.plans, strict=True))[:top]
+            for one, plan in zip(ranked[:top], found.plans[:top], strict=True)
         )
         first = ranked[0]
         expected = first.asked(self.expected)
@@ -125,7 +120,7 @@ class TrainingPlanner:
 
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table."""
-        expected, prudent = (priced.asked(question) for question in (self.expected, self.prudent))
+        expected, prudent = (priced.asked(question) for question in (self.expected, self.expected.prudent))
         layout, machine = expected.divided.layout, self.expected.machine
         own = self.interval(machine, layout, expected.price.time_s, expected.mfu)
         return expected.row(own, prudent.price.time_s)
@@ -140,10 +135,10 @@ class TrainingPlanner:
         more = chosen.price.time_s / best.price.time_s - 1
         if more < TIE:
             return "Prudence costs no expected time."
+        prudently = best.asked(self.expected.prudent)
         return (
             f"Prudence costs {more:.1%} of expected time: {best.shape} is expected to take "
-            f"{best.price.time_s:.4g} s (--rank expected), and {best.asked(self.prudent).price.time_s:.4g} s "
-            "prudently."
+            f"{best.price.time_s:.4g} s (--rank expected), and {prudently.price.time_s:.4g} s prudently."
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:

@@ -35,18 +35,15 @@ class PlanQuestion:
     upper: bool = False
     """Whether plans fit at the upper end of the memory range; else at what is expected."""
 
+    @cached_property
     def prudent(self) -> PlanQuestion:
         """The same question at prudent prices, with plans that fit at the upper end of the memory range."""
-        return self._prudent
-
-    @cached_property
-    def _prudent(self) -> PlanQuestion:
         task, machine = prudent(self.task, self.machine)
         return replace(self, task=task, machine=machine, upper=True)
 
     def ranked(self, rank: Rank) -> PlanQuestion:
         """The question at the prices that layouts are ranked by, asked at expected ones."""
-        return self.prudent() if rank == "prudent" else self
+        return self.prudent if rank == "prudent" else self
 
     @property
     def usable_bytes(self) -> float:

@@ -84,7 +84,7 @@ class SmallCase:
         }
         stack = machine.stack.model_copy(update={"overlap": overlap, "overlap_shares": shares, **small})
         found = PlanQuestion(task, replace(machine, device=device, stack=stack), KNOWN[runtime])
-        return found.prudent() if self.prudent else found
+        return found.prudent if self.prudent else found
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overla
     """Whatever share of communication overlaps with compute."""
     question = CASES[case].question("megatron")
     if overlap == "proven":
-        question = question.prudent()
+        question = question.prudent
     if overlap == "none":
         machine = question.machine
         stack = machine.stack.model_copy(update={"overlap": ()})
