@@ -13,7 +13,7 @@ from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows, recipes_of
-from phaze.plan.layouts.search import GAP, plan_layouts
+from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.words import in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.price import price
@@ -118,7 +118,7 @@ def test_adapters_have_no_recipe() -> None:
 
 
 @pytest.mark.parametrize("recipe", small(), ids=lambda one: f"{one.model}-{one.system}-{one.precision}")
-def test_a_recipe_is_no_faster_than_the_plan_of_its_widths_may_be(recipe: PublishedRecipe) -> None:
+def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe) -> None:
     assert recipe.global_batch is not None
     question = asked(
         recipe.model, recipe.system, recipe.gpus, recipe.sequence, recipe.global_batch, recipe.precision
@@ -127,9 +127,9 @@ def test_a_recipe_is_no_faster_than_the_plan_of_its_widths_may_be(recipe: Publis
     for plan in (one.plan for one in fitting if one.plan is not None):
         layout = plan.layout
         fixed: dict[str, int | str] = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
-        found = plan_layouts(question, fixed, wanted=1)
+        found = plan_layouts(question, fixed, gap=0.0, wanted=1)
         assert found.certificate.bound_s <= plan.time_s * (1 + 1e-9)
-        assert found.plans[0].found.time_s * (1 - GAP) <= plan.time_s
+        assert found.plans[0].found.time_s <= plan.time_s * (1 + 1e-9)
 
 
 @pytest.fixture(scope="module")
