@@ -160,7 +160,9 @@ class PlanPricer:
         ]
         found = price(lowering.plan(stages, schedule), self.machine)
         peak_gib = float(found.peak_bytes.max()) / GIB
-        limit_gib = tensor_limit_bytes(self.machine, layout, upper=self.rank == "prudent") / GIB
+        upper = self.rank == "prudent"
+        copied_bytes = lowering.copied_bytes(layout) if upper else 0.0
+        limit_gib = tensor_limit_bytes(self.machine, layout, copied_bytes, upper=upper) / GIB
         return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib, limit_gib)
 
 

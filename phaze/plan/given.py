@@ -33,7 +33,7 @@ from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, laye
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.overlap import lost_share
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
-from phaze.plan.working import WorkingBytes, working_bytes
+from phaze.plan.working import WorkingBytes, copied_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
@@ -233,6 +233,11 @@ class Lowering:
             buffers = self.machine.stack.reserved_gib * GIB
             self._working[key] = replace(found, work=found.work + buffers)
         return self._working[key]
+
+    def copied_bytes(self, layout: Layout) -> float:
+        """Bytes of temporary copies that may lie beside the tensors of any stage, at most."""
+        layers = [cost.layer for cost in self.layers(layout)[1].values()]
+        return copied_bytes(layers, layout, self.machine.stack)
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
         """Seconds of a step in which devices wait for states from the host: they come back before the update,

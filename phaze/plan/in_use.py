@@ -169,16 +169,18 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
     return MemoryRange(0.0, expected, max(most, gaps(tensors.high, share.lasting)))
 
 
-def tensor_limit_bytes(machine: Machine, layout: Layout, *, upper: bool = True) -> float:
-    """Most bytes of tensors with which a layout fits at the upper end of its range, temporary copies among
-    them, or as expected.
+def tensor_limit_bytes(
+    machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, upper: bool = True
+) -> float:
+    """Most bytes of tensors with which a layout fits at the upper end of its range, so many of temporary
+    copies beside them, or as expected.
 
     A plan whose tensors need more does not fit, whatever its stages are.
     """
     beside = _sum(beside_tensors(machine, layout))
     if not upper:
         return capacity_bytes(machine) - beside.expected
-    return (capacity_bytes(machine) - beside.high) * (1.0 - machine.stack.fragments.lasting)
+    return (capacity_bytes(machine) - beside.high) * (1.0 - machine.stack.fragments.lasting) - copied_bytes
 
 
 def _sum(parts: Iterable[MemoryRange]) -> MemoryRange:

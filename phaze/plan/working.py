@@ -49,7 +49,7 @@ def working_bytes(
     again = _again_bytes(held, layout)
     made = (_made_bytes(layer, layout, stack, flash=flash) for layer in layers)
     work = empty + gathered + unshared + max(sum(each) for each in zip(again, made, strict=True))
-    return WorkingBytes(work, work - max(*again, 0.0), _copied_bytes(layers, layout, stack))
+    return WorkingBytes(work, work - max(*again, 0.0), copied_bytes(layers, layout, stack))
 
 
 def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) -> list[float]:
@@ -63,7 +63,7 @@ def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) 
     ]
 
 
-def _copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float:
+def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float:
     """Bytes of temporary copies at most: buffers of overlapped tensor-parallel communication, and with ZeRO 3
     those from which a block's weights are gathered and its gradients scattered (PyTorch, FSDP2).
     """

@@ -392,6 +392,9 @@ class TrainingPlan(RankedPlan):
     """Why the time is an upper limit of speed, where no run of the device is measured."""
     prudence: str | None = None
     """Expected time that the prudent choice costs, where layouts are ranked by prudent time."""
+    may_fit: str | None = None
+    """How the plan is made to fit, and which of the next ones does, where it may not fit at the upper end of
+    its memory range."""
     rests_on: tuple[str, ...] = ()
     """Assumptions without which another one of the first plans would be the fastest."""
     what_if: tuple[WhatIf, ...] = ()

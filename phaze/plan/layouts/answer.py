@@ -20,7 +20,7 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows
 from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.layouts.what_if import COMPARED, rests_on, what_if
+from phaze.plan.layouts.what_if import COMPARED, made_to_fit, rests_on, what_if
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
@@ -112,7 +112,8 @@ class TrainingPlanner:
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
             prudence=self._prudence(expected) if self.asked.rank == "prudent" else None,
-            rests_on=tuple(rests_on(ranked)),
+            may_fit=made_to_fit(ranked),
+            rests_on=tuple(rests_on(ranked, len(rows))),
             what_if=tuple(what_if(self.asked.system, first, self.folder)),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.expected),
@@ -136,9 +137,15 @@ class TrainingPlanner:
         if more < TIE:
             return "Prudence costs no expected time."
         prudently = best.asked(self.expected.prudent)
+        lacking_gib = prudently.lacking_gib
+        but = (
+            f"but may not fit: at most it lacks {digits(lacking_gib)} GiB"
+            if lacking_gib > 0
+            else f"and {prudently.price.time_s:.4g} s prudently"
+        )
         return (
             f"Prudence costs {more:.1%} of expected time: {best.shape} is expected to take "
-            f"{best.price.time_s:.4g} s (--rank expected), and {prudently.price.time_s:.4g} s prudently."
+            f"{best.price.time_s:.4g} s (--rank expected), {but}."
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
@@ -156,7 +163,7 @@ class TrainingPlanner:
         nearest = self._nearest(found.closest)
         return Explained(
             fixed=own,
-            lacking_gib=self._lacking_gib(nearest),
+            lacking_gib=nearest.lacking_gib,
             closest=nearest.chosen,
             memory=tuple(nearest.memory),
         )
@@ -181,17 +188,13 @@ class TrainingPlanner:
             self.question, divided, Division(blocks, blocks if divided.partial else (0,) * len(blocks))
         )
 
-    def _lacking_gib(self, nearest: PricedLayout) -> float:
-        """GiB that the rank with peak memory has not."""
-        return nearest.fullest_gib - self.question.limit_bytes(nearest.divided.layout) / GIB
-
     def _unfit(self, found: LayoutPlans) -> UnfitPlan:
         certificate = certificate_of(found.certificate).model_copy(update={"lacking_gib": None})
         if found.closest is None:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
             return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
         nearest = self._nearest(found.closest)
-        lacking_gib = self._lacking_gib(nearest)
+        lacking_gib = nearest.lacking_gib
         limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
         unknown = sum(certificate.bounded.values())
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"

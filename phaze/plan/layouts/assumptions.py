@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Iterator
 
 from phaze.base.provenance import library_version, phaze_version, source_digest
+from phaze.base.units import GIB
 from phaze.cost.network.network import Levels, Network
 from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
+from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.machines import device_of, usable_gib
+from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack
@@ -38,7 +40,8 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield f"{_products(question.task.compute)} with {question.optimizer} in mixed precision, flash attention"
     yield (
         f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
-        f"HBM bandwidth sustained, {usable_gib(machine):.4g} of {device.hbm_gib:g} GiB for a plan"
+        f"HBM bandwidth sustained, {capacity_bytes(machine) / GIB:.4g} of {device.hbm_gib:g} GiB left by the "
+        "driver"
     )
     if rank := question.task.model.lora:
         kernels = "kernels of their own that no measured run has"

@@ -78,6 +78,11 @@ class PricedLayout:
         return float(self.price.peak_bytes.max()) / GIB
 
     @property
+    def lacking_gib(self) -> float:
+        """Memory that the rank with peak memory has not; below 0 where it fits."""
+        return self.fullest_gib - self.question.limit_bytes(self.divided.layout) / GIB
+
+    @property
     def chosen(self) -> ChosenLayout:
         """Layout, as a file holds it."""
         own = asdict(self.divided.layout)

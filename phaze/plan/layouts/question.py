@@ -52,17 +52,28 @@ class PlanQuestion:
 
     def limit_bytes(self, layout: Layout) -> float:
         """Bytes of tensors with which a layout fits."""
-        return tensor_limit_bytes(self.machine, layout, upper=self.upper)
+        return self._limit_bytes(layout, self.lowering(layout).copied_bytes(layout) if self.upper else 0.0)
+
+    def _limit_bytes(self, layout: Layout, copied_bytes: float) -> float:
+        return tensor_limit_bytes(self.machine, layout, copied_bytes, upper=self.upper)
 
     def limits_bytes(self, grid: LayoutGrid) -> Floats:
-        """The same of all layouts of a grid, (N,)."""
+        """The same of all layouts of a grid, (N,), or more: of temporary copies only the buffers of
+        tensor-parallel overlap are taken off.
+        """
         names = ("tp", "cp", "pp", "dp", "ep", "etp")
         columns = np.stack([getattr(grid, name) for name in names], axis=1)
         if not self.task.experts:  # then only whether there is a group matters
             columns = np.minimum(columns, 2)
         distinct, where = np.unique(columns, axis=0, return_inverse=True)
         layouts = (Layout(**dict(zip(names, row, strict=True))) for row in distinct.tolist())
-        return np.array([self.limit_bytes(layout) for layout in layouts])[where.ravel()]
+        limits = np.array([self._limit_bytes(layout, 0.0) for layout in layouts])[where.ravel()]
+        stack = self.machine.stack
+        if not self.upper or "tp" not in stack.overlap:
+            return limits
+        tokens = grid.sequence_parallel * (grid.tp > 1) * grid.microbatch * self.task.sequence / grid.cp
+        width_bytes = grid.layout(0).bytes_per_element * self.task.model.hidden
+        return limits - stack.overlap_buffers * width_bytes * tokens
 
     def again(self, grid: LayoutGrid) -> Bools:
         """Layouts that do the same as another one, (N,): the attention kernel keeps nothing that selective

@@ -32,7 +32,7 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     yield _line(head, widths) + "  recompute"
     for cells, one in zip(rows, plans, strict=True):
         line = f"{_line(cells, widths)} "
-        for note in (recomputed(one), *unusual(one.layout), *_also(one)):
+        for note in (recompute(one.layout, one.recomputed_layers), *unusual(one.layout), *_also(one)):
             if len(line) + len(note) >= COLUMNS:
                 yield line.rstrip()
                 line = "  "
@@ -71,19 +71,23 @@ def _also(one: RankedPlan) -> Iterator[str]:
 
 
 def differences(one: ChosenLayout, other: ChosenLayout) -> str:
-    """Fields in which another layout differs, in a few words."""
+    """Fields in which another layout differs, in a few words, but for those that others tell."""
     own, others = one.model_dump(), other.model_dump()
-    named = {name: value for name, value in others.items() if value != own[name]}
+    told = {
+        "sequence_parallel": 1 in (one.tp, other.tp),
+        "cp_kind": 1 in (one.cp, other.cp),
+        "schedule": one.schedule in USUAL and other.schedule in USUAL,
+    }
+    named = {name: value for name, value in others.items() if value != own[name] and not told.get(name)}
     if len(named) > 1:
         named.pop("pipeline_layout", None)
     return ", ".join(f"{SHORT.get(name, name.replace('_', ' '))} {value}" for name, value in named.items())
 
 
-def recomputed(one: RankedPlan) -> str:
-    """What a plan recomputes, in a word."""
-    if one.layout.recompute == "full":
-        return f"full:{one.recomputed_layers}"
-    return one.layout.recompute
+def recompute(layout: ChosenLayout, blocks: int | None) -> str:
+    """What a layout recomputes, in a word; so many blocks in full where that is known."""
+    whole = layout.recompute == "full" and blocks is not None
+    return f"full:{blocks}" if whole else layout.recompute
 
 
 def unusual(layout: ChosenLayout) -> Iterator[str]:

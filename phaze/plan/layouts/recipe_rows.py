@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import GIB
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of
@@ -42,13 +41,12 @@ def recipe_rows(
         except PhazeError as error:
             yield own.model_copy(update={"reason": str(error)})
             continue
-        lacking_gib = _lacking_gib(priced)
         chosen = {name: getattr(priced.divided.layout, name) for name in ("vp", "microbatch", "zero")}
         figures = {
             "shape": recipe.model_copy(update=chosen).shape,
             "plan": row(priced),
             "over_plan": priced.price.time_s / plan_s,
-            "lacking_gib": lacking_gib if lacking_gib > 0 else None,
+            "lacking_gib": priced.lacking_gib if priced.lacking_gib > 0 else None,
         }
         yield own.model_copy(update=figures)
 
@@ -94,7 +92,7 @@ def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
             one.check(question.runtime)
         if legal:
             priced = [PricedLayout.of_recipe(question, one) for one in legal]
-            return min(priced, key=lambda one: (_lacking_gib(one) > 0, one.price.time_s))
+            return min(priced, key=lambda one: (one.lacking_gib > 0, one.price.time_s))
     raise PhazeError(str(question.runtime.why_not(runs[0].task, runs[0].layout, runs[0].schedule)))
 
 
@@ -137,8 +135,3 @@ def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
         return stages
     *before, last = (stage.replace("m", "") for stage in stages)
     return (*before, last.replace("L", "m" * mtp + "L"))
-
-
-def _lacking_gib(priced: PricedLayout) -> float:
-    """GiB that the rank with peak memory has not."""
-    return priced.fullest_gib - priced.question.limit_bytes(priced.divided.layout) / GIB

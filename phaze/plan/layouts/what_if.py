@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from phaze.base.units import digits
 from phaze.cost.network.fabric import network_of
 from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import HIDDEN
@@ -28,6 +29,8 @@ MOST_WORK = 100
 """Linear programs that are solved where a plan is looked for again: it is no proof."""
 WIDTHS = ("tp", "cp", "pp", "dp")
 """Fields that a plan keeps where it is planned again."""
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+"""Setting with which PyTorch's allocator leaves no gaps that last."""
 
 
 def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[WhatIf]:
@@ -45,8 +48,10 @@ def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
 
 
-def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
-    """Sentences on assumptions without which another one of the plans would be the fastest."""
+def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
+    """Sentences on assumptions without which another one of the plans would be the fastest; the first ones
+    are shown, and named by their number.
+    """
     question = plans[0].question
     stack = question.machine.stack
     for name in (one for one in stack.overlap if one in HIDDEN):
@@ -60,11 +65,36 @@ def rests_on(plans: Sequence[PricedLayout]) -> Iterator[str]:
         ]
         best = times_s.index(min(times_s))
         if times_s[best] * (1 + TIE) < times_s[0]:
+            named = "" if best < shown else f"({plans[best].shape}) "
             yield (
                 f"Assumes that {HIDDEN[name]} overlap with compute. Without overlap plan {best + 1} "
-                f"({plans[best].shape}) is the fastest of the first "
-                f"{len(plans)}: {times_s[best]:.4g} s (plan 1: {times_s[0]:.4g} s)."
+                f"{named}is the fastest of the first {len(plans)}: {times_s[best]:.4g} s (plan 1: "
+                f"{times_s[0]:.4g} s)."
             )
+
+
+def made_to_fit(plans: Sequence[PricedLayout]) -> str | None:
+    """How the first plan is made to fit at the upper end of its memory range, and which of the next ones
+    does; None where it does.
+    """
+    first, *others = (replace(one, question=replace(one.question, upper=True)) for one in plans)
+    lacking_gib = first.lacking_gib
+    if lacking_gib <= 0:
+        return None
+    said = [f"Plan 1 may not fit: at most it lacks {digits(lacking_gib)} GiB."]
+    if lacking_gib < first.question.machine.stack.fragments.lasting * first.fullest_gib:
+        said.append(f"{EXPANDABLE} may do.")
+    found = plan_layouts(first.question, _widths(first), wanted=1, most_work=MOST_WORK).plans
+    for one in (PricedLayout.of(first.question, plan) for plan in found):
+        longer = one.price.time_s / first.price.time_s - 1
+        said.append(f"It fits as {one.shape}, which takes {longer:.1%} longer.")
+    roomy = next((place for place, one in enumerate(others, start=2) if one.lacking_gib <= 0), None)
+    said += [] if roomy is None else [f"Plan {roomy} is the next that fits."]
+    return " ".join(said)
+
+
+def _widths(plan: PricedLayout) -> dict[str, int | str]:
+    return {name: getattr(plan.divided.layout, name) for name in WIDTHS}
 
 
 def _communicates(layout: Layout, kind: str) -> bool:
@@ -75,11 +105,11 @@ def _communicates(layout: Layout, kind: str) -> bool:
 
 def _more_memory(plan: PricedLayout) -> WhatIf:
     """The best plan of the same widths with more memory; its layers cost the same."""
-    question, layout = plan.question, plan.divided.layout
+    question = plan.question
     device = device_of(question.machine)
     larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
-    fixed = {name: getattr(layout, name) for name in WIDTHS}
-    found = plan_layouts(replace(question, machine=larger), fixed, wanted=1, most_work=MOST_WORK).plans
+    asked = replace(question, machine=larger)
+    found = plan_layouts(asked, _widths(plan), wanted=1, most_work=MOST_WORK).plans
     time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
     return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import fill
 
 from phaze.base.units import digits
-from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, differences, ranked_table, recomputed, unusual
+from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, differences, ranked_table, recompute, unusual
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.training_plan import (
     TIE,
@@ -45,6 +45,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
     With `why` also what the answer rests on.
     """
     said = [
+        *([] if plan.may_fit is None else [plan.may_fit]),
         *_why(plan),
         *([] if plan.prudence is None else [plan.prudence]),
         *plan.rests_on,
@@ -100,7 +101,8 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     parts = sorted(plan.times_s.items(), key=lambda part: -part[1])
     spent = ", ".join(f"{name} {s:.3g} s" for name, s in parts if s >= NEGLIGIBLE * plan.time_s)
     yield f"Time: {spent}."
-    yield f"Pipeline split: {plan.layout.pipeline_layout} (E embedding, t a layer, L loss)."
+    if len(plan.stages) > 1:
+        yield f"Pipeline split, layers of the stages in order: {_in_order(plan.stages)}."
     yield from (f"Memory: {line}, of {hbm_gib:g} GiB." for line in _fullest(plan.memory))
     yield from _counts(plan.certificate)
     yield from _what_if(plan)
@@ -200,21 +202,25 @@ def first_line(time_s: float, layout: str, seconds: float) -> str:
     return f"first plan after {seconds:.1f} s: {time_s:.4g} s a step with {layout}; looking for better ones"
 
 
-def shape(layout: ChosenLayout, recomputed: int | None) -> str:
-    """Layout in a few words, widths of 1 left out; `recomputed` blocks run forward again."""
-    widths = [f"{name}={getattr(layout, name)}" for name in (*WIDTHS, "dp") if getattr(layout, name) > 1]
-    parts = [*widths, f"mbs={layout.microbatch}", layout.schedule, f"zero={layout.zero}"]
-    parts += ["sp"] * layout.sequence_parallel
+def shape(layout: ChosenLayout, blocks: int | None) -> str:
+    """Layout in a few words, see `fields_in_words`."""
+    return " ".join(fields_in_words(layout, blocks))
+
+
+def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
+    """Fields of a layout in the words of the field, widths of 1 left out; so many blocks are recomputed in
+    full where that is known.
+    """
+    yield from (f"{name} {getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1)
+    yield from (f"dp {layout.dp}", f"mbs {layout.microbatch}", f"ZeRO-{layout.zero}")
     if layout.recompute != "none":
-        whole = layout.recompute == "full" and recomputed is not None
-        parts.append(f"recompute={layout.recompute}" + (f":{recomputed}" if whole else ""))
-    parts += [f"offload={layout.offload}"] * (layout.offload != "none")
-    return " ".join(parts)
+        yield f"recompute {recompute(layout, blocks)}"
+    yield from unusual(layout)
 
 
 def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """What was asked, and how the model should be trained, with the error bar."""
-    asked, layout = plan.question, plan.layout
+    asked = plan.question
     lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
     yield (
         f"{asked.model.name}{lora}: {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
@@ -222,11 +228,9 @@ def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     )
     if plan.uncalibrated is not None:
         yield plan.uncalibrated
-    widths = [f"{name} {getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1]
-    parts = [*widths, f"dp {layout.dp}", f"mbs {layout.microbatch}", f"ZeRO-{layout.zero}"]
-    parts += [f"recompute {recomputed(plan)}"] * (layout.recompute != "none")
     yield (
-        f"Train with {', '.join([*parts, *unusual(layout)])}; {split_in_words(plan.stages)}. "
+        f"Train with {', '.join(fields_in_words(plan.layout, plan.recomputed_layers))}; "
+        f"{split_in_words(plan.stages)}. "
         f"{predicted(plan)}; {plan.mfu:.1%} MFU, {used(plan)} of {hbm_gib:g}, bound by "
         f"{plan.bound_by}."
     )
@@ -239,6 +243,12 @@ def split_in_words(stages: Sequence[StageShare]) -> str:
         return f"{layers[0]} layers on one stage"
     each = f"{min(layers)}" if min(layers) == max(layers) else f"{min(layers)} to {max(layers)}"
     return f"{len(stages)} stages of {each} layers"
+
+
+def _in_order(stages: Sequence[StageShare]) -> str:
+    """Layers of every stage, stages in a row with as many together."""
+    alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
+    return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

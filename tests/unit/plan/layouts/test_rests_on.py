@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from phaze.base.units import GIB
+from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.layouts.what_if import rests_on
-from phaze.plan.machines import load_machine
+from phaze.plan.layouts.what_if import made_to_fit, rests_on
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
@@ -75,7 +77,32 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
     assert isinstance(short, TrainingPlan)
     assert isinstance(long, TrainingPlan)
     assert (len(short.alternatives), len(long.alternatives)) == (1, 10)
-    assert short.rests_on == long.rests_on
+    assert [re.sub(r" \(\D.*\) ", " ", one) for one in short.rests_on] == list(long.rests_on)
     found = re.search(r"plan (\d+) \(", short.rests_on[0])
     assert found is not None
     assert int(found[1]) > 1
+
+
+def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
+    """With memory for all of the range and for less: the way that is named fits, as the next plan does."""
+    machine = plans[0].question.machine
+    used = plans[0].price.memory.in_use
+    tensors = used.tensors.high / (1 - machine.stack.fragments.lasting)
+    high = tensors + used.of("device").high - used.tensors.high - used.fragments.high
+    needs_gib = high / GIB + device_of(machine).driver_gib
+    for hbm_gib in (needs_gib + 1, needs_gib - 0.1, needs_gib - 2):
+        smaller = device_of(machine).model_copy(update={"hbm_gib": hbm_gib})
+        question = replace(plans[0].question, machine=replace(machine, device=smaller))
+        own = [one.asked(question) for one in plans]
+        found = made_to_fit(own)
+        assert (found is None) == (high < capacity_bytes(question.machine))
+        if found is None:
+            continue
+        assert ("expandable_segments" in found) == (hbm_gib > needs_gib - 1)
+        named = re.search(r"Plan (\d+) is the next that fits", found)
+        roomy = [
+            number
+            for number, one in enumerate(own, start=1)
+            if one.price.memory.in_use.of("device").high <= capacity_bytes(question.machine) * (1 + 1e-12)
+        ]
+        assert [int(named[1])] == roomy[:1] if named else not roomy
