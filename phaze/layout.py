@@ -91,6 +91,10 @@ class Group:
     stride: int
 
 
+DEVICE_AXES = ("tp", "cp", "pp", "dp")
+"""Axes whose widths multiply to the devices of a layout."""
+
+
 @dataclass(frozen=True, order=True)
 class Layout:
     """Widths of all kinds of parallelism, and what every rank keeps of states and activations.

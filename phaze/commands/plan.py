@@ -28,8 +28,6 @@ NOTHING_FITS = 3
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
-WIDTHS = ("tp", "cp", "pp", "dp")
-"""Fields of a layout whose product is the devices."""
 
 
 class RankOption(StrEnum):
@@ -322,7 +320,9 @@ def _questions(
 
 def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
     """Raise PhazeError where the widths that are fixed are no part of the devices."""
-    widths = {name: int(fixed[name]) for name in WIDTHS if isinstance(fixed.get(name), int)}
+    from phaze.layout import DEVICE_AXES
+
+    widths = {name: int(fixed[name]) for name in DEVICE_AXES if isinstance(fixed.get(name), int)}
     product = prod(widths.values())
     if all(0 < width <= MOST_DEVICES for width in widths.values()) and devices % product:
         said = ",".join(f"{name}={width}" for name, width in widths.items())

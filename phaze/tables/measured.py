@@ -78,7 +78,7 @@ class GroupRegrets(Table):
         "correlation": real("Spearman's, of predicted and measured times", None, finite=False),
         "fastest_s": real("least measured time"),
         "chosen_s": real("measured time of the layout that is predicted fastest"),
-        "prudent_s": real("measured time of the layout with the least prudent time"),
+        "prudently_chosen_s": real("measured time of the layout with the least prudent time"),
         "regret": real("time lost by the choice of the fastest, over the least"),
     }
 

@@ -149,7 +149,7 @@ def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
             "correlation": _accuracy(mine).rank_correlation,
             "fastest_s": float(mine["measured_s"].min()),
             "chosen_s": _chosen_s(mine, "predicted_s"),
-            "prudent_s": _chosen_s(mine, "prudent_s"),
+            "prudently_chosen_s": _chosen_s(mine, "prudent_s"),
         }
         for (source, group), mine in timed.groupby(["source", "group"], sort=False)
         if len(mine) >= LEAST_IN_GROUP
@@ -176,7 +176,7 @@ def score(source: str, runs: pd.DataFrame) -> Score:
     right = known["status"].str.startswith(OK) == (known["outcome"] == "ok")
     groups = groups_of(runs)
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
-    prudently = (groups["prudent_s"] / groups["fastest_s"] - 1).to_numpy(float)
+    prudently = (groups["prudently_chosen_s"] / groups["fastest_s"] - 1).to_numpy(float)
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
     return Score(
         source=source,

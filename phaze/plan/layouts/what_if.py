@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phaze.base.units import digits
 from phaze.cost.network.fabric import network_of
-from phaze.layout import Layout
+from phaze.layout import DEVICE_AXES, Layout
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
@@ -27,8 +27,6 @@ COMPARED = 10
 """Plans at least of which the fastest is looked for under other assumptions, whatever the table shows."""
 MOST_WORK = 100
 """Linear programs that are solved where a plan is looked for again: it is no proof."""
-WIDTHS = ("tp", "cp", "pp", "dp")
-"""Fields that a plan keeps where it is planned again."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 """Setting with which PyTorch's allocator leaves no gaps that last."""
 
@@ -94,7 +92,8 @@ def made_to_fit(plans: Sequence[PricedLayout]) -> str | None:
 
 
 def _widths(plan: PricedLayout) -> dict[str, int | str]:
-    return {name: getattr(plan.divided.layout, name) for name in WIDTHS}
+    """Fields that a plan keeps where it is planned again."""
+    return {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
 
 
 def _communicates(layout: Layout, kind: str) -> bool:

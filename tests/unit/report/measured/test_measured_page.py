@@ -49,7 +49,7 @@ INPUTS = MeasuredInputs(
         pd.DataFrame(
             [
                 {"source": "near", "group": f"near: h {h}", "layouts": 3, "correlation": 1.0,
-                 "fastest_s": 10.0, "chosen_s": chosen_s, "prudent_s": chosen_s,
+                 "fastest_s": 10.0, "chosen_s": chosen_s, "prudently_chosen_s": chosen_s,
                  "regret": chosen_s / 10.0 - 1}
                 for h, chosen_s in ((1, 10.0), (2, 12.5))
             ]
