@@ -196,7 +196,7 @@ def with_exchanges(
     waits_s: tuple[float, float] = (0.0, 0.0),
     *,
     overlap: float = 1.0,
-    lost: float = 0.0,
+    lost_s: tuple[float, float] = (0.0, 0.0),
 ) -> StageCost:
     """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
     soon as they are there, as ZeRO 2 and 3 do.
@@ -205,24 +205,26 @@ def with_exchanges(
     gradients of the one before are on their way, during the present one. Two machines in a row with n equal
     operators take c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication that overlaps; what does
     not follows. In the meantime it waits for what else is on its links in the forward pass, and in the
-    others: `waits_s`. Kernels lose a share of their speed, `lost`, while it is on its way.
+    others: `waits_s`. Kernels concurrent with the weights and with the gradients are longer by `lost_s`.
     """
     n = stage.operators
 
-    def longer(seconds: float, exchange_s: float, wait_s: float = 0.0) -> float:
+    def longer(seconds: float, exchange_s: float, lost_s: float, wait_s: float = 0.0) -> float:
         if not seconds:
             return 0.0
         beside_s = overlap * exchange_s
         last_s = max(seconds, wait_s if beside_s else 0.0)
-        longest_s = max(seconds + lost * beside_s, beside_s + wait_s)
+        longest_s = max(seconds + lost_s, beside_s + wait_s)
         return exchange_s - beside_s + (beside_s + (n - 1) * longest_s + last_s) / n
 
-    weight_s = longer(stage.weight_s, reduce_s)
+    weight_s = longer(stage.weight_s, reduce_s, lost_s[1])
     inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
-    again = longer(inner_s, gather_s + (0.0 if weight_s else reduce_s), waits_s[1]) - stage.recompute_s
+    inside = not weight_s
+    again = longer(inner_s, gather_s + inside * reduce_s, lost_s[0] + inside * lost_s[1], waits_s[1])
+    again -= stage.recompute_s
     return replace(
         stage,
-        forward_s=longer(stage.forward_s, gather_s, waits_s[0]),
+        forward_s=longer(stage.forward_s, gather_s, lost_s[0], waits_s[0]),
         backward_s=max(again, 0.0) + weight_s,
         weight_s=weight_s,
     )

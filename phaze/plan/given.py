@@ -337,6 +337,7 @@ class Lowering:
             weight_s=weight_s,
             pieces=max(blocks, 1),
             spent_s=tuple((forward + again + backward).tolist()),
+            hbm_shares=_hbm_shares(held, costs, workload),
             links_s=tuple(map(tuple, np.asarray(links_s).tolist())),
         )
 
@@ -362,6 +363,20 @@ class Lowerings:
             )
             self._known[layout.tp] = Lowering(training, self.machine)
         return self._known[layout.tp]
+
+
+def _hbm_shares(
+    held: Sequence[tuple[int, LayerCost]], costs: Mapping[str, LayerCost], workload: Workload
+) -> tuple[float, ...]:
+    """Share of the time of layers bound by HBM, a mean over their dense parameters and over experts.
+
+    Weights and gradients of embedding and head are exchanged next to the block beside them.
+    """
+    beside = dict(zip(KEPT, (workload.order[1], workload.order[-2]), strict=True))
+    shares = np.array([costs[beside.get(cost.layer.name, cost.layer.name)].hbm_share for _, cost in held])
+    experts = np.array([count * cost.layer.groups.get("expert", 0) for count, cost in held], float)
+    trained = np.array([count * cost.layer.trained for count, cost in held], float)
+    return tuple(float(of @ shares / max(of.sum(), 1.0)) for of in (trained - experts, experts))
 
 
 def _ways(

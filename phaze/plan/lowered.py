@@ -17,7 +17,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
-from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s
+from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s, dispatched_bytes
 from phaze.cost.network.network import Kind
 from phaze.cost.products import cast_bytes
 from phaze.layout import (
@@ -45,7 +45,7 @@ from phaze.plan.kept import (
 from phaze.plan.kernel_traffic import STEPS, in_steps_of, moves_of
 from phaze.plan.launches import more_launches
 from phaze.plan.machines import device_of
-from phaze.plan.overlap import kept_apart, lost_share
+from phaze.plan.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.plan.plan import Machine
 from phaze.plan.unfused import unfused
 from phaze.spec.system import Stack
@@ -78,11 +78,18 @@ class LayerCost(LayerMemory):
     each."""
     experts_s: Floats = field(default_factory=lambda: np.zeros(2))
     """Of both passes what is computed between these exchanges."""
+    exchanges_hbm_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
+    """Seconds of the HBM for what these exchanges move."""
+
+    @property
+    def hbm_share(self) -> float:
+        """Share of the time of both passes that is bound by HBM."""
+        return hbm_share(self.forward_s + self.backward_s)
 
     def hidden_s(self, share: float, held_processors: float) -> Floats:
         """Seconds of both passes that are hidden where each pass exchanges rows for experts while the other,
-        of another microbatch, computes, on as many processors less as the exchange holds, (2,). Of each
-        exchange at most a share does.
+        of another microbatch, computes, on as many processors less as the exchange holds and waiting for
+        the bytes that it moves, (2,). Of each exchange at most a share does.
 
         Layers go in pairs, the forward pass of one beside the backward pass of another. Each exchange has one
         piece of the other's pass beside it: rows go to experts beside the experts of the backward pass and
@@ -92,7 +99,8 @@ class LayerCost(LayerMemory):
         passes = np.array([float(one.sum() - one[NETWORK]) for one in (self.forward_s, self.backward_s)])
         rest = passes - self.experts_s
         beside = np.array([[self.experts_s[1], rest[1]], [rest[0], self.experts_s[0]]])
-        found: Floats = np.minimum((1.0 - held_processors) * (share * self.exchanges_s), beside).sum(axis=1)
+        kept_s = (1.0 - held_processors) * self.exchanges_s - self.hbm_share * self.exchanges_hbm_s
+        found: Floats = np.clip(share * kept_s, 0.0, beside).sum(axis=1)
         return found
 
     def again_s(self, recompute: Recompute) -> Floats:
@@ -195,12 +203,27 @@ class Clocked:
             group = Group(2, group.stride * (group.ranks // 2))
         return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
 
+    def moved_s(self, part: Part) -> float:
+        """Seconds of the HBM for what a collective moves."""
+        machine, group = self.machine, self.layout.group(cast(Axis, part.axis))
+        if routing := self._once(part):
+            sent = dispatched_bytes(machine.network, part.network_bytes, group, routing)
+            return MOVED * sum(sent) / machine.hbm_bytes_per_s
+        return moved_s(machine, cast(Kind, part.kind), part.network_bytes, group.ranks)
+
     def by_level_s(self, part: Part) -> Floats:
         """For which a collective is on the links of each level of the network, (levels,)."""
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             return np.array(dispatch_by_level(network, part.network_bytes, group, routing))
         return np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
+
+    def by_axis(self, sent: Iterable[Part]) -> dict[str, Floats]:
+        """Seconds of collectives by axis, and those of the HBM for what they move, (2,) each."""
+        found: dict[str, Floats] = defaultdict(lambda: np.zeros(2))
+        for part, times in _counted(sent):
+            found[part.axis] += times * np.array([self.sent_s(part), self.moved_s(part)])
+        return found
 
     def _once(self, part: Part) -> Routing | None:
         """Which experts a token has, where it goes once to each rank that has some."""
@@ -293,7 +316,7 @@ def _seconds(
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, own in owned for kernel in own]
     total, weight_s = alone.seconds.copy(), 0.0
-    core_s = products_s = float(total.sum())
+    products_s = alone.seconds.copy()
     in_steps, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels))
     waits = waits_for_host(operators, stack)
     if kernels:
@@ -309,7 +332,8 @@ def _seconds(
             waits_s = np.maximum(started_s - each.sum(axis=1), 0.0)
         total += each.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
-        products_s += float((each[:, :START].sum(axis=1) + waits_s)[products].sum())
+        products_s[:START] += each[products, :START].sum(axis=0)
+        products_s[HOST] += waits_s[products].sum()
         weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
     casts = _cast(operators, clocked.layout)
@@ -317,7 +341,8 @@ def _seconds(
     more = unfused(operators, clocked.layout.compute, stack)
     more_s = more.nbytes / clocked.machine.hbm_bytes_per_s
     total[HBM] += moved / clocked.machine.hbm_bytes_per_s + more_s
-    total[NETWORK] += _exposed_s(sent, clocked, products_s, core_s)
+    by_axis = clocked.by_axis(sent)
+    total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, products_s, alone.seconds)
     if waits:
         total[HOST] = waits_s.sum() + max(more.launches * stack.launch_s - more_s, 0.0)
     else:
@@ -333,17 +358,18 @@ def _seconds(
 
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
     """Cost of a layer with the exchanges of rows for its experts, and what is computed between them."""
-    exchanges_s, experts_s = np.zeros((2, 2)), np.zeros(2)
+    exchanges_s, moved, experts_s = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)
     for row, way in enumerate(DIRECTIONS):
         operators = cost.layer.pass_of(way).operators
         ends = [place for place, one in enumerate(operators) if any(part.axis == "ep" for part in one.parts)]
         if ends:
-            parts = (part for place in ends for part in operators[place].parts if part.axis == "ep")
+            parts = [part for place in ends for part in operators[place].parts if part.axis == "ep"]
             exchanges_s[row] = [clocked.sent_s(part) for part in parts]
+            moved[row] = [clocked.moved_s(part) for part in parts]
             between, _ = _seconds(operators[ends[0] + 1 : ends[1]], clocked)
             waited_s = between[HOST] if clocked.machine.stack.experts == "each" else 0.0
             experts_s[row] = between[COMPUTE] + between[HBM] + waited_s
-    return replace(cost, exchanges_s=exchanges_s, experts_s=experts_s)
+    return replace(cost, exchanges_s=exchanges_s, experts_s=experts_s, exchanges_hbm_s=moved)
 
 
 def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
@@ -356,28 +382,3 @@ def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
     inputs = [o.stashed_bytes / layout.bytes_per_element for o in low if o.stashed_bytes]
     gradients = [p.batch * p.m * p.k for o in low for p in o.parts if p.role == "data_gradient"]
     return [*inputs, *map(float, gradients)]
-
-
-def _exposed_s(sent: Sequence[Part], clocked: Clocked, products_s: float, core_s: float) -> float:
-    """Seconds by which the collectives of a pass make it longer, whose products take `products_s`, and its
-    attention `core_s` of them.
-
-    With overlap those of tensor parallel slices go in t pieces beside the products before or after. Keys and
-    values of context parallel ranks are waited for, but in a ring, where those of the next part come while
-    attention works on a part. What computes beside a collective has so long fewer processors.
-    """
-    layout, stack, lost = clocked.layout, clocked.machine.stack, lost_share(clocked.machine)
-    by_axis: dict[str, float] = defaultdict(float)
-    for part, times in _counted(sent):
-        by_axis[part.axis] += times * clocked.sent_s(part)
-    if not kept_apart(layout, clocked.machine):
-        beside_s = stack.overlap_share("tp") * by_axis["tp"]
-        exposed_s = max(beside_s / layout.tp, beside_s - products_s)
-        by_axis["tp"] += exposed_s - beside_s + lost * (beside_s - exposed_s)
-    if layout.cp_kind not in ("all_gather", "a2a"):
-        axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
-        parts = layout.group(axis).ranks
-        beside_s = stack.overlap_share("cp") * by_axis[axis]
-        exposed_s = max(beside_s - core_s * (parts - 1) / parts, 0.0)
-        by_axis[axis] += exposed_s - beside_s + lost * (beside_s - exposed_s)
-    return sum(by_axis.values())

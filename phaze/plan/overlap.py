@@ -1,20 +1,35 @@
-"""What hides behind computing, what keeps it from doing so, and what both lose while they run at once.
+"""What overlaps with compute, what prevents it, and what both lose while they run at once.
 
 A collective holds processors while it runs, which kernels beside it do not have: NCCL takes sixteen on a node
 with eight network cards, and its thread blocks share a processor with nothing else (its maintainer, issue 689
 of NVIDIA/nccl); userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
 (`NCCL_NCHANNELS_PER_NET_PEER`, issue 1424).
+
+A collective also moves bytes through the HBM of the device. Kernels bound by HBM wait for them, and kernels
+bound by tensor cores do not: a layer with a share h of its time bound by HBM is longer by h times the seconds
+that the HBM needs for the bytes of the collective. A message between stages is left out: it is one
+activation, a few thousandths of the bytes that a stage moves itself.
 """
 
 from __future__ import annotations
 
-from phaze.cost.network.network import Levels
-from phaze.layout import Layout
+from collections.abc import Mapping
+
+from phaze.base.arrays import Floats
+from phaze.cost.kernels import KERNEL_LIMITS
+from phaze.cost.network.network import Kind, Levels, sent_bytes
+from phaze.layout import Axis, Layout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 
+HBM = KERNEL_LIMITS.index("hbm")
 MESSAGE_PROCESSORS = 2
 """Processors that a message to one device holds."""
+MOVED = 2.0
+"""Bytes that a collective moves through HBM for each byte that a rank sends: read here, and written at the
+other end (NCCL's maintainer: the bandwidth of links "multiplied by at least 2x", NVIDIA/nccl issue 1428)."""
+ADDED = 1.0
+"""Further bytes where the receiver adds: it reads its own addend as well ("it can be 3x", same issue)."""
 
 
 def lost_share(machine: Machine) -> float:
@@ -27,6 +42,21 @@ def lost_to_messages(machine: Machine) -> float:
     if machine.device is None or not machine.stack.held_processors:
         return 0.0
     return MESSAGE_PROCESSORS / machine.device.num_tc
+
+
+def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> float:
+    """Seconds of a device's HBM for what a collective or message moves; sizes as `Network.seconds`."""
+    if kind == "send":
+        return MOVED * size_bytes * (ranks > 1) / machine.hbm_bytes_per_s
+    reduces = {"all_reduce": 0.5, "reduce_scatter": 1.0, "reduce": 1.0}.get(kind, 0.0)
+    return (MOVED + ADDED * reduces) * sent_bytes(kind, size_bytes, ranks) / machine.hbm_bytes_per_s
+
+
+def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float) -> float:
+    """Seconds that a collective adds to kernels concurrent with it: those exposed, what kernels lose in the
+    others, and what they wait for its bytes.
+    """
+    return exposed_s + (sent_s - exposed_s) * lost_share(machine) + waited_s
 
 
 def kept_apart(layout: Layout, machine: Machine) -> str:
@@ -44,3 +74,32 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
             "before Blackwell)"
         )
     return ""
+
+
+def hbm_share(seconds: Floats) -> float:
+    """Share of seconds of kernels by what binds, (limits,), that is bound by HBM."""
+    return float(seconds[HBM] / seconds.sum()) if seconds.any() else 0.0
+
+
+def exposed_s(
+    by_axis: Mapping[str, Floats], layout: Layout, machine: Machine, products_s: Floats, core_s: Floats
+) -> float:
+    """Seconds by which the collectives of a pass make it longer, given by axis with those of the HBM, (2,).
+
+    Its products take `products_s` by what binds, (limits,), and its attention `core_s` of them. With overlap
+    the collectives of tensor-parallel ranks go in t pieces next to the product before or after. Keys and
+    values of context-parallel ranks are waited for, but in a ring, where those of the next part come while
+    attention works on a part.
+    """
+    found = float(sum(sent_s for sent_s, _ in by_axis.values()))
+    if not kept_apart(layout, machine):
+        sent_s, hbm_s = machine.stack.overlap_share("tp") * by_axis["tp"]
+        left_s = max(sent_s / layout.tp, sent_s - products_s.sum())
+        found += longer_s(machine, sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
+    if layout.cp_kind not in ("all_gather", "a2a"):
+        axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
+        parts = layout.group(axis).ranks
+        sent_s, hbm_s = machine.stack.overlap_share("cp") * by_axis[axis]
+        left_s = max(sent_s - core_s.sum() * (parts - 1) / parts, 0.0)
+        found += longer_s(machine, sent_s, left_s, hbm_share(core_s) * hbm_s) - sent_s
+    return found

@@ -144,6 +144,9 @@ class Stage(StageWork):
     """In which gradients can be synchronised; 0: as many as layers."""
     spent_s: tuple[float, ...] = ()
     """What of all passes each of `cost.kernels.KERNEL_LIMITS` takes, where that is known."""
+    hbm_shares: tuple[float, ...] = ()
+    """Share of the time of layers that is bound by HBM, a mean over each part of the weights in
+    `replicated`, where that is known."""
     links_s: tuple[tuple[float, ...], ...] = ()
     """For which collectives of the forward pass, and of the others, are on the links of each level of the
     network, where that is known."""

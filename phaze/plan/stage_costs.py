@@ -15,7 +15,7 @@ import numpy as np
 from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.overlap import lost_share, lost_to_messages
+from phaze.plan.overlap import longer_s, lost_to_messages, moved_s
 from phaze.plan.plan import Execution, Machine, Plan, Stage
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -79,7 +79,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         update_s=stage.update_bytes / machine.hbm_bytes_per_s
         + stage.states_s
         + late_s
-        + _lost_s(plan, machine, sync_s, held[1] + held[2]),
+        + _lost_s(plan, machine, stage, sync_s, held[1] + held[2]),
         gather_s=held_up_s,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
@@ -89,21 +89,36 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     )
     if zero < 2:
         return cost
+    gather_s *= zero == 3
     beside: list[tuple[Exchange, bool]] = [("reduce_scatter", not cost.weight_s), ("all_gather", zero == 3)]
     during = [kind for kind, there in beside if there]
     return with_exchanges(
         cost,
-        gather_s if zero == 3 else 0.0,
+        gather_s,
         reduce_s,
         (forward_wait_s, _wait_s(stage, machine, during, 1, share)),
         overlap=share,
-        lost=lost_share(machine),
+        lost_s=(
+            share * longer_s(machine, gather_s, 0.0, _waited_s(stage, machine, "all_gather")),
+            share * longer_s(machine, reduce_s, 0.0, _waited_s(stage, machine, "reduce_scatter")),
+        ),
     )
 
 
-def _lost_s(plan: Plan, machine: Machine, exchange_s: float, beside_s: float) -> float:
-    """Seconds that kernels lose to an exchange beside them, once in a batch."""
-    return lost_share(machine) * min(exchange_s, beside_s) if plan.execution.overlap_sync else 0.0
+def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_s: float) -> float:
+    """Seconds that kernels of the last backward pass lose to the synchronisation concurrent with it."""
+    share, kind = plan.execution.overlap_sync, _sync_kind(stage, machine)
+    if not share:
+        return 0.0
+    exposed_s = max(sync_s - backward_s, 0.0)
+    waited_s = share * _waited_s(stage, machine, kind) if kind else 0.0
+    return longer_s(machine, sync_s, exposed_s, waited_s) - exposed_s
+
+
+def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
+    """Seconds for which the part of layers bound by HBM waits for what an exchange among replicas moves."""
+    parts = zip(stage.hbm_shares, _exchanged(stage, kind), strict=False)
+    return sum(share * moved_s(machine, kind, size, group.ranks) for share, (size, group) in parts)
 
 
 def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_s: float) -> float:
@@ -115,7 +130,8 @@ def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_
         return gather_s
     beside_s = share * gather_s
     exposed_s = max(beside_s - free_s, beside_s / (stage.pieces or stage.layers))
-    return exposed_s + (gather_s - beside_s) + _lost_s(plan, machine, beside_s - exposed_s, free_s)
+    waited_s = share * _waited_s(stage, machine, "all_gather")
+    return gather_s - beside_s + longer_s(machine, beside_s, exposed_s, waited_s)
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
@@ -159,6 +175,14 @@ def _wait_s(
     return max(float(busy[each > 0].max(initial=0.0) - each.sum()), 0.0)
 
 
+def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
+    """How replicas synchronise gradients once per batch; None from ZeRO 2 on, where every pass does."""
+    zero = stage.layout.zero
+    if zero >= 2:
+        return None
+    return "all_reduce" if zero == 0 or machine.stack.zero_1 == "all_reduce" else "reduce_scatter"
+
+
 def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[float, float]:
     """Time to synchronise gradients once per batch, and of it that follows the last backward pass for
     certain: what does not overlap even where synchronisation does.
@@ -167,12 +191,10 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
     add, or copies of a stage where microbatches enter at both ends.
     """
     stage = plan.stages[q]
-    zero = stage.layout.zero
-    whole = zero == 0 or (zero == 1 and machine.stack.zero_1 == "all_reduce")
-    kind: Exchange = "all_reduce" if whole else "reduce_scatter"
-    found = 0.0 if zero >= 2 else _exchange_s(stage, machine, kind)
+    zero, kind = stage.layout.zero, _sync_kind(stage, machine)
+    found = _exchange_s(stage, machine, kind) if kind else 0.0
     share, late_s = plan.execution.overlap_sync, 0.0
-    if found and share:
+    if kind and found and share:
         late_s = found - share * found
         found *= share
         wait_s = _wait_s(stage, machine, (kind,), 1, share)

@@ -83,12 +83,24 @@ def dispatch_by_level(
     needs it, to the rank there that is numbered alike, which hands it on. On networks without levels every
     rank sends directly.
     """
-    row_bytes = size_bytes / routing.per_token
     if not isinstance(network, Levels):
-        return network.by_level("all_to_all", row_bytes * routing.distinct(group.ranks), group)
+        whole = size_bytes / routing.per_token * routing.distinct(group.ranks)
+        return network.by_level("all_to_all", whole, group)
+    sent = dispatched_bytes(network, size_bytes, group, routing)
+    met = zip(network.tiers, network.meeting(group), sent, strict=True)
+    return tuple(
+        nbytes / tier.all_to_all_bytes_per_s + (ranks - 1) * tier.latency_s for tier, ranks, nbytes in met
+    )
+
+
+def dispatched_bytes(
+    network: Network, size_bytes: float, group: Group, routing: Routing
+) -> tuple[float, ...]:
+    """Bytes of these rows that a rank sends over the links of each level, the innermost first."""
+    met = network.meeting(group) if isinstance(network, Levels) else (group.ranks,)
     found, parts = [], 1
-    for tier, ranks in zip(reversed(network.tiers), reversed(network.meeting(group)), strict=True):
+    for ranks in reversed(met):
         parts *= ranks
-        sent = row_bytes * routing.distinct(min(parts, group.ranks)) * (ranks - 1) / ranks
-        found.append(sent / tier.all_to_all_bytes_per_s + (ranks - 1) * tier.latency_s)
+        rows = routing.distinct(min(parts, group.ranks)) / routing.per_token
+        found.append(size_bytes * rows * (ranks - 1) / ranks)
     return tuple(reversed(found))

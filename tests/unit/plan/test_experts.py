@@ -103,8 +103,9 @@ def test_experts_that_every_rank_has_once_are_not_exchanged() -> None:
 @pytest.mark.parametrize(("fixed", "held"), [(False, 0.1), (True, 0.5)])
 def test_exchanges_hide_behind_pieces_of_the_other_microbatch_of_a_pair(*, fixed: bool, held: float) -> None:
     """Of 64 microbatches 63 are in a pair. By hand: an exchange takes as long as it needs, or as what is
-    computed beside it, on the processors that it leaves and after it on all; where shares of processors are
-    fixed, those that it holds do theirs in a second round.
+    computed beside it, on the processors that it leaves and after it on all, with the part bound by HBM as
+    much longer as its bytes take; where shares of processors are fixed, those that it holds do theirs in a
+    second round.
     """
     stack = MACHINE.stack.model_copy(update={"held_processors": 13.2, "gradient_bytes": 2})
     machine = replace(MACHINE, stack=stack)
@@ -117,7 +118,9 @@ def test_exchanges_hide_behind_pieces_of_the_other_microbatch_of_a_pair(*, fixed
     outer = [one - part for one, part in zip(passes, inner, strict=True)]
     beside = [(cost.exchanges_s[0, 0], inner[1]), (cost.exchanges_s[0, 1], outer[1])]
     beside += [(cost.exchanges_s[1, 0], outer[0]), (cost.exchanges_s[1, 1], inner[0])]
-    together_s = sum(max(sent, work + held * sent) for sent, work in beside)
+    row = 2 * QWEN.layout.microbatch * 4096 * 2048 * 8  # bytes of all rows, of which one of ep stays
+    waited_s = cost.hbm_share * 2 * row * (1 - 1 / QWEN.layout.ep) / machine.hbm_bytes_per_s
+    together_s = sum(max(sent, work + held * sent + waited_s) for sent, work in beside)
     saved_s = passes[0] + passes[1] + cost.exchanges_s.sum() - together_s
     before, after = (one.forward_s + one.backward_s for one in (plain, paired))
     assert before - after == pytest.approx(48 * saved_s * 63 / 64)

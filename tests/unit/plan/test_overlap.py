@@ -8,10 +8,11 @@ from typing import cast, get_args
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.network import Kind
 from phaze.layout import Layout
 from phaze.pipeline.pipeline import StageCost, with_exchanges
 from phaze.plan.machines import load_machine
-from phaze.plan.overlap import kept_apart, lost_share, lost_to_messages
+from phaze.plan.overlap import kept_apart, longer_s, lost_share, lost_to_messages, moved_s
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
@@ -51,12 +52,45 @@ def test_a_collective_holds_sixteen_processors_and_a_message_two() -> None:
 def test_a_pass_is_longer_by_what_kernels_lose_until_the_exchange_is_longer() -> None:
     """Ten operators: of nine the exchange of the next one is beside them."""
     stage = StageCost(forward_s=1.0, operators=10)
-    short = with_exchanges(stage, 0.5, 0.0, lost=0.1)
+    short = with_exchanges(stage, 0.5, 0.0, lost_s=(0.05, 0.0))
     assert short.forward_s == pytest.approx(0.05 + 0.9 * (1.0 + 0.1 * 0.5) + 0.1)
-    long = with_exchanges(stage, 2.0, 0.0, lost=0.1)
+    long = with_exchanges(stage, 2.0, 0.0, lost_s=(0.2, 0.0))
     assert long.forward_s == with_exchanges(stage, 2.0, 0.0).forward_s
-    apart = with_exchanges(stage, 0.5, 0.0, overlap=False, lost=0.1)
+    apart = with_exchanges(stage, 0.5, 0.0, overlap=False)
     assert apart.forward_s == pytest.approx(1.5)
+
+
+def test_a_collective_moves_two_bytes_through_hbm_for_each_that_it_sends_and_three_where_it_adds() -> None:
+    """NCCL's maintainer, NVIDIA/nccl issue 1428; an all-reduce scatters and gathers."""
+    size, hbm = 8e9, H100.hbm_bytes_per_s
+    moved = {"all_gather": 14e9, "reduce_scatter": 21e9, "all_reduce": 35e9, "all_to_all": 14e9, "send": 16e9}
+    for kind, nbytes in moved.items():
+        assert moved_s(H100, cast(Kind, kind), size, 8) == pytest.approx(nbytes / hbm)
+        assert moved_s(H100, cast(Kind, kind), size, 1) == 0
+    assert longer_s(H100, 2.0, 0.5, 0.4) == pytest.approx(0.5 + 1.5 * 16 / 132 + 0.4)
+
+
+def test_layers_bound_by_hbm_wait_for_what_replicas_exchange() -> None:
+    """With ZeRO 3 by hand: a fifth of a layer is bound by HBM, and of n blocks n − 1 have a gather next to
+    them.
+    """
+    run = changed(SMALL, zero=3, tp=1, pp=1, dp=8, gpus=8, overlap=("dp",), microbatch=8, global_batch=64)
+    own = replace(ideal_network(machine()), stack=Stack(held_processors=0))
+    plan = plan_of_run(run, own)
+    stage = plan.stages[0]
+    assert 0 < stage.hbm_shares[0] < 1
+
+    def passes_s(shares: tuple[float, ...]) -> tuple[float, float]:
+        other = replace(plan, stages=(replace(stage, hbm_shares=shares),))
+        cost = pipeline_of(other, own).stages[0]
+        return cost.forward_s, cost.backward_s
+
+    gather_s = 0.2 * 2 * 7 / 8 * stage.weight_bytes / own.hbm_bytes_per_s
+    reduce_s = 0.2 * 3 * 7 / 8 * stage.exchanged_bytes / own.hbm_bytes_per_s
+    beside = 1 - 1 / run.layers
+    (forward_s, backward_s), found = passes_s(()), passes_s((0.2, 0.0))
+    assert found[0] - forward_s == pytest.approx(beside * gather_s)
+    assert found[1] - backward_s == pytest.approx(beside * (gather_s + reduce_s))
 
 
 def test_a_stack_says_how_much_of_its_communication_overlaps() -> None:
