@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
@@ -83,6 +84,7 @@ def validate(
         typer.echo(_part(part, files, system, out, as_json=as_json))
         return
     from phaze.plan.machines import load_machine
+    from phaze.spec.measured import PublishedRuns
     from phaze.validate.intervals import error_table
     from phaze.validate.scoreboard import (
         groups_of,
@@ -100,11 +102,12 @@ def validate(
     if errors is not None:
         write_table(error_table(runs), errors)
     runs = runs_with_intervals(runs)
-    scores = scoreboard(runs)
+    simulated = PublishedRuns.load().simulated
+    scores = scoreboard(runs, simulated)
     if out is not None:
         write_table(runs, out)
     if as_json:
-        typer.echo(_as_json(scores, groups_of(runs)))
+        typer.echo(_as_json(scores, groups_of(runs), simulated))
         return
     typer.echo(_shown(scores))
     if not files:
@@ -173,13 +176,13 @@ def _refuse_unpredicted(runs: pd.DataFrame) -> None:
         raise PhazeError(f"validate: none of {len(runs)} runs can be predicted: {'; '.join(reasons[:3])}")
 
 
-def _as_json(scores: pd.DataFrame, groups: pd.DataFrame) -> str:
+def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:
     """Scores of every source, each with its groups of layouts and what the choice in each costs."""
-    from phaze.tables import ALL_SOURCES
+    from phaze.validate.scoreboard import rows_of
 
     found = json.loads(scores.to_json(orient="records", double_precision=15))
     for one in found:
-        mine = groups if one["source"] == ALL_SOURCES else groups[groups["source"] == one["source"]]
+        mine = rows_of(one["source"], groups, simulated)
         one["by_group"] = json.loads(mine.to_json(orient="records", double_precision=15))
     return json.dumps(found, indent=2)
 

@@ -42,6 +42,8 @@ class PublishedRuns(Noun):
 
     sources: dict[Name, Label]
     """What each file of config/measured holds, for readers."""
+    simulated: dict[Name, Label] = Field(default_factory=dict)
+    """Sources whose times look simulated, and why: `validate` also shows the others without them."""
     fitted: tuple[KnownFrom, ...] = ()
     """Constants that are fitted to some of the sources."""
     tools: dict[Label, Label] = Field(default_factory=dict)
@@ -49,6 +51,7 @@ class PublishedRuns(Noun):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
+        refuse_unknown("simulated", self.simulated, self.sources, "sources")
         for constant in self.fitted:
             refuse_unknown(f"fitted: {constant.of}.{constant.key}", constant.sources, self.sources, "sources")
         return self

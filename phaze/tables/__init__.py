@@ -30,6 +30,7 @@ from phaze.tables.mappings import (
     SpeedUps,
 )
 from phaze.tables.measured import (
+    ALL_MEASURED,
     ALL_SOURCES,
     FittedConstants,
     GroupRegrets,

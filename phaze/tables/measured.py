@@ -4,6 +4,8 @@ from phaze.tables.base import Column, Table, count, real, text
 
 ALL_SOURCES = "all"
 """Stands for the sources together."""
+ALL_MEASURED = "all measured"
+"""Stands for those together whose times do not look simulated."""
 _RUN = {"source": text("file of config/measured"), "number": count("row of the file, from 1", 1)}
 _SOURCE = {"source": text("file of config/measured, or all")}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
-from phaze.tables import ALL_SOURCES, GroupRegrets
+from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets
 from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
@@ -73,12 +73,25 @@ class Score:
     """Why rows have no prediction, with how many each."""
 
 
-def scoreboard(runs: pd.DataFrame) -> pd.DataFrame:
-    """Score of every source of runs with intervals, and of all runs together where there are several."""
-    scores = [score(str(source), mine) for source, mine in runs.groupby("source", sort=False)]
-    if len(scores) > 1:
-        scores.append(score(ALL_SOURCES, runs))
+def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
+    """Score of every source of runs with intervals, and of all runs together where there are several; also
+    without sources whose times look simulated, where there are both.
+    """
+    lines = [str(source) for source in runs["source"].unique()]
+    if len(lines) > 1:
+        both = 0 < len(set(lines) - set(simulated)) < len(lines)
+        lines += [ALL_MEASURED] * both + [ALL_SOURCES]
+    scores = [score(line, rows_of(line, runs, simulated)) for line in lines]
     return pd.DataFrame(scores, columns=[field.name for field in fields(Score)])
+
+
+def rows_of(line: str, table: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
+    """Rows of a table with a column source that a line of the scoreboard is about."""
+    if line == ALL_SOURCES:
+        return table
+    if line == ALL_MEASURED:
+        return table[~table["source"].isin(simulated)]
+    return table[table["source"] == line]
 
 
 def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.DataFrame:

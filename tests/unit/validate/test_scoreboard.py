@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.spec.measured import PublishedRuns
 from phaze.validate.rows import read_row
-from phaze.validate.scoreboard import score
+from phaze.validate.scoreboard import score, scoreboard
 from phaze.validate.table import predict_rows
 
 RUN = {
@@ -119,3 +120,27 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     (group,) = found["by_group"]
     assert (group["layouts"], group["fastest_s"], group["regret"]) == (3, 0.5, 0.0)
     assert group["group"].startswith("mine: hidden 1024, heads 16")
+
+
+def test_runs_without_times_that_look_simulated_have_a_line_of_their_own() -> None:
+    """Where there are several sources, and both kinds."""
+    published, likely = RUNS, RUNS.assign(source="likely", predicted_s=3.0, measured_s=1.0)
+    runs = pd.concat([published, likely], ignore_index=True)
+    found = scoreboard(runs, {"likely"}).set_index("source")
+    assert list(found.index) == ["some", "likely", "all measured", "all"]
+    assert found["mean_error"]["all measured"] == found["mean_error"]["some"] < found["mean_error"]["all"]
+    for simulated in (set[str](), {"some", "likely"}, {"other"}):
+        assert list(scoreboard(runs, simulated)["source"]) == ["some", "likely", "all"]
+    assert list(scoreboard(published, {"some"})["source"]) == ["some"]
+    assert PublishedRuns.load().simulated.keys() == {"vtrain-single-node"}
+
+
+def test_json_has_the_groups_of_each_line(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.csv" for name in ("mine", "vtrain-single-node")]
+    rows = [{**RUN, "system": "a100-selene", "microbatch": b, "measured_s": "0.5"} for b in ("1", "2", "4")]
+    for path in files:
+        pd.DataFrame(rows).to_csv(path, index=False)
+    found = json.loads(CliRunner().invoke(app, ["validate", *map(str, files), "--json"]).stdout)
+    sources = {one["source"]: {group["source"] for group in one["by_group"]} for one in found}
+    assert sources["all measured"] == {"mine"}
+    assert sources["all"] == {"mine", "vtrain-single-node"}
