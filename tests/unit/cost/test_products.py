@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.cost.products import Products, array_cycles, cast_bytes, cast_s, product_times, speed_of
 from phaze.layout import COMPUTES
+from phaze.spec.files import FOLDER
 from phaze.spec.speeds.products import ProductSpeed, ProductTile
 from phaze.spec.systems import load_device
 
@@ -119,3 +121,18 @@ def test_devices_name_the_precisions_that_they_have() -> None:
     with pytest.raises(PhazeError, match="multiplies bf16, got mxfp8"):
         speed_of(load_device("v100-32gb"), "mxfp8")
     assert speed_of(load_device("v100-32gb"), "bf16").reached == 1.0
+
+
+def test_the_clock_that_a_b200_sustains_is_that_of_its_products_in_long_loops() -> None:
+    """SimuMax's loops over the rate of TensorRT-LLM's products, forward and backward, 100 GFLOP and more."""
+    device, found = load_device("b200"), list[float]()
+    loops = pd.read_csv(FOLDER / "measured" / "kernels" / "gradient-products.csv").query("device == 'B200'")
+    for (layout, result), own in loops[2 * loops.m * loops.n * loops.k >= 1e11].groupby(["layout", "result"]):
+        shapes = np.stack([np.ones(len(own), np.int64), own.m, own.k, own.n], axis=1)
+        added = 6.0 if result == "fp32" else 0.0  # read and written in single, in place of written in half
+        asked = Products(shapes, np.full(len(own), layout == "NT"), 2, added_bytes=added)
+        arrays, _, hbm, start = product_times(asked, device.model_copy(update={"sustained_clock": 1.0})).T
+        share = arrays / (own.latency_ms.to_numpy(float) * 1e-3 - hbm - start)
+        found += share[arrays > 0].tolist()
+    assert len(found) == 221
+    assert np.median(found) == pytest.approx(device.sustained_clock, abs=0.005)
