@@ -97,6 +97,12 @@ class LayoutLoads(NamedTuple):
     """Of every rank after its updates."""
     ahead_s: tuple[Floats, Floats]
     """Of a step by which ranks with the embedding and the head gather weights sooner."""
+    again_s: Floats
+    """Of a layer's recomputation for one microbatch, where its stage may choose, (N, K)."""
+    bytes_each: Floats
+    """Of a layer: always; of a microbatch; fewer of a microbatch by recomputation, (N, K, 3)."""
+    end_bytes: tuple[Floats, Floats]
+    """Always, of the embedding and of the head, (N,) each."""
 
 
 class _Figures(NamedTuple):
@@ -229,7 +235,18 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    loads = LayoutLoads(forward_s, backward_s, update_s, first_s, last_s, start_s, ahead_s)
+    loads = LayoutLoads(
+        forward_s,
+        backward_s,
+        update_s,
+        first_s,
+        last_s,
+        start_s,
+        ahead_s,
+        layers.again_s,
+        by_kind[:, :, 4:],
+        (figures[:, 3], figures[:, 4]),
+    )
     return _Figures(figures, by_kind, shapes, held, loads)
 
 

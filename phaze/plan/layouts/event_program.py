@@ -31,6 +31,8 @@ class Flow(NamedTuple):
     """Along every predecessor of a job, in the order of an event graph, (E,)."""
     point: Floats
     """Layers by stage where it is the longest way, those of all kinds and those that run forward again."""
+    prices: Floats
+    """Seconds of a step for one more on the right of each row of the program without events, (rows,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class EventFlows:
         for every job behind.
         """
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
-        takes = planes.seconds[jobs.kind, jobs.stage]
+        takes = self.paths.times[:, None] * planes.seconds[jobs.kind, jobs.stage]
         none = np.full(len(jobs), -1)
         follows = np.ones(len(jobs), np.bool_)
         follows[jobs.first[:-1]] = False
@@ -75,7 +77,7 @@ class EventFlows:
         if answer is None:
             return None
         point, prices = answer
-        prices = np.maximum(prices, 0.0)
+        own_prices, prices = prices[:first], np.maximum(prices, 0.0)
         through, leaving = np.zeros(len(jobs)), np.zeros(len(jobs))
         through[own] = prices[first : first + len(own)]
         along = prices[first + len(own) : first + len(own) + len(self.paths.edges)]
@@ -83,7 +85,7 @@ class EventFlows:
         leaving /= leaving.sum()
         flow = unit_flow(jobs.first, graph.preceded, graph.predecessor, through, along, leaving)
         layers = 2 * planes.early.shape[0] * (planes.early.shape[1] // 2)
-        return Flow(*flow, point[:layers])
+        return Flow(*flow, point[:layers], own_prices)
 
     def _ends(self, variables: int, last: Ints) -> csr_array:
         """Rows that let a step end no earlier than the last jobs, (R, variables + N)."""

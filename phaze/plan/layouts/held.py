@@ -19,7 +19,7 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
     moments = np.unique(held_of_stages(divided.frame, rank, jobs.kind[own], jobs.stage[own]), axis=0)
-    return moments[_undominated(moments)]
+    return moments[undominated(moments)]
 
 
 def held_of_stages(
@@ -33,7 +33,8 @@ def held_of_stages(
     return found
 
 
-def _undominated(moments: Ints) -> Bools:
+def undominated(moments: Ints) -> Bools:
+    """Moments at which no less is held than at every other one, of each chunk, (moments,)."""
     covered = np.all(moments[:, None] <= moments[None], axis=2) & ~np.eye(len(moments), dtype=bool)
     found: Bools = ~np.any(covered, axis=1)
     return found

@@ -1,11 +1,12 @@
-"""Bounds of pipelines that all layouts with as many ranks, chunks and microbatches have in common.
+"""Bounds of pipelines that all layouts with as many ranks and chunks have in common.
 
 Whatever a model and its slices are, the passes of a schedule wait for each other in the same way. A flow of
 one unit along them (`event_program`) bounds a step from below: a step takes at least the mean of the paths of
 the flow. With φ_q, β_q and υ_q through the forward passes, the backward passes and the updates of a virtual
-stage q, a layer there adds φ_q f + β_q b + υ_q u, if its passes take f and b and its update u. The least of
-this over all stages, and that of a stage itself for the one layer that it must have, bounds all divisions.
-So the best flow of one layout bounds all layouts of its shape at once. Their memory does not count.
+stage q, a layer there adds φ_q f + β_q b + υ_q u, if its passes take f and b and its update u, and β_q r more
+if it is recomputed in r. The least of this over all divisions whose ranks have room for their bytes
+(`room_prices`), with one layer at least on every stage between the ends, bounds the layout. So the best flow
+of one layout bounds all layouts of its shape at once.
 """
 
 from __future__ import annotations
@@ -17,73 +18,32 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.units import GIB
 from phaze.pipeline.durations import JobKind, occupied_s
-from phaze.pipeline.graph import EventGraph, Lag, kept_event_graph, shape_of
-from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.graph import Lag
 from phaze.plan.layouts.bounds import LayoutLoads, loads_of
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.event_program import EventFlows, Flow
+from phaze.plan.layouts.pipeline_shapes import PipelineShape, ShortGraph
 from phaze.plan.layouts.planes import Paths, Planes
 from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.room_prices import least_costs
 from phaze.plan.layouts.slices import FIELDS, distinct_rows
 from phaze.plan.overlap import lost_to_messages
 from phaze.plan.stage_costs import send_s
 from phaze.runtimes.grid import LayoutGrid
 from phaze.solver.linear import LinearProgram
 
-MOST_JOBS = 25000
-"""Passes and updates of a step that are in one linear program at most."""
-JOBS = 70_000
-"""Square of passes with which a program takes as long as one without any: order of magnitude."""
 ROUNDING = 1e-9
 """Share by which bounds are lowered for rounding."""
+AT_ONCE = 20_000
+"""Layouts whose costs by stage are in memory together."""
+LEAST = 1e-6
+"""Price of a rank's bytes over the highest one, below which it is none but for the solver's tolerance."""
 
 
-class PipelineShape(NamedTuple):
-    """What decides which passes of a pipeline wait for which."""
-
-    schedule: str
-    depth: int
-    chunks: int
-    microbatches: int
-
-    @property
-    def jobs(self) -> int:
-        """Passes and updates of a step."""
-        return self.depth * self.chunks * (2 * self.microbatches + 1)
-
-    @property
-    def work(self) -> int:
-        """Programs that take as long as that for a flow: order of magnitude."""
-        return self.jobs**2 // JOBS
-
-    @property
-    def has_flows(self) -> bool:
-        """Whether a flow is looked for: between ranks, of no more passes than a program has room for, none of
-        them gradients of weights alone.
-        """
-        rules = SCHEDULES[self.schedule]
-        plain = not rules.splits and not rules.folded and rules.streams == 1
-        return plain and self.depth > 1 and self.jobs <= MOST_JOBS
-
-    def pipeline(self, activation_s: float, gradient_s: float, exposed: float) -> Pipeline:
-        """Pipeline with this shape, and no more than passes and updates; `exposed` is the share of transfers
-        that occupies ranks.
-        """
-        stage = StageCost(1.0, 1.0, send_activation_s=activation_s, send_gradient_s=gradient_s)
-        return Pipeline(
-            (stage,) * (self.depth * self.chunks),
-            self.microbatches,
-            self.schedule,
-            chunks=self.chunks,
-            exposed_transfers=exposed,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class PipelineFlow:
-    """One unit along the passes of a pipeline, by virtual stage, (stages,) each."""
+class Passing(NamedTuple):
+    """What passes the stages of a pipeline, (stages,) each."""
 
     forward: Floats
     backward: Floats
@@ -93,20 +53,26 @@ class PipelineFlow:
     returned: Floats
     """Along gradients from the next stage."""
 
-    @classmethod
-    def of(cls, flow: Flow, graph: EventGraph, count: int) -> Self:
-        """Sums of a flow over microbatches."""
-        jobs = graph.jobs
 
-        def through(kind: JobKind) -> Floats:
-            own = jobs.kind == kind
-            weights = np.asarray(flow.jobs[own], np.float64)
-            found: Floats = np.bincount(jobs.stage[own], weights, minlength=count).astype(np.float64)
-            return found
+@dataclass(frozen=True, eq=False)
+class PipelineFlow:
+    """One unit along the passes of a pipeline."""
 
-        waits = np.bincount(graph.lag, flow.waits, minlength=count * len(Lag)).reshape(len(Lag), count)
-        passes = through(JobKind.FORWARD), through(JobKind.BACKWARD), through(JobKind.UPDATE)
-        return cls(*passes, waits[Lag.ACTIVATION], waits[Lag.GRADIENT])
+    shape: PipelineShape
+    passing: Passing
+    """By virtual stage, but for what is between the rounds in full."""
+    between: Floats
+    """By virtual stage along the passes of each microbatch between, (stages,)."""
+    held: Floats
+    """Microbatches that stages hold at the moments whose bytes count, (stages,)."""
+    prices: Floats
+    """Seconds for one more layer over what one costs in the mean, by kind, (K,)."""
+
+    def through(self, more: float) -> Passing:
+        """Sums over all microbatches of a step, with so many between."""
+        whole = self.passing
+        rest = more * self.between
+        return whole._replace(forward=whole.forward + rest, backward=whole.backward + rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +82,8 @@ class PipelineBounds:
     places: Ints
     """Of the layouts in a grid, (N,)."""
     loads: LayoutLoads
+    limits: Floats
+    """Bytes that a rank may use, (N,)."""
     sent_s: Floats
     """Transfers of an activation and of a gradient between stages, (N, 2)."""
     exposed: float
@@ -124,6 +92,8 @@ class PipelineBounds:
     """Share of the rest by which the pass of the sender is longer."""
     totals: Ints
     """Layers of the model by kind, (K,)."""
+    microbatches: Ints
+    """Of a step, (N,)."""
     shapes: tuple[PipelineShape, ...]
     """Distinct shapes."""
     shape: Ints
@@ -137,11 +107,21 @@ class PipelineBounds:
         totals = LayerOrder(workload.order[1:-1]).before[-1]
         count = grid.microbatches(question.task.global_batch)
         rows, _, where = distinct_rows(np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1))
-        shapes = tuple(PipelineShape(grid.schedules[name], *rest) for name, *rest in rows.tolist())
-        exposed = 1.0 - question.machine.stack.overlap_share("pp")
-        lost = lost_to_messages(question.machine)
-        loads = loads_of(question, grid)  # first, as it costs all slices together
-        return cls(places, loads, _sent_s(question, grid), exposed, lost, totals, shapes, where)
+        each = [PipelineShape.of(grid.schedules[name], *rest) for name, *rest in rows.tolist()]
+        shapes = tuple(dict.fromkeys(each))
+        number = {shape: place for place, shape in enumerate(shapes)}
+        return cls(
+            places,
+            loads_of(question, grid),  # costs all slices together
+            question.limits_bytes(grid),
+            _sent_s(question, grid),
+            1.0 - question.machine.stack.overlap_share("pp"),
+            lost_to_messages(question.machine),
+            totals,
+            count,
+            shapes,
+            np.array([number[shape] for shape in each])[where],
+        )
 
     def alike(self, place: int, undecided: Bools) -> Ints:
         """Layouts with the shape of that at a place of the grid, itself first, as far as undecided, (N,)."""
@@ -153,31 +133,54 @@ class PipelineBounds:
 
     def by_flow(self, flow: PipelineFlow, which: Ints) -> Floats:
         """Least seconds of layouts of a flow's shape, (which,)."""
+        found = np.empty(len(which))
+        counts = self.microbatches[which]
+        for count in np.unique(counts).tolist():
+            own = np.flatnonzero(counts == count)
+            passing = flow.through(count - flow.shape.microbatches)
+            for some in np.array_split(own, -(-len(own) // AT_ONCE)):
+                found[some] = self._by_flow(flow, passing, which[some])
+        return found
+
+    def _by_flow(self, flow: PipelineFlow, passing: Passing, which: Ints) -> Floats:
+        """The same of layouts with as many microbatches."""
         loads, sent_s = self.loads, self.sent_s[which]
-        passes = (flow.forward, loads.forward_s, 0), (flow.backward, loads.backward_s, 1)
+        passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
         each = sum(through[:, None] * own[which][:, None] for through, own, _ in passes)
-        each = each + flow.update[:, None] * loads.update_s[which][:, None]  # (which, stages, K)
-        least = each.min(axis=1)
-        found: Floats = least @ self.totals.astype(float) + loads.start_s[which]
-        found += (
-            (each - least[:, None])[:, 1:-1].min(axis=2).sum(axis=1)
-        )  # one layer on each between the ends
+        each = each + passing.update[:, None] * loads.update_s[which][:, None]  # (which, stages, K)
+        again = passing.backward[:, None] * loads.again_s[which][:, None]
+        found: Floats = least_costs(
+            np.stack([each, again], axis=3),
+            loads.bytes_each[which],
+            self._rooms(which, flow.shape.depth),
+            self.totals.astype(float),
+            flow.held,
+            flow.prices,
+        )
+        found += loads.start_s[which]
         for through, _, way in passes:
             found += through[0] * loads.first_s[way][which] + through[-1] * loads.last_s[way][which]
-        found -= flow.update[0] * loads.ahead_s[0][which] + flow.update[-1] * loads.ahead_s[1][which]
-        sender = np.array([flow.forward[:-1].sum(), flow.backward[1:].sum()])
-        receiver = np.array([flow.forward[1:].sum(), flow.backward[:-1].sum()])
-        on_the_way = np.array([flow.sent.sum(), flow.returned.sum()]) + self.lost * sender
+        found -= passing.update[0] * loads.ahead_s[0][which] + passing.update[-1] * loads.ahead_s[1][which]
+        sender = np.array([passing.forward[:-1].sum(), passing.backward[1:].sum()])
+        receiver = np.array([passing.forward[1:].sum(), passing.backward[:-1].sum()])
+        on_the_way = np.array([passing.sent.sum(), passing.returned.sum()]) + self.lost * sender
         each_s = (1.0 - self.exposed) * on_the_way + self.exposed * (sender + receiver)
         whole: Floats = (found + sent_s @ each_s) * (1 - ROUNDING)
         return whole
+
+    def _rooms(self, which: Ints, depth: int) -> Floats:
+        """Bytes of ranks for layers, (which, ranks)."""
+        found = np.repeat(self.limits[which][:, None], depth, axis=1)
+        found[:, 0] -= self.loads.end_bytes[0][which]
+        found[:, -1] -= self.loads.end_bytes[1][which]
+        return found
 
     def best(self, layout: int) -> PipelineFlow | None:
         """Flow that bounds a layout best."""
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         pipeline = shape.pipeline(*self.sent_s[layout].tolist(), self.exposed)
-        count = len(pipeline.stages)
-        graph = kept_event_graph(shape_of(pipeline)).of(pipeline)
+        count, more = len(pipeline.stages), float(self.microbatches[layout] - shape.microbatches)
+        short = ShortGraph.of(pipeline)
         seconds = np.zeros((len(JobKind), count, 1 + 2 * kinds))
         for way, kind, own in (
             (0, JobKind.FORWARD, loads.forward_s),
@@ -186,30 +189,93 @@ class PipelineBounds:
             seconds[kind, :, 1 : 1 + kinds] = own[layout]
             seconds[kind, 0, 0] = loads.first_s[way][layout]
             seconds[kind, -1, 0] += loads.last_s[way][layout]
+        seconds[JobKind.BACKWARD, :, 1 + kinds :] = loads.again_s[layout]
         seconds[JobKind.UPDATE, :, 1 : 1 + kinds] = loads.update_s[layout]
         seconds[:, :, 0] += occupied_s(pipeline)
         none = np.zeros((count, 1 + 2 * kinds))
-        paths = Paths(pipeline, graph, Planes(seconds, none, none, none, np.zeros(count), 0))
-        flow = EventFlows(paths).best(*_program(count, self.totals, len(graph.jobs)))
-        return None if flow is None else PipelineFlow.of(flow, graph, count)
+        planes = Planes(seconds, none, none, none, np.zeros(count), 0)
+        events = EventFlows(Paths(pipeline, short.graph, planes, short.times(more)))
+        moments = [(stages, one) for stages, held in shape.held() for one in held]
+        program = self._program(layout, moments, len(short.graph.jobs))
+        flow = events.best(program, 2 * count * kinds + 1)
+        if flow is None:
+            return None
+        passing, between = _passing(flow, short, count)
+        each = (passing.forward + more * between)[:, None] * loads.forward_s[layout]
+        each = each + (passing.backward + more * between)[:, None] * loads.backward_s[layout]
+        each = each + passing.update[:, None] * loads.update_s[layout]
+        prices = flow.prices[:kinds] / each.mean(axis=0)
+        of_moments = -flow.prices[kinds + max(count - 2, 0) :][: len(moments)]
+        return PipelineFlow(shape, passing, between, _held(moments, of_moments, count), prices)
+
+    def _program(self, layout: int, moments: list[tuple[Ints, Ints]], jobs: int) -> LinearProgram:
+        """Program over the layers of stages n and those of them that are recomputed k, then the seconds of a
+        step, with variables for jobs behind. Rows: layers of every kind; those of stages between the ends;
+        GiB of ranks at moments with so many microbatches of their stages; k of all stages and kinds.
+        """
+        shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
+        count = shape.depth * shape.chunks
+        each = count * kinds
+        columns = 2 * each + 1 + jobs
+        upper = np.full(columns, inf)
+        partial = loads.again_s[layout] > 0
+        upper[each : 2 * each] = np.where(np.tile(partial, count), inf, 0.0)
+        cost = np.zeros(columns)
+        cost[2 * each] = 1.0
+        program = LinearProgram(cost, np.zeros(columns), upper, np.zeros(columns, np.bool_))
+        n, k = np.eye(each, columns), np.eye(each, columns, each)
+        totals = self.totals.astype(float)
+        program.add(np.tile(np.eye(kinds), count) @ n, totals, totals)
+        if count > 2:
+            of_stage = np.repeat(np.eye(count), kinds, axis=1) @ n
+            program.add(of_stage[1:-1], np.ones(count - 2))
+        always, kept, saved = loads.bytes_each[layout].T / GIB
+        rooms = self._rooms(np.array([layout]), shape.depth)[0] / GIB
+        rows = np.zeros((len(moments), columns))
+        for row, (stages, held) in zip(rows, moments, strict=True):
+            at = (stages[:, None] * kinds + np.arange(kinds)).ravel()
+            row[at] = (always + held[:, None] * kept).ravel()
+            row[each + at] = -(held[:, None] * saved).ravel()
+        room = np.array([rooms[stages[0]] for stages, _ in moments])
+        program.add(rows, np.full(len(room), -inf), room)
+        if partial.any():
+            program.add(k - n, np.full(each, -inf), np.zeros(each))
+        return program
 
 
-def _program(count: int, totals: Ints, jobs: int) -> tuple[LinearProgram, int]:
-    """Program over the layers of stages, with variables for jobs behind its own, and how many its own are."""
-    kinds = len(totals)
-    each = count * kinds
-    variables = 2 * each + 1
-    upper = np.full(variables + jobs, inf)
-    upper[each : 2 * each] = 0.0
-    cost = np.zeros(variables + jobs)
-    cost[variables - 1] = 1.0
-    program = LinearProgram(cost, np.zeros(len(cost)), upper, np.zeros(len(cost), np.bool_))
-    n = np.eye(each, len(cost))
-    program.add(np.tile(np.eye(kinds), count) @ n, totals.astype(float), totals.astype(float))
-    if count > 2:
-        of_stage = np.repeat(np.eye(count), kinds, axis=1) @ n
-        program.add(of_stage[1:-1], np.ones(count - 2))
-    return program, variables
+def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats]:
+    """Sums of a flow over the microbatches of the rounds in full, and along each one between."""
+    graph = short.graph
+    jobs = graph.jobs
+
+    def through(which: Bools) -> Floats:
+        weights = np.asarray(flow.jobs[which], np.float64)
+        found: Floats = np.bincount(jobs.stage[which], weights, minlength=count).astype(np.float64)
+        return found
+
+    between = short.between > 0
+    waits = np.bincount(graph.lag, flow.waits, minlength=count * len(Lag)).reshape(len(Lag), count)
+    forward, backward, update = (
+        through((jobs.kind == kind) & ~between)
+        for kind in (JobKind.FORWARD, JobKind.BACKWARD, JobKind.UPDATE)
+    )
+    passing = Passing(forward, backward, update, waits[Lag.ACTIVATION], waits[Lag.GRADIENT])
+    return passing, through(between & (jobs.kind == JobKind.FORWARD))
+
+
+def _held(moments: list[tuple[Ints, Ints]], prices: Floats, count: int) -> Floats:
+    """Mean of the microbatches that ranks hold of their stages over moments, by their prices; where a rank
+    has none, at the moment with most, (stages,).
+    """
+    found, weights = np.zeros(count), np.zeros(count)
+    most = np.zeros(count)
+    for (stages, held), price in zip(moments, np.maximum(prices, 0.0).tolist(), strict=True):
+        found[stages] += price * held
+        weights[stages] += price
+        if held.sum() > most[stages].sum():
+            most[stages] = held
+    counts = weights > LEAST * weights.max(initial=0.0)
+    return np.where(counts, found / np.where(counts, weights, 1.0), most)
 
 
 def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:

@@ -225,6 +225,13 @@ class Paths:
     graph: EventGraph
     """Events and what they wait for."""
     planes: Planes
+    repeats: Floats | None = None
+    """How many times a job is done in a row, (N,); once where not given."""
+
+    @cached_property
+    def times(self) -> Floats:
+        """How many times every job is done, (N,)."""
+        return np.ones(len(self.graph.jobs)) if self.repeats is None else self.repeats
 
     @cached_property
     def edges(self) -> Ints:

@@ -24,7 +24,8 @@ from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
-from phaze.plan.layouts.pipeline_bounds import PipelineBounds, PipelineShape
+from phaze.plan.layouts.pipeline_bounds import PipelineBounds
+from phaze.plan.layouts.pipeline_shapes import PipelineShape
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, distinct_rows
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
@@ -83,8 +84,8 @@ class LayoutSearch:
     _looked_at: list[_Contender] = field(default_factory=list)
     _pipelines: PipelineBounds | None = None
     """Bounds by flows of the layouts that may be faster than the best plan."""
-    _shapes: set[PipelineShape] = field(default_factory=set)
-    """Shapes of pipelines whose flows are known, or not looked for."""
+    _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
+    """Layouts of shapes of pipelines of which the best flow was looked for."""
     _flow_work: int = 0
     """Programs for these, as many as they take longer."""
 
@@ -103,6 +104,7 @@ class LayoutSearch:
         self._sharpen("microbatch")
         self._sharpen("nothing")
         self._fill(10 * wanted)
+        self._bound_shapes()
         self._look_at_kinds()
         self._close(self.most_work, MOST_LOOKED_AT)
         for _, _, contender in sorted(self._queue)[: 10 * wanted]:
@@ -122,7 +124,7 @@ class LayoutSearch:
                 one.search = replace(
                     one.search, enough_s=longest_s, bound_s=bound_s, relaxed=False, done=False
                 )
-        self._pipelines, self._shapes = None, set()
+        self._pipelines, self._flowed = None, {}
         self._sharpen("nothing")
         self._queue = []
         self._fill(0, MOST_QUEUED)
@@ -157,22 +159,34 @@ class LayoutSearch:
             left[some] = False
             self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
 
+    def _bound_shapes(self) -> None:
+        """Raise bounds by flows until none is looked for by the layout with the least bound."""
+        while self._queue and self._queue[0][0] < self.enough_s and self._flow_work < self.most_work:
+            known_s, place, contender = heapq.heappop(self._queue)
+            done = self._bound_of(contender) <= known_s and not self._bound_shape(place)
+            heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
+            if done:
+                return
+
     def _bound_shape(self, place: int) -> bool:
-        """Raise the bounds of all layouts in pipelines of a shape by the best flow of one of them, once for
-        each shape; False where that is done, or too few layouts have it.
+        """Raise the bounds of all layouts in pipelines of a shape by the best flow of one of them; False
+        where that is done, or too few layouts have it.
         """
         if self._pipelines is None:
             some = np.flatnonzero(self.bounds.fits & (self.bounds.time_s < self.enough_s))
             self._pipelines = PipelineBounds.of(self.question, self.grid, some)
         found = self._pipelines
         alike = found.alike(place, self.bounds.time_s[found.places] < self.enough_s)
-        if len(alike) < SEVERAL or (shape := found.shapes[found.shape[alike[0]]]) in self._shapes:
+        if not len(alike) or not (shape := found.shapes[found.shape[alike[0]]]).has_flows:
             return False
-        self._shapes.add(shape)
-        flow = found.best(int(alike[0])) if shape.has_flows else None
+        flowed = self._flowed.setdefault(shape, [])
+        if place in flowed or len(alike) < SEVERAL * (1 + len(flowed)):
+            return False
+        flowed.append(place)
+        self._flow_work += shape.work
+        flow = found.best(int(alike[0]))
         if flow is None:
             return False
-        self._flow_work += shape.work
         own = found.places[alike]
         self.bounds.time_s[own] = np.maximum(self.bounds.time_s[own], found.by_flow(flow, alike))
         return True

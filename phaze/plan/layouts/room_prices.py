@@ -1,0 +1,177 @@
+"""Least cost of dealing a model's layers to the stages of a pipeline whose ranks have room for their bytes.
+
+A layer of kind k on stage q costs a_qk, and b_qk more if it is recomputed. On rank r it takes x_k bytes, and
+y_k more for each of the h_q microbatches that its stage holds; recomputation frees z_k of these. The program
+
+    least  Σ a n + b k    with  Σ_q n_qk = N_k,  k <= n,  Σ_k n_qk >= 1 between the ends,
+                                Σ_{q on r} (x + h y) n - h z k <= room_r
+
+has, for any prices π_k of a layer and μ_r >= 0 of a byte, no value below
+
+    Σ_k π_k N_k + Σ_q σ_q - Σ_r μ_r room_r,    σ_q = min_k (c_qk - π_k) >= 0 (0 at the ends),
+    c_qk = a + μ_r (x + h y) + min(0, b - μ_r h z),
+
+by weak duality. For given π the least μ_r with c_qk >= π_k on all stages of the rank follows in closed form;
+a higher one counts only where the one layer that each stage must have is too much for the rank. The value is
+concave in π: it is raised along a few directions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.base.compiled import njit
+
+STEPS = 24
+"""Points of a line at which the value is looked up."""
+FIRST = 0.0625
+"""First step along a line."""
+DOUBLINGS = 16
+"""Times that a step along a line is doubled at most; a value that rises still then is none that fits."""
+GOLDEN = 0.6180339887498949
+"""Share of a range that is left after each."""
+
+
+@njit
+def least_costs(
+    costs: Floats,
+    bytes_of: Floats,
+    rooms: Floats,
+    totals: Floats,
+    held: Floats,
+    prices: Floats,
+) -> Floats:
+    """Least cost of layouts (N,): costs a and b of a layer (N, stages, K, 2), its bytes x, y and z (N, K, 3),
+    room (N, ranks), layers (K,), microbatches that stages hold (stages,), and how prices of kinds
+    relate to their mean costs at the best point of a similar layout (K,). Stages go round the ranks.
+    """
+    count, stages, kinds = costs.shape[:3]
+    found, least, target, point = np.empty(count), np.empty(kinds), np.empty(kinds), np.empty(kinds)
+    for i in range(count):
+        for kind in range(kinds):
+            least[kind], mean = np.inf, 0.0
+            for q in range(stages):
+                least[kind] = min(least[kind], costs[i, q, kind, 0])
+                mean += costs[i, q, kind, 0] / stages
+            target[kind] = prices[kind] * mean
+        own = costs[i], bytes_of[i], rooms[i], totals, held
+        best = value_at(*own, least)
+        for way in range(2):
+            for kind in range(kinds):
+                point[kind] = (target[kind] if way == 0 else 2.0 * least[kind]) - least[kind]
+            best = max(best, highest(*own, least, point))
+        found[i] = best
+    return found
+
+
+@njit
+def highest(
+    costs: Floats,
+    bytes_of: Floats,
+    room: Floats,
+    totals: Floats,
+    held: Floats,
+    start: Floats,
+    along: Floats,
+) -> float:
+    """Highest value on a line from one point of π, as far as it is looked for."""
+    own = costs, bytes_of, room, totals, held
+    low, middle, high, best = 0.0, 0.0, FIRST, -np.inf
+    for _ in range(DOUBLINGS):
+        value = value_at(*own, start + high * along)
+        if value <= best:
+            break
+        best, low, middle, high = value, middle, high, 2.0 * high
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = value_at(*own, start + left * along), value_at(*own, start + right * along)
+    for _ in range(STEPS):
+        if at_left >= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = value_at(*own, start + left * along)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = value_at(*own, start + right * along)
+    return max(best, at_left, at_right)
+
+
+@njit
+def value_at(
+    costs: Floats, bytes_of: Floats, room: Floats, totals: Floats, held: Floats, prices: Floats
+) -> float:
+    """Value at prices of a layer by kind (K,), with prices of bytes that suit them."""
+    found = 0.0
+    for kind in range(len(totals)):
+        found += prices[kind] * totals[kind]
+    for rank in range(len(room)):
+        byte = least_byte(costs, bytes_of, rank, len(room), held, prices)
+        if byte == np.inf:
+            return -np.inf
+        best, slope = of_rank(costs, bytes_of, rank, room, held, prices, byte)
+        while slope > 0:  # only layers that each stage must have are too many for the rank
+            byte = next_byte(costs, bytes_of, rank, len(room), held, byte)
+            if byte == np.inf:
+                break
+            value, slope = of_rank(costs, bytes_of, rank, room, held, prices, byte)
+            best = max(best, value)
+        found += best
+    return found
+
+
+@njit
+def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
+    """Least price of a rank's bytes with which no layer there costs less than its price."""
+    found = 0.0
+    for kind in range(costs.shape[1]):
+        for q in range(rank, len(costs), depth):
+            lacking, again = prices[kind] - costs[q, kind, 0], costs[q, kind, 1]
+            if lacking <= 0:
+                continue
+            own = bytes_of[kind, 0] + held[q] * bytes_of[kind, 1]
+            lean = own - held[q] * bytes_of[kind, 2]
+            if own <= 0 or (lacking > again and lean <= 0):
+                return np.inf
+            found = max(found, lacking / own)
+            if lacking > again:
+                found = max(found, (lacking - again) / lean)
+    return found
+
+
+@njit
+def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
+    """Least price of bytes above one at which a layer of the rank is better recomputed."""
+    found = np.inf
+    for kind in range(costs.shape[1]):
+        for q in range(rank, len(costs), depth):
+            saved = held[q] * bytes_of[kind, 2]
+            if saved > 0 and costs[q, kind, 1] > byte * saved * (1 + 1e-9):
+                found = min(found, costs[q, kind, 1] / saved)
+    return found
+
+
+@njit
+def of_rank(
+    costs: Floats, bytes_of: Floats, rank: int, room: Floats, held: Floats, prices: Floats, byte: float
+) -> tuple[float, float]:
+    """What a rank adds to the value with a price of its bytes, and about how much more for a higher one."""
+    found, slope = -byte * room[rank], -room[rank]
+    for q in range(rank, len(costs), len(room)):
+        if q in (0, len(costs) - 1):
+            continue
+        more, grows = np.inf, 0.0
+        for kind in range(costs.shape[1]):
+            own = bytes_of[kind, 0] + held[q] * bytes_of[kind, 1]
+            saved = held[q] * bytes_of[kind, 2]
+            if byte * saved >= costs[q, kind, 1]:
+                own -= saved
+                cost = costs[q, kind, 0] + costs[q, kind, 1] + byte * own - prices[kind]
+            else:
+                cost = costs[q, kind, 0] + byte * own - prices[kind]
+            if cost < more:
+                more, grows = cost, own
+        if more > 0:
+            found += more
+        slope += grows
+    return found, slope
