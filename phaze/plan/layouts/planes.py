@@ -115,7 +115,7 @@ class _Sampled:
         """Figures of all samples, (..., samples), from those of the stages of pipelines, (..., stages), in
         which no transfer occupies a stage.
         """
-        found, frame = [], replace(self.divided.frame, transfers="overlapped")
+        found, frame = [], replace(self.divided.frame, transfers="overlapped", exposed_transfers=0.0)
         for first in range(0, len(self.costs), len(frame.stages)):
             own = self.costs[first : first + len(frame.stages)]
             found.append(of(replace(frame, stages=(*own, *frame.stages[len(own) :]))))

@@ -80,11 +80,15 @@ def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
             assert timeline.peak_bytes.max() == pytest.approx(own.peak_bytes, rel=ROUNDING)
 
 
+@pytest.mark.parametrize("prudent", [False, True])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_no_stage_lies_below_its_planes(zero: int) -> None:
-    """Nor does it let gradients go earlier than the plane above says."""
+def test_no_stage_lies_below_its_planes(zero: int, *, prudent: bool) -> None:
+    """Nor does it let gradients go earlier than the plane above says; also where transfers occupy ranks."""
+    question = QUESTION.prudent if prudent else QUESTION
     for schedule in ("1f1b", "zb-h1"):
-        one = divided(schedule, pp=4, dp=2, zero=zero, recompute="full")
+        layout = Layout(pp=4, dp=2, zero=zero, recompute="full")  # type: ignore[arg-type]
+        one = question.divided(layout, schedule)
+        assert (one.frame.exposed_transfers > 0) == prudent
         planes = planes_of(one, LAYERS, even_division(one))
         for division in all_divisions(one):
             pipeline = one.pipeline(division)
