@@ -223,7 +223,7 @@ class PipelineBounds:
         cost = np.zeros(columns)
         cost[2 * each] = 1.0
         program = LinearProgram(cost, np.zeros(columns), upper, np.zeros(columns, np.bool_))
-        n, k = np.eye(each, columns), np.eye(each, columns, each)
+        n, k = np.eye(each, 2 * each), np.eye(each, 2 * each, each)
         totals = self.totals.astype(float)
         program.add(np.tile(np.eye(kinds), count) @ n, totals, totals)
         if count > 2:
@@ -231,7 +231,7 @@ class PipelineBounds:
             program.add(of_stage[1:-1], np.ones(count - 2))
         always, kept, saved = loads.bytes_each[layout].T / GIB
         rooms = self._rooms(np.array([layout]), shape.depth)[0] / GIB
-        rows = np.zeros((len(moments), columns))
+        rows = np.zeros((len(moments), 2 * each))
         for row, (stages, held) in zip(rows, moments, strict=True):
             at = (stages[:, None] * kinds + np.arange(kinds)).ravel()
             row[at] = (always + held[:, None] * kept).ravel()

@@ -30,8 +30,8 @@ REPEATING = ("1f1b", "interleaved")
 """Schedules that take turns of one backward and one forward pass."""
 MOST_JOBS = 25_000
 """Passes and updates that are in one linear program at most."""
-JOBS = 70_000
-"""Square of passes with which a program takes as long as one without any: order of magnitude."""
+JOBS = 25
+"""Passes with which a program takes as long as one without any: order of magnitude."""
 
 T = TypeVar("T", bound=np.generic)
 
@@ -61,7 +61,7 @@ class PipelineShape(NamedTuple):
     @property
     def work(self) -> int:
         """Programs that take as long as that for a flow: order of magnitude."""
-        return self.jobs**2 // JOBS
+        return self.jobs // JOBS
 
     @property
     def has_flows(self) -> bool:
