@@ -55,16 +55,19 @@ def primitives_of(name: str) -> frozenset[str]:
     return frozenset(name.removesuffix(".backward").split("+"))
 
 
-def row_traffic(operator: Operator, device: Device) -> float:
+def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
     """Factor on the time of a kernel that moves rows of experts: the HBM share that kernels sustain over the
-    one that measured passes around experts reach, which read and write rows by an index; else 1.
+    one that measured passes around experts reach, which read and write rows by an index, and what the kernels
+    of the stack take over these; else 1.
     """
-    if not ROW_PASSES & primitives_of(operator.name):
+    names = primitives_of(operator.name)
+    if not ROW_PASSES & names:
         return 1.0
+    permuted = stack.permuted if SENT & names else 1.0
     speed = expert_speed(device, "grouped", "bf16")
     if speed is None or speed.passes is None:
-        return 1.0
-    return max(device.sustained_hbm / speed.passes, 1.0)
+        return permuted
+    return permuted * max(device.sustained_hbm / speed.passes, 1.0)
 
 
 def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:

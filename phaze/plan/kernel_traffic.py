@@ -25,7 +25,7 @@ def moves_of(
     """
     found = []
     for operator, own in owned:
-        slower = row_traffic(operator, device)
+        slower = row_traffic(operator, stack, device)
         found += [_moved(kernel, stack, in_steps=in_steps) * slower for kernel in own]
     return found
 

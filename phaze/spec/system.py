@@ -236,6 +236,9 @@ class Stack(Noun):
     `grouped`: one kernel for all experts (CUTLASS, `torch._grouped_mm`); `fused`: their activation too."""
     load: ExpertLoads = ExpertLoads()
     """Rows of the experts of the busiest rank."""
+    permuted: Positive = 1.0
+    """Time of the kernels that copy tokens to the rows of their experts, and add these up, over passes at the
+    rate that the device reaches around experts (`passes` of its experts in bf16)."""
     router_kernels: PositiveInt = 3
     """Kernels that choose the experts of a token and prepare its dispatch, in the forward pass."""
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from phaze.base.units import GIB
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import Compute, Layout
 from phaze.plan.expert_kernels import row_traffic, run_alone
@@ -16,6 +17,7 @@ from phaze.plan.machines import device_of, load_machine
 from phaze.plan.unfused import Unfused, unfused
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
+from phaze.spec.systems import load_device, load_stack
 from phaze.workload.models import library_workload
 from phaze.workload.operators import Operator
 from phaze.workload.workload import Direction, Layer, Workload
@@ -25,6 +27,8 @@ LAYOUT = Layout(ep=8, dp=8)
 ROWS = 4096 * 4
 """Rows of a rank: tokens by experts of each, which exchanges leave as many."""
 MACHINE = load_machine("h100", stack="megatron-bridge-alltoall")
+PERMUTED = [(6, 5120, 0.5008), (8, 7168, 0.5008), (6, 5120, 0.5108), (8, 7168, 0.5108)]
+"""Experts of a token, width, and the share of bandwidth that permuting there and back reaches, both ways."""
 NONE = Stack(name="none", experts="each")
 OURS = Stack(name="ours", experts="each", expert_bias_bytes=(12, 16), clamp_bytes=(6, 14))
 
@@ -117,8 +121,26 @@ def test_passes_over_rows_are_as_slow_as_measured_ones() -> None:
     device = device_of(MACHINE)
     passes = device.experts["grouped"]["bf16"].passes
     assert passes is not None
-    factors = {one.name: row_traffic(one, device) for one in operators("forward")}
+    stack = MACHINE.stack.model_copy(update={"permuted": 2.0})
+    factors = {one.name: row_traffic(one, stack, device) for one in operators("forward")}
     slow = device.sustained_hbm / passes
-    assert factors["experts_sort"] == factors["experts_dispatch"] == pytest.approx(slow)
+    assert factors["experts_sort"] == factors["experts_dispatch"] / 2 == pytest.approx(slow)
     assert np.array([factors["experts_norm"], factors["attention_norm"]]).tolist() == [1.0, 1.0]
-    assert row_traffic(operators("forward")[0], device.model_copy(update={"experts": {}})) == 1.0
+    assert row_traffic(operators("forward")[0], stack, device.model_copy(update={"experts": {}})) == 1.0
+
+
+def test_copies_of_tokens_and_the_loss_take_what_kernels_of_transformer_engine_do_on_a_b200() -> None:
+    """SimuMax, configs/system/b200_bf16_ceperm.json: shares of 8,000 GiB/s, of the bytes that its benchmark
+    counts (test_ce_permute_efficiency.py), for DeepSeek-V2 and V3 with 4,096 tokens.
+    """
+    device, stack = load_device("b200"), load_stack("megatron-core")
+    passes = device.experts["grouped"]["bf16"].passes
+    assert passes is not None
+    tokens, peak = 4096, 8000 * GIB
+    measured_s = sum(2 * tokens * h * (2 + 6 * k) / (share * peak) for k, h, share in PERMUTED)
+    moved = sum(2 * 2 * tokens * h * (1 + k) for k, h, _ in PERMUTED)
+    priced_s = stack.permuted * moved / (passes * device.hbm_bandwidth_bytes_per_s)
+    assert priced_s == pytest.approx(measured_s, rel=0.02)
+    logit_s = 8 / (0.2795 * peak)
+    priced_s = stack.loss * 8 / (device.sustained_hbm * device.hbm_bandwidth_bytes_per_s)
+    assert priced_s == pytest.approx(logit_s, rel=0.02)
