@@ -72,6 +72,8 @@ FEW_NUMBERS = 32
 """Layers of a kind on a stage, as numbers in a program that counts once."""
 FEW = 300
 """Divisions that are all simulated instead."""
+ROUNDED_UP = tuple(np.linspace(0.05, 0.95, 10).tolist())
+"""Parts of a layer from which on it is rounded to a whole one."""
 REPAIRS = 6
 """Times that more blocks are let run forward again where a division does not fit."""
 
@@ -237,6 +239,8 @@ class DivisionSearch:
             self._end(enough_s)
 
     def _end(self, enough_s: float) -> None:
+        if self.bound_s < enough_s and len(self._centre):
+            self._try_cuts()
         if self.found and self.found.time_s < LATER * enough_s:
             self.climb()
         self.done = True
@@ -262,15 +266,30 @@ class DivisionSearch:
         return found if spare < 0 else self.bound_s
 
     def climb(self) -> None:
-        """Move to the best neighbour of the best division as long as it is faster."""
+        """Move to the best neighbour of the best division as long as it is faster, with as many layers that
+        are recomputed, or only as many as it takes to fit.
+        """
         most, known = len(self._tried) + MOVES, None
         while self.found is not None and self.found is not known:
             known = self.found
             for division in neighbours(self.divided, known.division):
                 if len(self._tried) >= most or self.bound_s >= self.found.time_s:
                     return
+                if self.divided.partial and division.blocks != known.division.blocks:
+                    self._try(division.blocks, (0,) * self.divided.count)
                 if division not in self._tried and self.divided.may_be(division.blocks):
                     self._measure(division)
+
+    def _try_cuts(self) -> None:
+        """Simulate divisions whose stages end next to those of the best point by now, all a little earlier or
+        later.
+        """
+        kinds, layers = len(self._program.totals), self.divided.layers
+        ends = np.cumsum(self._centre[:, 1 : 1 + kinds].sum(axis=1))[:-1]
+        for share in ROUNDED_UP:
+            cuts = np.minimum(np.floor(ends + share).astype(int), layers)
+            blocks = np.diff(np.concatenate([[0], cuts, [layers]]))
+            self._try(tuple(blocks.tolist()), (0,) * self.divided.count)
 
     def _look_around(self, point: Floats) -> None:
         """Simulate a division next to a point of n and k, and find its longest paths where a rank is busier

@@ -24,7 +24,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.held import held_of_stages, undominated
 
-ROUNDS = 3
+ROUNDS = 2
 """Rounds of microbatches that a shape has in full."""
 REPEATING = ("1f1b", "interleaved")
 """Schedules that take turns of one backward and one forward pass."""
