@@ -41,7 +41,7 @@ BEST = 3
 """Layouts whose best divisions have their neighbours simulated then."""
 MOST_SHARPENED = 30_000
 """Layouts whose bounds are sharpened before a better plan is looked for."""
-SEVERAL = 4
+SEVERAL = 2
 """Layouts with pipelines of a shape for which a flow is looked for."""
 MOST_WORK = 20_000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
@@ -160,13 +160,18 @@ class LayoutSearch:
             self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
 
     def _bound_shapes(self) -> None:
-        """Raise bounds by flows until none is looked for by the layout with the least bound."""
-        while self._queue and self._queue[0][0] < self.enough_s and self._flow_work < self.most_work:
+        """Raise bounds by flows, that of the layout with the least bound first, until none is looked for."""
+        done = []
+        while self._queue and self._queue[0][0] < self.enough_s and self._flow_work < self.most_work // 2:
             known_s, place, contender = heapq.heappop(self._queue)
-            done = self._bound_of(contender) <= known_s and not self._bound_shape(place)
-            heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
-            if done:
-                return
+            left = self._bound_of(contender) > known_s or self._bound_shape(place)
+            again = (self._bound_of(contender), place, contender)
+            if left:
+                heapq.heappush(self._queue, again)
+            else:
+                done.append(again)
+        self._queue = [*self._queue, *done]
+        heapq.heapify(self._queue)
 
     def _bound_shape(self, place: int) -> bool:
         """Raise the bounds of all layouts in pipelines of a shape by the best flow of one of them; False
