@@ -197,6 +197,17 @@ class RankedPlan(Noun):
         return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s
 
 
+class UndecidedPlan(Noun):
+    """A layout that may be faster than the best plan by more than the gap that was asked for."""
+
+    fields: dict[Label, int | str]
+    """Its fields by name, as `--fix` takes them."""
+    bound_s: Result
+    """Seconds that it does not go below, however it is divided."""
+    gain: Finite
+    """Share of the best plan's time by which it could be faster."""
+
+
 class PlanCertificate(Noun):
     """What became of every layout, and what none of them can be faster than."""
 
@@ -223,6 +234,10 @@ class PlanCertificate(Noun):
     rows: Index | None = None
     """First rows of the ranked table than which no other layout is faster by more than the gap that was asked
     for; none in older files."""
+    undecided: tuple[UndecidedPlan, ...] = ()
+    """Layouts with the least bounds of those that may be faster than the first plan by more than that gap."""
+    undecided_layouts: Index = 0
+    """Such layouts in all."""
 
 
 class RecipeRow(Noun):

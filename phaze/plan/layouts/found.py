@@ -44,6 +44,18 @@ class PlannedLayout:
 
 
 @dataclass(frozen=True)
+class UndecidedLayout:
+    """A layout whose bound is below the time of the best plan by more than the gap that was asked for."""
+
+    fields: Mapping[str, int | str]
+    """Its fields by name, as they can be fixed."""
+    bound_s: float
+    """It takes no less, however it is divided."""
+    gain: float
+    """Share of the best plan's time by which it could be faster."""
+
+
+@dataclass(frozen=True)
 class LayoutCertificate:
     """What became of all layouts, and what none of them can be faster than."""
 
@@ -69,6 +81,10 @@ class LayoutCertificate:
     """Share of the best plan's time that is not proven to be needed."""
     rows: int
     """First plans than which no other layout is faster by more than the gap of the search."""
+    undecided: tuple[UndecidedLayout, ...] = ()
+    """Layouts with the least bounds of those that may be faster by more than that, at most a few."""
+    undecided_layouts: int = 0
+    """Such layouts in all."""
 
 
 @dataclass(frozen=True)

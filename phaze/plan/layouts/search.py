@@ -16,7 +16,7 @@ from math import inf
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Ints
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
 from phaze.plan.layouts.closest import closest_layout, refuse_endless_steps
@@ -28,6 +28,7 @@ from phaze.plan.layouts.pipeline_bounds import PipelineBounds
 from phaze.plan.layouts.pipeline_shapes import PipelineShape
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, distinct_rows
+from phaze.plan.layouts.undecided import undecided_layouts
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
@@ -356,12 +357,17 @@ class LayoutSearch:
         return next((i for i, time_s in enumerate(times_s) if time_s * (1 - self.gap) > low_s), len(times_s))
 
     @property
+    def bounds_s(self) -> Floats:
+        """Seconds that each layout does not go below, (N,); infinite for those that do not fit."""
+        found = np.where(self.bounds.fits, self.bounds.time_s, inf)
+        for one in self._looked_at:
+            found[one.place] = max(found[one.place], self._bound_of(one))
+        return found
+
+    @property
     def bound_s(self) -> float:
         """Seconds that no layout goes below."""
-        bounds_s = self.bounds.time_s.copy()
-        for one in self._looked_at:
-            bounds_s[one.place] = self._bound_of(one)
-        return min(self.best_s, float(bounds_s[self.bounds.fits].min(initial=inf)))
+        return min(self.best_s, float(self.bounds_s.min(initial=inf)))
 
     @property
     def divisions(self) -> int:
@@ -413,6 +419,7 @@ def plan_layouts(
         bounds.sharpen(np.arange(len(grid)), bound_layouts(question, grid, "microbatch"))
     closest = None if plans else closest_layout(grid, bounds)
     bound_s, others = search.bound_s, ~search.looked_at
+    undecided, count = undecided_layouts(grid, search.bounds_s, search.best_s, gap)
     unfit, dominated = others & (bounds.lacking_bytes > 0), int((others & bounds.dominated).sum())
     lacking_bytes = closest[2] if closest else float(bounds.lacking_bytes[unfit].min(initial=inf))
     certificate = LayoutCertificate(
@@ -430,5 +437,7 @@ def plan_layouts(
         bound_s=bound_s,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
         rows=search.proven_rows(plans[:rows]),
+        undecided=undecided,
+        undecided_layouts=count,
     )
     return LayoutPlans(plans, certificate, closest)

@@ -242,3 +242,22 @@ def test_fixed_fields_stay() -> None:
     free, held = (plan_layouts(question, fixed, gap=0.0) for fixed in ({}, {"pp": 4, "zero": 1}))
     assert all((plan.layout.pp, plan.layout.zero) == (4, 1) for plan in held.plans)
     assert held.plans[0].found.time_s >= free.plans[0].found.time_s
+
+
+def test_a_certificate_names_what_it_leaves_undecided() -> None:
+    """Layouts with bounds below the best plan, the least first; each can be asked for by its fields."""
+    question = SmallCase("llama-3.1-8b", 8, 2048, devices=8, hbm_gib=12.0, global_batch=16).question(
+        "megatron"
+    )
+    found = plan_layouts(question, gap=0.0, most_work=0)
+    certificate, best_s = found.certificate, found.plans[0].found.time_s
+    named = certificate.undecided
+    assert 0 < len(named) <= min(5, certificate.undecided_layouts)
+    assert named[0].bound_s == certificate.bound_s < best_s
+    assert [one.bound_s for one in named] == sorted(one.bound_s for one in named)
+    for one in named:
+        assert one.gain == pytest.approx(1 - one.bound_s / best_s)
+        assert legal_space(question.runtime, question.task, one.fields).layouts == 1
+    closed = plan_layouts(question, {"pp": 1}, gap=0.02)
+    assert closed.certificate.gap <= 0.02
+    assert not closed.certificate.undecided
