@@ -233,10 +233,7 @@ class Clocked:
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
     """Cost of a layer whose kernels hand everything on through memory."""
-
-    def regions_s(regions: frozenset[Region]) -> Floats:
-        return _seconds(layer.forward_in(regions), clocked)[0]
-
+    regions_s = _known_regions(layer, lambda operators: _seconds(operators, clocked)[0])
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
         _seconds(operators, clocked) for operators in passes
@@ -279,11 +276,11 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
         )
     )
 
-    def regions_s(regions: frozenset[Region]) -> Floats:
-        operators = layer.forward_in(regions)
+    def forward_again_s(operators: tuple[Operator, ...]) -> Floats:
         inside = fused.forward if set(core) & set(operators) else NO_ATTENTION
         return _seconds(tuple(o for o in operators if o not in core), clocked, inside)[0]
 
+    regions_s = _known_regions(layer, forward_again_s)
     backward_s += regions_s(SCAN)
     again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
     if machine.stack.selective == "products" and layer.name not in KEPT:
@@ -294,6 +291,22 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
         again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
     links_s = _links_s(layer, clocked)
     return LayerCost(kept, again_bytes, forward_s, backward_s, again_s, weight_s, regions_s, links_s)
+
+
+def _known_regions(
+    layer: Layer, seconds: Callable[[tuple[Operator, ...]], Floats]
+) -> Callable[[frozenset[Region]], Floats]:
+    """Seconds of the forward pass of regions, computed once for regions with the same operators."""
+    known: dict[tuple[int, ...], Floats] = {}
+
+    def regions_s(regions: frozenset[Region]) -> Floats:
+        operators = layer.forward_in(regions)
+        key = tuple(map(id, operators))
+        if key not in known:
+            known[key] = seconds(operators)
+        return known[key]
+
+    return regions_s
 
 
 def _outside_scans(layer: Layer) -> list[Operator]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -83,6 +83,18 @@ class LayoutGrid:
     def take(self, which: Bools | Ints) -> Self:
         """Layouts at places, or where a mask is true."""
         return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
+
+    def joined(self, other: Self) -> Self:
+        """These layouts, then others with the same words."""
+        found: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
+        }
+        return replace(self, **found)
+
+    def recomputing(self, chosen: Bools) -> Self:
+        """Every layout with each of its chosen recompute options, (N, options), in order."""
+        places, recompute = np.nonzero(chosen)
+        return replace(self.take(places), recompute=recompute)
 
     def schedule_of(self, place: int) -> str:
         """Schedule of one layout."""

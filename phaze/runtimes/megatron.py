@@ -191,7 +191,7 @@ MEGATRON = Runtime(
     ),
     two_levels=True,
     offloads=True,
-    modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp"),
+    modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe"),
 )
 """Megatron-Core: zero 1 is its distributed optimizer, 2 and 3 are Megatron-FSDP (`optim_grads`,
 `optim_grads_params`), its recomputation `full` or `selective` of `core_attn`."""

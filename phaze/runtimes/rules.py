@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Self
 
 import numpy as np
@@ -37,6 +38,8 @@ from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
 """Entries of a pipeline beside the layers: the embedding, and the head with its loss."""
+INSIDE_MOE: frozenset[Module] = frozenset({"moe_act", "shared_experts"})
+"""Modules of an MoE layer that `moe` recomputes with it."""
 PIPELINED = tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs and name != "1f1b")
 """Schedules that need a pipeline; without one all of them are 1f1b."""
 
@@ -102,17 +105,22 @@ class Runtime:
     computes: tuple[Compute, ...] = COMPUTES
     """Numbers that products of blocks' weights may multiply."""
     modules: tuple[Module, ...] = ()
-    """Parts of layers that can run forward again alone, those first that free most bytes for a second."""
+    """Modules that can be recomputed alone."""
     asked_recomputes: tuple[Recompute, ...] = ()
-    """Of such parts those together that are asked for, beside the first ones."""
+    """Sets of modules that a question names."""
 
     def recomputes(self, model: Model) -> tuple[Recompute, ...]:
-        """What may run forward again in a model: nothing, the core of attention, whole layers, or the first
-        of the modules that it has, from one to all.
+        """Recompute options of a model: nothing, whole layers, the core of attention, and every set of its
+        modules.
+
+        Sets with `moe` and a module inside it recompute what `moe` does, and are left out.
         """
-        own = [module for module in self.modules if module in modules_in(model)]
-        firsts = ({*own[: end + 1]} for end in range(len(own)))
-        words = (*RECOMPUTES, *("+".join(one for one in MODULES if one in first) for first in firsts))
+        own = [module for module in MODULES if module in self.modules and module in modules_in(model)]
+        sets = (some for size in range(1, len(own) + 1) for some in combinations(own, size))
+        words = (
+            *RECOMPUTES,
+            *("+".join(some) for some in sets if "moe" not in some or not INSIDE_MOE & {*some}),
+        )
         return (*words, *(one for one in self.asked_recomputes if one not in words))
 
     def recompute_of(self, model: Model, text: str) -> Recompute:

@@ -28,18 +28,29 @@ Fixed = Mapping[str, int | str]
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Legal layouts as a grid, and how many others there are."""
+    """Legal layouts by family, and how many others there are.
 
-    grid: LayoutGrid
+    A family has all layouts that differ in recomputation alone.
+    """
+
+    families: LayoutGrid
+    """One layout of each, with the first recompute option."""
+    options: Bools
+    """Recompute options that the runtime can run, (families, options)."""
     layouts: int
     """Layouts in all, legal or not."""
     illegal: dict[str, int]
     """Layouts that are not, each counted once, by the name of the first rule that it breaks; rules for widths
-    come before those for what is chosen within widths."""
+    come before those for what is chosen within widths, and those for recomputation last."""
+
+    @property
+    def grid(self) -> LayoutGrid:
+        """Every legal layout."""
+        return self.families.recomputing(self.options)
 
 
 def legal_space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> Space:
-    """Layouts of `space` that a runtime can run; the others are counted, without being made one by one."""
+    """Layouts of `space` that a runtime can run; the others are counted without being listed."""
     return _enumerated(runtime, task, fixed or {}, runtime.rules)
 
 
@@ -71,9 +82,11 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
     A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
     """
     runtime, given, offload = given_values(runtime, task, fixed)
+    words = np.arange(len(runtime.recomputes(task.model)))
+    words = words[words == given.get("recompute", words)]
     widths = _widths(task.devices, given)
     choices = _choices(widths, runtime, task, given)
-    becomes = np.prod([choice.count for choice in choices], axis=0)
+    becomes = np.prod([choice.count for choice in choices], axis=0) * len(words)
     columns = {**widths, ROW: np.arange(len(becomes)), BECOMES: becomes}
     illegal = {rule.name: 0 for rule in rules}
     for choice in (None, *choices):
@@ -88,7 +101,18 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
         said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
     grid = _grid(columns, runtime, task, offload)
-    return Space(grid, int(becomes.sum()), illegal)
+    options = np.ones((len(grid), len(words)), np.bool_)
+    for rule in rules:
+        if "recompute" in rule.columns:
+            for option, word in enumerate(words.tolist()):
+                broken = rule.broken(task, replace(grid, recompute=np.full(len(grid), word)))
+                illegal[rule.name] += int((broken & options[:, option]).sum())
+                options[:, option] &= ~broken
+    legal: Bools = np.asarray(options.any(axis=1))
+    recomputes = tuple(grid.recomputes[word] for word in words.tolist())
+    return Space(
+        replace(grid.take(legal), recomputes=recomputes), options[legal], int(becomes.sum()), illegal
+    )
 
 
 def given_values(
@@ -155,7 +179,6 @@ def _choices(
         _schedules(widths["pp"], runtime, task.model.layers + task.model.mtp + ENDS, given),
         _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
         _free("sequence_parallel", cuts, widths["tp"] > 1, given),
-        _free("recompute", np.arange(len(runtime.recomputes(task.model))), every, given),
         _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, given),
     ]
 

@@ -51,20 +51,27 @@ class LayoutBounds:
     lacking_bytes: Floats
     """By how much at least the fullest rank exceeds its memory; 0 where a division may fit, and exact where
     it is least."""
-    dominated: Bools
-    """Layouts beside which one that runs something else forward again is as fast and holds no more; nothing
-    else is known of them."""
 
     @property
     def fits(self) -> Bools:
-        """Layouts of which a division may fit, and that none beside dominates."""
-        return (self.lacking_bytes <= 0) & ~self.dominated
+        """Layouts of which a division may fit."""
+        return self.lacking_bytes <= 0
 
     def sharpen(self, which: Ints, other: LayoutBounds) -> None:
         """Take other bounds of some layouts, at these places, where they are higher."""
         self.time_s[which] = np.maximum(self.time_s[which], other.time_s)
         self.lacking_bytes[which] = np.maximum(self.lacking_bytes[which], other.lacking_bytes)
-        self.dominated[which] = other.dominated
+
+    def joined(self, other: LayoutBounds) -> LayoutBounds:
+        """Bounds of these layouts, then of others."""
+        return LayoutBounds(
+            np.concatenate([self.time_s, other.time_s]),
+            np.concatenate([self.lacking_bytes, other.lacking_bytes]),
+        )
+
+    def take(self, which: Bools) -> LayoutBounds:
+        """Bounds of the layouts where a mask is true."""
+        return LayoutBounds(self.time_s[which], self.lacking_bytes[which])
 
 
 class StateFigures(NamedTuple):
@@ -117,42 +124,31 @@ class _Figures(NamedTuple):
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
     """Bounds of all layouts of a grid, by slices that those share which have so much in common (`Slices`):
-    where it is not nothing, of most of them the mean over ranks alone, and then none is dominated.
+    where it is not nothing, they hold whatever is recomputed, and are of most layouts the mean over ranks
+    alone.
     """
     if not len(grid):
-        return LayoutBounds(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    if not device_of(question.machine).products:
-        common = "nothing"
-    if common == "tokens":
-        return _bounds_of_tokens(question, grid)
-    slices = Slices.of(question, grid, common)
-    dominated = slices.dominated(grid) if common == "nothing" else np.zeros(len(grid), np.bool_)
-    found, lacking = np.zeros(len(grid)), np.zeros(len(grid))
-    kept = np.flatnonzero(~dominated)
-    found[kept], lacking[kept] = _bounds(
-        question, grid.take(kept), slices, kept, on_average=common != "nothing"
-    )
-    return LayoutBounds(found, lacking, dominated)
-
-
-def _bounds_of_tokens(question: PlanQuestion, grid: LayoutGrid) -> LayoutBounds:
-    """Bounds of layouts by slices of their tokens, which do not know what runs forward again."""
-    others = [getattr(grid, name) for name in COLUMNS if name not in ("recompute", "cp_kind")]
+        return LayoutBounds(np.zeros(0), np.zeros(0))
+    if common != "nothing" and not device_of(question.machine).products:
+        common = "recompute"
+    if common == "nothing":
+        return bounds_by(question, grid, Slices.of(question, grid), np.arange(len(grid)))
+    fewer = ("recompute", "cp_kind") if common == "tokens" else ("recompute",)
+    others = [getattr(grid, name) for name in COLUMNS if name not in fewer]
     _, first, where = distinct_rows(np.stack(others, axis=1))
     few = replace(grid.take(first), recompute=np.zeros_like(first))
-    slices = Slices.of(question, few, "tokens")
-    found, lacking = _bounds(question, few, slices, np.arange(len(few)), on_average=True)
-    return LayoutBounds(found[where], lacking[where], np.zeros(len(grid), np.bool_))
+    slices = Slices.of(question, few, common)
+    found = bounds_by(question, few, slices, np.arange(len(few)), on_average=True)
+    return LayoutBounds(found.time_s[where], found.lacking_bytes[where])
 
 
-def _bounds(
-    question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool
-) -> tuple[Floats, Floats]:
-    """Least seconds of layouts, and bytes that they lack, (N,) each; `which` are their places in slices."""
+def bounds_by(
+    question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
+) -> LayoutBounds:
+    """Bounds of layouts by slices, in which `which` are their places, (N,)."""
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
     each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
-    found, lacking = (np.concatenate(one) for one in zip(*each, strict=True))
-    return found, lacking
+    return LayoutBounds(*(np.concatenate(one) for one in zip(*each, strict=True)))
 
 
 def loads_of(question: PlanQuestion, grid: LayoutGrid) -> LayoutLoads:
@@ -203,7 +199,11 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
     once_s = _lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
-    backward_s = _with_exchanges_s(question, backward_s, gather_s + reduce_s, beside_s)
+    exchanged_s = gather_s + reduce_s, beside_s
+    passed_s, backward_s = backward_s, _with_exchanges_s(question, backward_s, *exchanged_s)
+    longer_s = _with_exchanges_s(question, passed_s + layers.again_s, *exchanged_s) - backward_s
+    # Where exchanges outlast the pass, recomputation hides behind them.
+    again_s = np.where(longer_s < layers.again_s * (1 - ROUNDING), 0.0, layers.again_s)
     late_s, start_s, hidden = _late_s(question, grid, layers, gathered_s)
     update_s = of_layers(lambda own: own.update_s) + late_s + once_s
     first_s, last_s = (
@@ -217,7 +217,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
-        layers.again_s,
+        again_s,
         update_s,
         of_layers(lambda own: own.bytes_each) + states.frozen_bytes[:, None] * layers.frozen,
         layers.stash_bytes,

@@ -7,38 +7,35 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from phaze.plan.layouts.found import PlannedLayout
-from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.spec.training_plan import TIE
 
 TWIN_MEMORY = 0.01
 """Share by which the peak memory of layouts in one row may differ."""
-Kin = tuple[int, ...]
-"""All columns of a grid but recomputation."""
 
 
 @dataclass(eq=False)
 class DistinctPlans:
-    """The fastest plan of every layout of a grid, whatever it recomputes."""
+    """The fastest plan of every family of layouts, whatever it recomputes."""
 
-    grid: LayoutGrid
     rows: int = 1
     """Rows that are looked for."""
     best_s: float = inf
     longest_s: float = inf
     """Seconds of the last row; infinite while there are fewer."""
-    found: dict[Kin, PlannedLayout] = field(default_factory=dict)
+    found: dict[int, PlannedLayout] = field(default_factory=dict)
+    """By the number of the family."""
 
-    def fastest_s(self, place: int) -> float:
-        """Seconds of the fastest plan of a layout, whatever is recomputed; infinite where none is known."""
-        known = self.found.get(self._kin(place))
+    def fastest_s(self, family: int) -> float:
+        """Seconds of the fastest plan of a family; infinite where none is known."""
+        known = self.found.get(family)
         return inf if known is None else known.found.time_s
 
-    def note(self, place: int, plan: PlannedLayout) -> bool:
-        """Take a plan of a layout if it is faster; whether it is the fastest of all."""
+    def note(self, family: int, plan: PlannedLayout) -> bool:
+        """Take a plan of a family if it is faster; whether it is the fastest of all."""
         time_s = plan.found.time_s
-        if time_s >= self.fastest_s(place):
+        if time_s >= self.fastest_s(family):
             return False
-        self.found[self._kin(place)] = plan
+        self.found[family] = plan
         best, self.best_s = time_s < self.best_s, min(time_s, self.best_s)
         if time_s < self.longest_s:
             self.look_for(self.rows)
@@ -61,9 +58,6 @@ class DistinctPlans:
             ranked += sorted(same, key=lambda one: (one.found.time_s > proven_s, one.kinds, one.found.time_s))
             left = left[len(same) :]
         return _folded(ranked)
-
-    def _kin(self, place: int) -> Kin:
-        return tuple(int(getattr(self.grid, name)[place]) for name in COLUMNS if name != "recompute")
 
 
 def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
-from phaze.layout import Layout
+from phaze.layout import Layout, Recompute
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
 from phaze.plan.in_use import tensor_limit_bytes
@@ -75,12 +76,12 @@ class PlanQuestion:
         width_bytes = grid.layout(0).bytes_per_element * self.task.model.hidden
         return limits - stack.overlap_buffers * width_bytes * tokens
 
-    def again(self, grid: LayoutGrid) -> Bools:
-        """Layouts that do the same as another one, (N,): the attention kernel keeps nothing that selective
-        recomputation of its core would free.
+    def repeats(self, recomputes: Sequence[Recompute]) -> Bools:
+        """Recompute options that do the same as none, (options,): the attention kernel keeps nothing that
+        selective recomputation of its core would free.
         """
-        places = [i for i, word in enumerate(grid.recomputes) if word == "selective"]
-        return np.isin(grid.recompute, places) & (self.machine.stack.selective == "attention")
+        attention = self.machine.stack.selective == "attention"
+        return np.array([attention and word == "selective" for word in recomputes], np.bool_)
 
     def lowering(self, layout: Layout) -> Lowering:
         """Stages of the model in layouts of as many slices, its vocabulary padded for them."""

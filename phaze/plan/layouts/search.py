@@ -1,9 +1,10 @@
 """The fastest plan among all layouts of a runtime, with a certificate of how far from the best it can be.
 
-Every layout that is legal and may fit has a bound of its time (`bounds`): first one that few slices are
-enough for; then, when a plan is known, that of slices of its own, where the first one is below. The layout
-with the least bound is looked at next: equal stages are simulated, a linear program raises its bound and
-finds other divisions (`division_search`). The search for the first plan ends when no bound is below its time
+Every family of layouts that are legal and may fit has a bound of its time (`families`): first one that few
+slices are enough for; then, when a plan is known and the first one is below, that of slices that it shares
+with fewer; at last its layouts have bounds of their own. The layout with the least bound is looked at next:
+equal stages are simulated, a linear program raises its bound and finds other divisions (`division_search`).
+The search for the first plan ends when no bound is below its time
 by more than the gap; the one for further rows of the table when none is below the time of the last row.
 """
 
@@ -18,18 +19,19 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import GIB
-from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts
-from phaze.plan.layouts.closest import closest_layout, refuse_endless_steps
+from phaze.plan.layouts.bounds import LayoutBounds
+from phaze.plan.layouts.closest import refuse_endless_steps
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
 from phaze.plan.layouts.event_program import Flow
+from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
 from phaze.plan.layouts.pipeline_bounds import PipelineBounds
 from phaze.plan.layouts.pipeline_shapes import PipelineShape
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import Common, distinct_rows
+from phaze.plan.layouts.slices import distinct_rows
 from phaze.plan.layouts.undecided import undecided_layouts
-from phaze.runtimes.grid import COLUMNS, LayoutGrid
+from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE
@@ -41,7 +43,11 @@ FIRST = 30
 BEST = 3
 """Layouts whose best divisions have their neighbours simulated then."""
 MOST_SHARPENED = 30_000
-"""Layouts whose bounds are sharpened before a better plan is looked for."""
+"""Families whose bounds are sharpened before a better plan is looked for."""
+MOST_OPENED = 3_000
+"""Families that are opened before a better plan is looked for."""
+MOST_GUESSED = 3
+"""Layouts of a family that are simulated, until one fits."""
 SEVERAL = 2
 """Layouts with pipelines of a shape for which a flow is looked for."""
 MOST_WORK = 20_000
@@ -54,6 +60,8 @@ MORE_LOOKED_AT = 150
 """Layouts whose divisions are searched for further rows, at most."""
 MOST_QUEUED = 3000
 """Layouts that these are chosen from."""
+ALIKE = ("vp", "tp", "cp", "microbatch", "zero")
+"""Fields in which families are alike of which one is simulated before it is looked at."""
 
 
 @dataclass(eq=False)
@@ -66,23 +74,24 @@ class _Contender:
 
 @dataclass(eq=False)
 class LayoutSearch:
-    """Search over the layouts of a grid by their bounds."""
+    """Search over families of layouts by their bounds."""
 
     question: PlanQuestion
-    grid: LayoutGrid
-    bounds: LayoutBounds
+    families: LayoutFamilies
     gap: float
     on_better: Callable[[PlannedLayout], None]
     most_work: int
     """Linear programs that are solved at most; the gap says what is left."""
-    distinct: DistinctPlans = field(init=False)
-    """The fastest plan of every layout, and the time of the last row that is looked for."""
+    distinct: DistinctPlans = field(default_factory=DistinctPlans)
+    """The fastest plan of every family, and the time of the last row that is looked for."""
     _known: dict[int, _Contender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
     """Of layouts whose layers keep all, those beside them in which any may run forward again."""
     _flows: dict[FlowKey, Flow] = field(default_factory=dict)
     _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
     _looked_at: list[_Contender] = field(default_factory=list)
+    _sharpened: Bools = field(init=False)
+    """Families whose bounds are sharpened."""
     _pipelines: PipelineBounds | None = None
     """Bounds by flows of the layouts that may be faster than the best plan."""
     _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
@@ -91,7 +100,17 @@ class LayoutSearch:
     """Programs for these, as many as they take longer."""
 
     def __post_init__(self) -> None:
-        self.distinct = DistinctPlans(self.grid)
+        self._sharpened = np.zeros(len(self.families.every), np.bool_)
+
+    @property
+    def grid(self) -> LayoutGrid:
+        """Layouts of families that are open by now; no place changes when further ones are opened."""
+        return self.families.grid
+
+    @property
+    def bounds(self) -> LayoutBounds:
+        """Their bounds."""
+        return self.families.own
 
     @property
     def best_s(self) -> float:
@@ -102,8 +121,8 @@ class LayoutSearch:
         """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
         self._guess_short()
         self._guess("tp", "zero")
-        self._sharpen("microbatch")
-        self._sharpen("nothing")
+        self._sharpen()
+        self._open()
         self._fill(10 * wanted)
         self._bound_shapes()
         self._look_at_kinds()
@@ -112,6 +131,10 @@ class LayoutSearch:
             if len(self.distinct.found) >= wanted:
                 break
             self._begun(contender)
+        while len(self.distinct.found) < wanted and len(some := self.families.closed(inf)[:wanted]):
+            self.families.open(some)
+            for family in some.tolist():
+                self._begin(family, inf)
 
     def run_on(self, rows: int) -> None:
         """Look for layouts that are faster than the last of so many rows, until no other one can be."""
@@ -126,16 +149,27 @@ class LayoutSearch:
                     one.search, enough_s=longest_s, bound_s=bound_s, relaxed=False, done=False
                 )
         self._pipelines, self._flowed = None, {}
-        self._sharpen("nothing")
+        work = min(MORE_WORK, self.most_work) + self._work
+        searched = MORE_LOOKED_AT + self._searched
+        self._fill_again()
+        self._close(work, searched)
+        while len(
+            self.families.closed(self.enough_s)
+        ):  # rows that turn out as twins make room for slower ones
+            self._fill_again()
+            self._close(work, searched)
+
+    def _fill_again(self) -> None:
+        """Open all families that may be faster than the last row, and put their layouts into the queue."""
+        self._sharpen()
+        self._open()
         self._queue = []
         self._fill(0, MOST_QUEUED)
-        work = min(MORE_WORK, self.most_work) + self._work
-        self._close(work, MORE_LOOKED_AT + len(self._looked_at))
 
-    def _close(self, most_work: int, most_looked_at: int) -> None:
+    def _close(self, most_work: int, most_searched: int) -> None:
         """Look at layouts, that with the least bound first, until no bound is low enough."""
         while self._queue and self._queue[0][0] < self.enough_s:
-            if len(self._looked_at) >= most_looked_at or self._work >= most_work:
+            if self._searched >= most_searched or self._work >= most_work:
                 break
             known_s, place, contender = heapq.heappop(self._queue)
             if self._bound_of(contender) >= self._enough_of(contender):
@@ -146,19 +180,27 @@ class LayoutSearch:
             if contender.search is None or not contender.search.done:
                 heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
 
-    def _sharpen(self, common: Common) -> None:
-        """Raise the bounds of all layouts that may be faster than the best plan, those with the least first,
+    def _sharpen(self) -> None:
+        """Raise the bounds of all families that may be faster than the best plan, those with the least first,
         and look for better plans between.
         """
-        left = np.ones(len(self.grid), np.bool_)
-        while True:
-            some = np.flatnonzero(left & self.bounds.fits & (self.bounds.time_s < self.enough_s))
-            if not len(some):
-                return
-            some = some[np.argsort(self.bounds.time_s[some], kind="stable")[:MOST_SHARPENED]]
-            self.bounds.sharpen(some, bound_layouts(self.question, self.grid.take(some), common))
-            left[some] = False
-            self._guess("vp", "tp", "cp", "microbatch", "zero", "recompute")
+        left = ~self.families.opened & ~self._sharpened
+        while len(some := self._closed(left)[:MOST_SHARPENED]):
+            self.families.sharpen(some, "microbatch")
+            self._sharpened[some], left[some] = True, False
+            self._guess(*ALIKE)
+
+    def _open(self) -> None:
+        """Open these families, and look for better plans between."""
+        left = ~self.families.opened
+        while len(some := self._closed(left)[:MOST_OPENED]):
+            self.families.open(some)
+            self._guess(*ALIKE)
+
+    def _closed(self, left: Bools) -> Ints:
+        """Families that are not open and may be faster than the best plan, the least bound first."""
+        found = self.families.closed(self.enough_s)
+        return found[left[found]]
 
     def _bound_shapes(self) -> None:
         """Raise bounds by flows, that of the layout with the least bound first, until none is looked for."""
@@ -204,38 +246,50 @@ class LayoutSearch:
 
     def _enough_of(self, contender: _Contender) -> float:
         """The same of one layout: its kin are in the table at most once, with the fastest of them."""
-        return min(self.enough_s, self.distinct.fastest_s(contender.place) * (1 - self.gap))
+        return min(self.enough_s, self._fastest_s(contender.place) * (1 - self.gap))
+
+    def _fastest_s(self, place: int) -> float:
+        """Seconds of the fastest plan of a layout or one that recomputes something else."""
+        return self.distinct.fastest_s(int(self.families.family[place]))
 
     def _guess(self, *names: str) -> None:
-        """Simulate equal stages of layouts, each with the least bound of those that are alike in some fields,
-        for a plan that is hard to beat.
+        """Simulate equal stages of layouts, of families that have the least bound of those that are alike in
+        some fields, for a plan that is hard to beat.
         """
-        order = self._order(self.enough_s)
-        grid = self.grid.take(order)
+        bounds, every = self.families.bounds, self.families.every
+        order = np.flatnonzero(bounds.fits & (bounds.time_s < self.enough_s))
+        order = order[np.argsort(bounds.time_s[order], kind="stable")]
+        grid = every.take(order)
         even = (self.question.task.model.layers + ENDS) % grid.stages == 0
         kinds = np.stack([grid.pp, grid.vp > 1, *(getattr(grid, name) for name in names)], axis=1)
-        for own in (even, ~even):
-            first = distinct_rows(kinds[own].astype(np.int64))[1]
-            for place in order[own][np.sort(first)[:FIRST]].tolist():
-                if self.bounds.time_s[place] >= self.enough_s:
-                    break
-                self._begun(self._contender(place))
+        firsts = [
+            order[own][np.sort(distinct_rows(kinds[own].astype(np.int64))[1])[:FIRST]]
+            for own in (even, ~even)
+        ]
+        for some in firsts:
+            self.families.open(some)
+            for family in some.tolist():
+                self._begin(family, self.enough_s)
+
+    def _begin(self, family: int, most_s: float) -> None:
+        """Simulate layouts of an open family, those with the least bounds first, until one fits."""
+        places = np.flatnonzero(self.families.family == family)
+        for place in places[np.argsort(self.bounds.time_s[places], kind="stable")][:MOST_GUESSED].tolist():
+            if self.bounds.time_s[place] >= most_s or self._begun(self._contender(place)).found:
+                return
 
     def _guess_short(self) -> None:
         """Simulate layouts of one stage, and of more where those do not fit: the fewer stages, the closer are
         bounds of memory, while most layouts with the least bounds of time may need more than there is.
         """
-        for stages in np.unique(self.grid.pp).tolist():
+        every = self.families.every
+        kinds = np.stack([every.tp, every.zero, every.sequence_parallel], axis=1).astype(np.int64)
+        for stages in np.unique(every.pp).tolist():
+            some = self.families.closed(inf)
+            some = some[(every.pp[some] == stages) & (every.vp[some] == 1)]
+            self.families.open(some[np.sort(distinct_rows(kinds[some])[1])])
             order = self._order()
-            order = order[(self.grid.pp[order] == stages) & (self.grid.vp[order] == 1)]
-            kinds = np.stack(
-                [
-                    getattr(self.grid, name)[order]
-                    for name in ("tp", "zero", "recompute", "sequence_parallel")
-                ],
-                axis=1,
-            )
-            for place in order[np.sort(distinct_rows(kinds.astype(np.int64))[1])].tolist():
+            for place in order[(self.grid.pp[order] == stages) & (self.grid.vp[order] == 1)].tolist():
                 if self.bounds.time_s[place] < self.enough_s:
                     self._begun(self._contender(place))
             if self.best_s < inf:
@@ -264,13 +318,14 @@ class LayoutSearch:
             contender = self._contender(place)
             self._queue.append((self._bound_of(contender), place, contender))
         heapq.heapify(self._queue)
-        others = [name for name in COLUMNS if name != "recompute"]
-        rows = zip(*(getattr(self.grid, name)[order[:count]].tolist() for name in others), strict=True)
-        words = [self.grid.recomputes[word] for word in self.grid.recompute[order[:count]].tolist()]
-        each = list(zip(order[:count].tolist(), rows, words, strict=True))
+        own = order[:count]
+        words = [self.grid.recomputes[word] for word in self.grid.recompute[own].tolist()]
+        each = list(zip(own.tolist(), self.families.family[own].tolist(), words, strict=True))
         part = self.question.runtime.recomputes_part
-        whole = {row: place for place, row, word in each if word == "full" and part}
-        self._whole = {place: whole[row] for place, row, word in each if word == "none" and row in whole}
+        whole = {family: place for place, family, word in each if word == "full" and part}
+        self._whole = {
+            place: whole[family] for place, family, word in each if word == "none" and family in whole
+        }
 
     def _order(self, most_s: float = inf) -> Ints:
         """Layouts that may fit and take no longer by their bounds, those with the least bound first."""
@@ -330,7 +385,7 @@ class LayoutSearch:
         search = contender.search
         if search is not None and search.found is not None:
             plan = PlannedLayout(search.divided, search.found)
-            if self.distinct.note(contender.place, plan):
+            if self.distinct.note(int(self.families.family[contender.place]), plan):
                 self.on_better(plan)
 
     @property
@@ -347,12 +402,13 @@ class LayoutSearch:
     def proven_rows(self, plans: Sequence[PlannedLayout]) -> int:
         """First rows of a table than which no layout outside of it is faster by more than the gap."""
         times_s = [one.found.time_s for one in plans]
-        last_s, low_s = max(times_s, default=0.0), inf
+        last_s = max(times_s, default=0.0)
+        low_s = self.families.closed_s
         for place in self._order(last_s).tolist():
             if self.bounds.time_s[place] >= low_s:
                 break
             bound_s = self._bound_of(self._contender(place))
-            if bound_s < min(last_s, self.distinct.fastest_s(place)) * (1 - self.gap):
+            if bound_s < min(last_s, self._fastest_s(place)) * (1 - self.gap):
                 low_s = min(low_s, bound_s)
         return next((i for i, time_s in enumerate(times_s) if time_s * (1 - self.gap) > low_s), len(times_s))
 
@@ -367,12 +423,17 @@ class LayoutSearch:
     @property
     def bound_s(self) -> float:
         """Seconds that no layout goes below."""
-        return min(self.best_s, float(self.bounds_s.min(initial=inf)))
+        return min(self.best_s, self.families.closed_s, float(self.bounds_s.min(initial=inf)))
 
     @property
     def divisions(self) -> int:
         """Divisions that were simulated."""
         return sum(one.search.simulated for one in self._looked_at if one.search is not None)
+
+    @property
+    def _searched(self) -> int:
+        """Layouts of which not all divisions were simulated at once."""
+        return sum(not one.exact for one in self._looked_at)
 
     @property
     def _work(self) -> int:
@@ -407,32 +468,27 @@ def plan_layouts(
     The first `rows` of them are the best distinct ones, as far as the certificate says.
     """
     every = legal_space(question.runtime, question.task, fixed)
-    again = question.again(every.grid)
-    grid = every.grid.take(~again)
-    refuse_endless_steps(question, grid)
-    bounds = bound_layouts(question, grid, "tokens")
-    search = LayoutSearch(question, grid, bounds, gap, on_better, most_work)
+    refuse_endless_steps(question, every.families)
+    families = LayoutFamilies.of(question, every)
+    search = LayoutSearch(question, families, gap, on_better, most_work)
     search.run(wanted)
     search.run_on(rows)
     plans = tuple(search.planned[:wanted])
-    if not plans:
-        bounds.sharpen(np.arange(len(grid)), bound_layouts(question, grid, "microbatch"))
-    closest = None if plans else closest_layout(grid, bounds)
-    bound_s, others = search.bound_s, ~search.looked_at
-    undecided, count = undecided_layouts(grid, search.bounds_s, search.best_s, gap)
-    unfit, dominated = others & (bounds.lacking_bytes > 0), int((others & bounds.dominated).sum())
-    lacking_bytes = closest[2] if closest else float(bounds.lacking_bytes[unfit].min(initial=inf))
+    closest = None if plans else families.closest()
+    bound_s, unfit, dominated = search.bound_s, families.all_unfit, families.dominated
+    simulated = int(search.looked_at.sum())
+    undecided, count = undecided_layouts(families.grid, search.bounds_s, search.best_s, gap)
     certificate = LayoutCertificate(
         layouts=every.layouts,
         illegal={name: count for name, count in every.illegal.items() if count},
-        same=int(again.sum()),
-        unfit=int(unfit.sum()),
-        lacking_gib=lacking_bytes / GIB if unfit.any() else None,
+        same=int(every.options.sum()) - int(families.options.sum()),
+        unfit=unfit,
+        lacking_gib=(closest[2] if closest else families.lacking_bytes) / GIB if unfit else None,
         bounded={
-            "layout": int((others & bounds.fits).sum()),
+            "layout": families.unknown + len(families.grid) - simulated,
             **({"recompute": dominated} if dominated else {}),
         },
-        simulated=int((~others).sum()),
+        simulated=simulated,
         divisions=search.divisions,
         bound_s=bound_s,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,

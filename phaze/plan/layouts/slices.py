@@ -3,12 +3,12 @@
 Slices depend on few fields of a layout, so that all layouts share them. Slices that differ in the microbatch
 alone have a common bound, as a microbatch that is k times as large takes at most k times as long: products
 fill their waves no worse, and what starts a kernel or a message is there once. It keeps k times the bytes.
-Tokens that context parallelism deals out are so many fewer, but for the exchanges between its ranks. Of all
-that may run forward again, a layer takes no less than the fastest and keeps no less than the leanest.
+Tokens that context parallelism deals out are so many fewer, but for the exchanges between its ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
@@ -26,10 +26,12 @@ from phaze.runtimes.grid import LayoutGrid
 FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
 """Fields of a layout that its slices depend on."""
 
-Common = Literal["nothing", "microbatch", "tokens"]
-"""What layouts have in common that share a slice, whose figures are bounds of theirs: all that matters; that
-but the microbatch; or but the tokens of a rank, and what runs forward again."""
+Common = Literal["nothing", "recompute", "microbatch", "tokens"]
+"""What may differ between layouts that share a slice, whose figures are bounds of theirs: nothing that
+matters; what they recompute; also the microbatch; or also the tokens of a rank."""
 
+ROUNDING = 1e-12
+"""Share by which the seconds of recomputation are lowered for rounding."""
 MOST_TABLED = 16
 """Size of a table of numbers over how many there are, beyond which sorting them is faster."""
 
@@ -97,8 +99,8 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Figures of all slices S of a grid of layouts, under its R words for what runs forward again, or of one
-    that bounds them all.
+    """Figures of all slices S of a grid of layouts, under its R recompute options, or of one option that
+    bounds them all (`_any_option`).
     """
 
     order: LayerOrder
@@ -118,14 +120,15 @@ class Slices:
 
     @classmethod
     def of(cls, question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> Self:
-        """Slices of a grid, costed together, with what is told in common: of all microbatches a multiple, of
-        tokens those of one rank.
+        """Slices of a grid, costed together; where microbatches differ they have a multiple of all, where
+        tokens differ those of one context-parallel rank.
         """
         tokens = 1 / grid.cp if common == "tokens" else 1.0
         if common == "tokens":
             grid = replace(grid, cp=np.ones_like(grid.cp), cp_kind=np.zeros_like(grid.cp_kind))
         every = int(np.lcm.reduce(grid.microbatch))
-        microbatch = grid.microbatch if common == "nothing" else np.full(len(grid), every)
+        own = common in ("nothing", "recompute")
+        microbatch = grid.microbatch if own else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
         paired = np.full(len(grid), "ep" in question.machine.stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
         columns = [*(getattr(grid, name) for name in FIELDS), paired.astype(np.int64)]
@@ -137,10 +140,11 @@ class Slices:
         order = LayerOrder(known[0][0].order[1:-1])
         kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
         part, words = question.runtime.recomputes_part, grid.recomputes
-        layers = np.array([
+        each = np.array([
             [[_layer_figures(costs[name], word, kept, part) for name in order.kinds] for word in words]
             for _, costs in known
         ])  # fmt: skip
+        layers, work = each[..., :-1], each[..., -1]
         mtp = question.task.model.mtp
         for slice_, (place, layout, (_, costs)) in enumerate(
             zip(places.tolist(), layouts, known, strict=True)
@@ -150,16 +154,12 @@ class Slices:
             for row, word in enumerate(grid.recomputes):
                 if paired[place] and pairs_passes(replace(layout, recompute=word), mtp):
                     layers[slice_, row, :, HIDDEN] = np.transpose(
-                        [_hidden_s(costs[name], *exchanged, common) for name in order.kinds]
+                        [_hidden_s(costs[name], *exchanged, own=own) for name in order.kinds]
                     )
-        work = np.array([
-            [[kept.bytes(costs[name], word)[1] for name in order.kinds] for word in words]
-            for _, costs in known
-        ])  # fmt: skip
         ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
         links = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])
-        if common == "tokens":
-            layers, work = _leanest(layers, grid), work.min(axis=1, keepdims=True)
+        if common != "nothing":
+            layers, work = _any_option(layers), work.min(axis=1, keepdims=True)
         return cls(order, layers, ends, work, links, where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
@@ -180,45 +180,50 @@ class Slices:
         found: Floats = self.share[which][:, None, None, None] * self.links[self.where[which]]
         return found
 
-    def dominated(self, grid: LayoutGrid) -> Bools:
-        """Layouts beside which another word of the grid takes no longer, whatever share of microbatches hides
-        exchanges, and keeps no more of any layer, (N,).
+    def dominated(self, recomputes: Sequence[Recompute]) -> Bools:
+        """Recompute options of every slice beside which another one is as good, (S, R, R): whether the first
+        is dominated by the second.
 
-        Whole layers are left out, of which as many may run forward again as it takes.
+        For layers of every kind the better option takes no more seconds of either pass, whatever share of
+        them hides exchanges, keeps no more bytes of a microbatch, and holds no more while at work. The price
+        of a plan falls with none of these figures, and a stage's are sums of its layers'. So each pipeline
+        split with the worse option is no faster, and fits only where the same split with the better one fits.
+        Of equal options the first dominates. `full` is left out: any number of layers may recompute.
         """
-        words = [word for word in np.unique(grid.recompute).tolist() if grid.recomputes[word] != "full"]
         figures = LayerFigures(*np.moveaxis(self.layers, 3, 0))
-        weighed = [
+        weighed = np.stack([
             figures.forward_s,
             figures.backward_s,
             figures.forward_s - figures.hidden_forward_s,
             figures.backward_s - figures.hidden_backward_s,
             figures.stash_bytes,
-        ]
-        found = np.zeros(self.layers.shape[:2], np.bool_)
-        for own in words:
-            for other in words:
-                ahead = [each[:, other] <= each[:, own] for each in (*weighed, self.work)]
-                better = np.all(ahead, axis=(0, 2))
-                same = np.all([each[:, other] == each[:, own] for each in (*weighed, self.work)], axis=(0, 2))
-                found[:, own] |= better & (~same | (other < own))
-        dominated: Bools = found[self.where, grid.recompute]
-        return dominated
+            self.work,
+        ], axis=3)  # fmt: skip
+        several = [place for place, word in enumerate(recomputes) if word != "full"]
+        found = np.zeros((len(weighed), len(recomputes), len(recomputes)), np.bool_)
+        for own in several:
+            for other in several:
+                ahead = (weighed[:, other] <= weighed[:, own]).all(axis=(1, 2))
+                if other > own:
+                    ahead &= (weighed[:, other] < weighed[:, own]).any(axis=(1, 2))
+                found[:, own, other] = ahead & (other != own)
+        return found
 
 
-def _hidden_s(layer: LayerCost, share: float, lost: float, common: Common) -> Floats:
+def _hidden_s(layer: LayerCost, share: float, lost: float, *, own: bool) -> Floats:
     """Seconds of both passes of a layer that hide behind those of another microbatch, (2,); all exchanges
-    of experts where they are told in common, as what they hide behind need not grow with them.
+    of experts where the microbatch is not a layout's own, as what they hide behind need not grow with them.
     """
-    return layer.hidden_s(share, lost) if common == "nothing" else share * layer.exchanges_s.sum(axis=1)
+    return layer.hidden_s(share, lost) if own else share * layer.exchanges_s.sum(axis=1)
 
 
 def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: bool) -> tuple[float, ...]:
     chosen = part and recompute == "full"  # as many layers as it takes; else all do
     every = recompute != "none" and not chosen
     again_s = float(layer.again_s(recompute).sum())
-    stays = kept.bytes(layer, recompute if every else "none")[0]
-    saved = stays - kept.bytes(layer, "full")[0] if chosen else 0.0
+    own_bytes, work_bytes = kept.bytes(layer, recompute)
+    stays = kept.bytes(layer, "none")[0] if chosen else own_bytes
+    saved = stays - own_bytes if chosen else 0.0
     waited_s = kept.seconds(layer, recompute)
     return (
         float(layer.forward_s.sum()) + waited_s[0],
@@ -231,23 +236,33 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: 
         float(layer.layer.trained - layer.layer.groups.get("expert", 0)),
         float(layer.layer.frozen),
         float(layer.layer.groups.get("expert", 0)),
+        work_bytes,
     )
 
 
-def _leanest(layers: Floats, grid: LayoutGrid) -> Floats:
-    """Figures (S, 1, K, figures) of layers that are as fast and keep as little as under any word (S, R, K,
-    figures), and may run forward again as whole ones where a word says so.
+def _any_option(layers: Floats) -> Floats:
+    """Figures (S, 1, K, figures) of layers that bound every recompute option, from those of each (S, R, K,
+    figures).
+
+    A layer is as fast as under the fastest option, and keeps the least bytes S with which it is. Another
+    option saves s of them for t more seconds: no less than s times the least t / s of all options. So the
+    layer may recompute in part, at that rate, as much as any option saves.
     """
-    again, stash, saved = (
-        LayerFigures._fields.index(name) for name in ("again_s", "stash_bytes", "saved_bytes")
-    )
+    at = {name: place for place, name in enumerate(LayerFigures._fields)}
     found: Floats = layers.min(axis=1, keepdims=True)
     found[..., HIDDEN] = layers[..., HIDDEN].max(axis=1, keepdims=True)
-    if "full" in grid.recomputes:
-        full = grid.recomputes.index("full")
-        found[:, 0, :, again] = layers[:, full, :, again]
-        kept = layers[:, full, :, stash] - layers[:, full, :, saved]
-        found[:, 0, :, saved] = np.maximum(found[:, 0, :, stash] - kept, 0.0)
+    takes = layers[..., at["forward_s"]] + layers[..., at["backward_s"]]
+    stays = layers[..., at["stash_bytes"]]
+    fastest = takes.min(axis=1, keepdims=True)
+    most = np.where(takes <= fastest, stays, np.inf).min(axis=1, keepdims=True)
+    takes = np.concatenate([takes, takes + layers[..., at["again_s"]]], axis=1)
+    stays = np.concatenate([stays, stays - layers[..., at["saved_bytes"]]], axis=1)
+    saved = np.maximum(most - stays, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(saved > 0, (takes - fastest) / saved, np.inf).min(axis=1)
+    found[:, 0, :, at["stash_bytes"]] = most[:, 0]
+    found[:, 0, :, at["saved_bytes"]] = saved.max(axis=1)
+    found[:, 0, :, at["again_s"]] = np.where(np.isinf(rate), 0.0, rate * saved.max(axis=1)) * (1 - ROUNDING)
     return found
 
 

@@ -156,12 +156,30 @@ def test_what_cannot_be_fixed_is_named(fixed: dict[str, int | str], message: str
         space(MEGATRON, TrainingTask(SMALL, 240, 24, 16), fixed)
 
 
-def test_modules_that_are_asked_for_run_forward_again_together() -> None:
+def test_every_set_of_modules_may_be_recomputed_and_one_that_is_asked_for_alone() -> None:
     task = TrainingTask(SMALL, 240, 24, 16)
-    assert "mlp" not in MEGATRON.recomputes(SMALL)
-    found = legal_space(MEGATRON, task, {"recompute": "mlp"}).grid
-    assert len(found) == len(legal_space(MEGATRON, task, {"recompute": "layernorm"}).grid)
-    assert {layout.recompute for layout, _ in listed(found)} == {"mlp"}
+    words = ("none", "full", "selective", "layernorm", "mlp", "layernorm+mlp")
+    assert MEGATRON.recomputes(SMALL) == words
+    every = legal_space(MEGATRON, task)
+    assert every.families.recomputes == words
+    assert len(every.grid) == len(words) * len(every.families)
+    for asked in ("mlp", "core_attn+mlp"):
+        found = legal_space(MEGATRON, task, {"recompute": asked})
+        assert len(found.grid) == len(found.families) == len(every.families)
+        assert {layout.recompute for layout, _ in listed(found.grid)} == {asked}
+
+
+def test_no_set_of_modules_names_what_another_one_of_it_recomputes() -> None:
+    """A mixture of experts with dense layers: 2 · 2 sets of layernorm and mlp, by moe, or by moe_act and
+    shared_experts, or none of them; nothing is a set of modules, and there are two further options.
+    """
+    words = MEGATRON.recomputes(MODELS["nemotron-3-nano-30b-a3b"])
+    sets = [frozenset(word.split("+")) for word in words[3:]]
+    names = set().union(*sets)
+    assert names >= {"moe", "moe_act", "shared_experts"}
+    others = len(names - {"moe", "moe_act", "shared_experts"})
+    assert len(set(sets)) == len(sets) == 2**others * 5 - 1
+    assert not any("moe" in one and one & {"moe_act", "shared_experts"} for one in sets)
 
 
 def test_a_grid_gives_back_its_layouts() -> None:
