@@ -265,6 +265,12 @@ class DivisionSearch:
             found, spare = min(found, self._follow(enough_s, rank, most[rank])), spare - 1
         return found if spare < 0 else self.bound_s
 
+    def release(self) -> None:
+        """Free the events, programs and planes of a search that is done; they are made again if asked for."""
+        for name in ("planes", "paths", "_events", "_program", "most_blocks"):
+            self.__dict__.pop(name, None)
+        self.divided.release()
+
     def climb(self) -> None:
         """Move to the best neighbour of the best division as long as it is faster, with as many layers that
         are recomputed, or only as many as it takes to fit.

@@ -235,6 +235,10 @@ class DividedLayout:
         """Events of a step and what they wait for; times in it are of no division."""
         return kept_event_graph(self._shape).of(self.frame)
 
+    def release(self) -> None:
+        """Free the events, which are made again if asked for."""
+        self.__dict__.pop("events", None)
+
     def pipeline(self, division: Division) -> Pipeline:
         """Pipeline of a division."""
         numbers = zip(self.places, division.windows, division.recomputed, strict=True)

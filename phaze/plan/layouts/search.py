@@ -366,6 +366,8 @@ class LayoutSearch:
             else:
                 self._raise(contender)
             self._note(contender)
+        if search.done:
+            search.release()
 
     def _raise(self, contender: _Contender) -> None:
         """Take one more step with the bound of a layout, unless it is high enough."""
