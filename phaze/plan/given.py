@@ -31,7 +31,7 @@ from phaze.pipeline.pipeline import Transfers
 from phaze.plan.kept import HALF, KEPT, SINGLE
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
-from phaze.plan.overlap import lost_share
+from phaze.plan.overlap import kept_apart, lost_share
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.working import WorkingBytes, copied_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
@@ -115,21 +115,28 @@ class Lowering:
 
     training: ModelTraining
     machine: Machine
-    _known: dict[str, tuple[Workload, dict[str, LayerCost]]] = field(default_factory=dict)
+    _known: dict[tuple[str, bool], tuple[Workload, dict[str, LayerCost]]] = field(default_factory=dict)
     _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], WorkingBytes] = field(
         default_factory=dict
     )
 
     def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
-        """One slice of the model, and the costs of its layers by name; they depend on `layout.key` alone."""
-        if layout.key not in self._known:
+        """One slice of the model, and the costs of its layers by name.
+
+        They depend on `layout.key` alone, and on whether FSDP keeps collectives from hiding (`kept_apart`).
+        """
+        key = self._key(layout)
+        if key not in self._known:
             self.prepare([layout])
-        return self._known[layout.key]
+        return self._known[key]
+
+    def _key(self, layout: Layout) -> tuple[str, bool]:
+        return layout.key, bool(kept_apart(layout, self.machine))
 
     def prepare(self, layouts: Iterable[Layout]) -> None:
         """Cost the layers in all these layouts together, which is much faster than one by one."""
         training, machine = self.training, self.machine
-        new = {one.key: one for one in layouts if one.key not in self._known}
+        new = {key: one for one in layouts if (key := self._key(one)) not in self._known}
         workloads = {
             key: library_workload(training.model, training.sequence, one) for key, one in new.items()
         }

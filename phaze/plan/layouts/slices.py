@@ -131,9 +131,13 @@ class Slices:
         microbatch = grid.microbatch if own else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
         paired = np.full(len(grid), "ep" in question.machine.stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
-        columns = [*(getattr(grid, name) for name in FIELDS), paired.astype(np.int64)]
+        whole = (grid.zero == 3) & grid.sequence_parallel & question.machine.stack.ordered_queue
+        columns = [*(getattr(grid, name) for name in FIELDS), paired.astype(np.int64), 3 * whole]
         _, places, where = distinct_rows(np.stack(columns, axis=1))
-        layouts = [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()]
+        layouts = [
+            replace(grid.layout(place), pp=1, vp=1, dp=1, zero=3 if whole[place] else 0)
+            for place in places.tolist()
+        ]
         for first in {layout.tp: layout for layout in layouts}.values():
             question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
         known = [question.lowering(layout).layers(layout) for layout in layouts]

@@ -19,6 +19,7 @@ from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.search import LayoutSearch, plan_layouts
+from phaze.plan.layouts.slices import Slices
 from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.runtimes.space import legal_space
@@ -262,3 +263,19 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
     closed = plan_layouts(question, {"pp": 1}, gap=0.02)
     assert closed.certificate.gap <= 0.02
     assert not closed.certificate.undecided
+
+
+def test_layers_whose_collectives_fsdp_keeps_from_hiding_are_costed_apart() -> None:
+    """Whatever was costed before: one hardware queue hides them, and FSDP needs several."""
+    question = CASES["llama"].question("megatron")
+    stack = question.machine.stack.model_copy(update={"overlap": ("tp", "dp"), "ordered_queue": True})
+    question = replace(question, machine=replace(question.machine, stack=stack))
+    layouts = [Layout(tp=2, dp=2, sequence_parallel=True, zero=zero) for zero in (1, 3)]
+    hidden, apart = (question.lowering(one).layers(one)[1] for one in layouts)
+    fresh = replace(question).lowering(layouts[1]).layers(layouts[1])[1]
+    costs = [float(each["block"].forward_s.sum()) for each in (hidden, apart, fresh)]
+    assert costs[0] < costs[1] == costs[2]
+    grid = question.runtime.grid(question.task.model, [(one, "1f1b") for one in layouts])
+    slices = Slices.of(question, grid)
+    forward_s = slices.layers_of(np.arange(2), grid.recompute).forward_s
+    assert forward_s[0].sum() < forward_s[1].sum()
