@@ -126,8 +126,8 @@ class Runtime:
     def recompute_of(self, model: Model, text: str) -> Recompute:
         """What runs forward again that a text means; PhazeError where runtime or model have no such part."""
         found = recompute_of(text)
-        if not modules_of(found) <= self._alone(model):
-            alone = ", ".join(module for module in MODULES if module in self._alone(model))
+        if not modules_of(found) <= self.recomputable(model):
+            alone = ", ".join(module for module in MODULES if module in self.recomputable(model))
             raise PhazeError(
                 f"recompute: must be one of {', '.join(RECOMPUTES)}{', or of ' * bool(alone)}{alone} joined "
                 f"by + for {model.name} with {self.name}, got {found}"
@@ -177,11 +177,11 @@ class Runtime:
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
         """What runs forward again; nothing where it is modules that the runtime and the model have."""
-        known = layout.modules and layout.modules <= self._alone(model)
+        known = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if known else layout.recompute
 
-    def _alone(self, model: Model) -> set[Module]:
-        """Parts of the layers of a model that can run forward again alone."""
+    def recomputable(self, model: Model) -> set[Module]:
+        """Modules of a model that can be recomputed alone."""
         return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
     def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:

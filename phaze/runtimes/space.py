@@ -10,7 +10,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import Offload
+from phaze.layout import Layout, Offload
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
@@ -65,6 +65,18 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
     Raises PhazeError for a column or a value that there is not, and where nothing is left.
     """
     return _enumerated(runtime, task, fixed or {}, ()).grid
+
+
+def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fixed) -> bool:
+    """Whether `space` lists a layout that the runtime can run, with these fixed values."""
+    asked = given_values(runtime, task, fixed)[0]
+    return (
+        ("microbatch" in fixed or layout.microbatch <= LARGEST_MICROBATCH)
+        and ("etp" in fixed or layout.etp in (1, layout.tp))
+        and layout.recompute in asked.recomputes(task.model)
+        and layout.cp_kind in asked.cp_kinds
+        and layout.offload == fixed.get("offload", "none")
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -76,6 +77,33 @@ def test_drawn_plans_are_different_ones_that_the_runtime_can_run() -> None:
             assert recipe.task == TrainingTask(asked.model, asked.sequence, asked.global_batch, asked.devices)
             assert pp in (None, one.layout.pp)
         assert len({(one.layout, one.schedule, one.blocks, one.recomputed) for one in drawn}) == DRAWS
+
+
+def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
+    """Of a model with experts: other slices of them, microbatches larger than any in the space, more sets of
+    modules, and exchanges of two levels.
+    """
+    model = load_transformer("mixtral-8x7b", "test").model_copy(update={"layers": 2})
+    asked = planned("megatron").question.model_copy(
+        update={"model": model, "global_batch": 1024, "sequence": 512, "devices": 16, "fixed": {"pp": 1}}
+    )
+    planner = TrainingPlanner(asked, lambda *_: None, gap=0.05)
+    plan = planner.answer(planner.search({}, wanted=1))
+    assert isinstance(plan, TrainingPlan)
+    found = certify_plan(plan, 200, 0)
+    outside = [one for one in found.drawn if not one.searched]
+    inside = [one.layout for one in found.drawn if one.searched]
+    row = found.as_row()
+    assert (row["outside"], row["counterexamples"]) == (len(outside), 0)
+    assert f"{len(outside)} of them outside the searched space" in found.in_words()
+    layouts = [one.layout for one in outside]
+    assert any(one.microbatch > 64 for one in layouts)
+    assert any(one.etp not in (1, one.tp) for one in layouts)
+    assert any(one.cp_kind.startswith("a2a+p2p") for one in layouts)
+    assert any("core_attn" in one.modules for one in layouts)
+    assert all(one.microbatch <= 64 and one.etp in (1, one.tp) for one in inside)
+    lower = replace(found, bound_s=2 * max(one.time_s for one in found.drawn))
+    assert len(lower.unsearched) + len(lower.counterexamples) == len(found.fitting)
 
 
 def test_plans_are_drawn_in_the_precision_of_the_question() -> None:
