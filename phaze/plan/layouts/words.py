@@ -105,6 +105,7 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         yield f"Pipeline split, layers of the stages in order: {_in_order(plan.stages)}."
     yield from (f"Memory: {line}, of {hbm_gib:g} GiB." for line in _fullest(plan.memory))
     yield from _counts(plan.certificate)
+    yield from _undecided(plan.certificate)
     yield from _what_if(plan)
     yield f"Assumes {'; '.join(plan.assumptions)}."
 
@@ -335,6 +336,19 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
         f"{sum(found.bounded.values()):,} are excluded by bounds, {found.simulated:,} were simulated with "
         f"{found.divisions:,} pipeline splits."
     )
+
+
+def _undecided(found: PlanCertificate) -> Iterator[str]:
+    """Layouts that may beat the plan for all that is known, and what the first of them could gain."""
+    if not found.undecided:
+        return
+    usual = {"zero": 0, "recompute": "none", "cp_kind": "all_gather", "sequence_parallel": 0}
+    named = [
+        " ".join(f"{name}={value}" for name, value in one.fields.items() if value != usual.get(name, 1))
+        + f" by at most {one.gain:.1%}"
+        for one in found.undecided
+    ]
+    yield f"Undecided, {found.undecided_layouts:,} layouts that may be faster: {'; '.join(named)}."
 
 
 def _what_if(plan: TrainingPlan) -> Iterator[str]:

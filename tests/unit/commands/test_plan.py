@@ -159,6 +159,18 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     )
 
 
+def test_what_is_undecided_is_named_as_it_can_be_fixed(model: str) -> None:
+    """With no gap allowed: the first one that is named can be asked for, and is no faster than it may be."""
+    asked = ("plan", model, "--gpus", "8xH100", "--global-batch", "32", "--gap", "0", "--why")
+    found = json.loads(run(*asked, "--json").stdout)["certificate"]["undecided"]
+    said = " ".join(run(*asked).stdout.split())
+    named = re.search(r"layouts that may be faster: ([^;]*) by at most ([\d.]+)%", said)
+    assert (named is None) == (not found)
+    if named is not None:
+        fixed = json.loads(run(*asked[:-1], "--json", "--fix", ",".join(named[1].split())).stdout)
+        assert fixed["prudent_s"] >= found[0]["bound_s"] * (1 - 1e-9)
+
+
 def test_a_prudent_plan_takes_less_prudent_time_than_the_expected_one(model: str) -> None:
     """Each ranking is best by its own time, and the prudent one says what it costs of the other."""
     asked = ("plan", model, *H100, "--fix", "pp=2", "--gap", "0", "--json")
