@@ -64,7 +64,9 @@ def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overla
 
 
 def test_the_flow_of_a_layout_is_nearly_its_best_division_and_above_its_bound() -> None:
-    """Nor far below the program of its own events, where memory is no matter."""
+    """Nor far below the program of its own events, where memory is no matter: by the last piece of
+    gradients and the first one of weights, 4 % of this short step.
+    """
     question = DENSE.question("megatron")
     grid, bounds = pipelines(question, recompute="none", tp=1, cp=1, zero=1, pp=4, vp=2, dp=2)
     known = bound_layouts(question, grid).time_s
@@ -75,7 +77,7 @@ def test_the_flow_of_a_layout_is_nearly_its_best_division_and_above_its_bound() 
         search = DivisionSearch(question.divided(grid.layout(place), grid.schedule_of(place)), 2.0**60)
         search.relax(np.inf)
         assert known[place] < own_s
-        assert own_s == pytest.approx(search.bound_s, rel=0.03)
+        assert own_s == pytest.approx(search.bound_s, rel=0.04)
 
 
 TIGHT = {
