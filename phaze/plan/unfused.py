@@ -1,4 +1,4 @@
-"""Kernels that a stack runs one after the other for experts where a fused kernel could do the same."""
+"""Kernels that a stack runs one after the other where a fused kernel could do the same."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ for the gradients of bias and weight, and two sums that add the gradients of bot
 microbatches (Megatron-Core, `TEGroupedMLP._apply_bias`, `DistributedDataParallel`)."""
 CLAMP_KERNELS = 3
 """Two clamps and a concatenation, or their gradients (`weighted_bias_quick_geglu_impl`)."""
+ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
+"""Primitives of rotary embeddings with a factor."""
+ROTARY_KERNELS = (11, 8)
+"""Kernels but one for each, forward: two products, negation, concatenation, sum and concatenation, and six on
+the small tables; backward: two products, negation, concatenation, sum, and gradients of two slices with
+their sum (Megatron-Core, `_apply_rotary_pos_emb_bshd`)."""
 PADDING_KERNELS = 2
 """Rows are padded before the first product, and its padding is removed after the last one."""
 
@@ -32,7 +38,22 @@ class Unfused(NamedTuple):
 
 
 def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
-    """Additional kernels of experts among operators of one pass of a layer.
+    """Additional kernels of operators of one pass of a layer: of experts, and of rotary embeddings with a
+    factor, which graphs of attention capture.
+    """
+    found = _of_experts(operators, compute, stack)
+    scaled = [one for one in operators if any(_has(one, name) for name in ROTARY)]
+    if not scaled or not stack.rotary_bytes[0]:
+        return found
+    backward = _is_backward(scaled[0])
+    elements = sum(max(part.elements for part in one.parts) for one in scaled)
+    captured = bool({"attn", "full"} & {*stack.cuda_graphs})
+    launches = 0 if captured else ROTARY_KERNELS[backward] * len(scaled)
+    return Unfused(found.nbytes + elements * stack.rotary_bytes[backward], found.launches + launches)
+
+
+def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
+    """Additional kernels of experts.
 
     Biases of the last product are added expert by expert, as their weight is that of a row. Lower precision
     needs rows of an expert in multiples of a block: all-to-all dispatch leaves them as they are, and they are

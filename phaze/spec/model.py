@@ -123,9 +123,21 @@ class Model(Noun):
     frozen (Hu et al., LoRA, ICLR 2022); for models without experts. Unless given everything is trained."""
     untimed: dict[Label, JsonValue] = Field(default_factory=dict)
     """Fields of the published configuration that change what is learnt, and neither time nor memory, by their
-    published names, as `rope_theta: 500000.0`; `emit` passes them to a runtime."""
+    published names, as `rope_theta: 500000.0`; `emit` passes them to a runtime. One has a price: YaRN in
+    `rope_scaling`, whose factor fused kernels do not know."""
     hyper_operators: PositiveInt | None = None
     """K, up to which `partition` clusters the operators unless it is told another."""
+
+    @property
+    def scaled_rotary(self) -> bool:
+        """Whether rotary embeddings are multiplied by a factor, as YaRN's are (Peng et al., ICLR 2024) unless
+        `mscale` and `mscale_all_dim` are alike; false for latent attention, whose kernels know it.
+        """
+        parts = self.untimed.get("rope_scaling")
+        if self.latent is not None or self.positions != "rotary" or not isinstance(parts, dict):
+            return False
+        alike = "mscale" in parts and parts["mscale"] == parts.get("mscale_all_dim")
+        return "yarn" in (parts.get("rope_type"), parts.get("type")) and not alike
 
     def __hash__(self) -> int:
         """Hash of the sizes: what is untimed has none."""

@@ -244,6 +244,9 @@ class Stack(Noun):
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
     """Bytes that adding the biases of experts' last products moves for each element of their results, and of
     gradients, where kernels do it expert by expert; 0: part of another kernel."""
+    rotary_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
+    """Bytes that rotary embeddings with a factor (YaRN) move for each element, in the forward and the
+    backward pass, over one kernel; 0: such a kernel."""
     clamp_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
     """Bytes that clamping the projections of gated experts moves for each element of one, in the forward and
     the backward pass, over one kernel that clamps, activates and multiplies; 0: such a kernel."""

@@ -177,7 +177,8 @@ def _gathered(
 def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int) -> Tensor:
     """Append the rotary embedding of heads so wide, which reads a table of sines and one of cosines."""
     table = 2 * part.own_sequence * width * part.bytes_per_element
-    return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
+    scaled = "scaled_" if part.model.scaled_rotary else ""
+    return layer.add("rotary", f"{name}_{scaled}rotary", x, constant_bytes=table)
 
 
 def _latent_projections(

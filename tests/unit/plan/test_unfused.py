@@ -86,6 +86,28 @@ def test_kernels_of_the_router_are_started_unless_a_graph_captures_them() -> Non
     assert unfused(operators("forward"), "bf16", captured).launches == 0
 
 
+def test_rotary_embeddings_with_a_factor_take_steps() -> None:
+    """Of GPT-OSS, with YaRN: 64 heads of queries and 8 of keys, 64 wide, of 4,096 tokens."""
+    stack = NONE.model_copy(update={"rotary_bytes": (20.0, 30.0)})
+    elements = 4096 * (64 + 8) * 64
+    assert unfused(operators("forward"), "bf16", stack) == Unfused(20.0 * elements, 2 * 11)
+    assert unfused(operators("backward"), "bf16", stack) == Unfused(30.0 * elements, 2 * 8)
+    captured = stack.model_copy(update={"cuda_graphs": ("attn",)})
+    assert unfused(operators("forward"), "bf16", captured).launches == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "scaled"), [("gpt-oss-20b", True), ("deepseek-v3", False), ("llama-3.1-8b", False)]
+)
+def test_yarn_has_a_factor_that_fused_kernels_do_not_know_but_for_latent_attention(
+    name: str, *, scaled: bool
+) -> None:
+    model = load_transformer(name, "test")
+    assert model.scaled_rotary == scaled
+    alike = {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    assert not model.model_copy(update={"untimed": {"rope_scaling": alike}}).scaled_rotary
+
+
 def test_bytes_take_the_time_of_the_memory_and_starts_that_of_the_host() -> None:
     before, after = cost(expert_bias_bytes=(0, 0), clamp_bytes=(0, 0)), cost(expert_bias_bytes=(12, 16))
     added = after.forward_s[HBM] - before.forward_s[HBM]
