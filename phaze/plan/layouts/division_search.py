@@ -272,19 +272,27 @@ class DivisionSearch:
         self.divided.release()
 
     def climb(self) -> None:
-        """Move to the best neighbour of the best division as long as it is faster, with as many layers that
-        are recomputed, or only as many as it takes to fit.
+        """Move to the best neighbour of the best division as long as it is faster; where none is, to one in
+        which only as many layers are recomputed as it takes to fit.
         """
         most, known = len(self._tried) + MOVES, None
         while self.found is not None and self.found is not known:
             known = self.found
-            for division in neighbours(self.divided, known.division):
-                if len(self._tried) >= most or self.bound_s >= self.found.time_s:
-                    return
-                if self.divided.partial and division.blocks != known.division.blocks:
-                    self._try(division.blocks, (0,) * self.divided.count)
-                if division not in self._tried and self.divided.may_be(division.blocks):
-                    self._measure(division)
+            for fewest in (False, True)[: 1 + self.divided.partial]:
+                if self.found is known:
+                    self._move(known.division, most + fewest * MOVES, fewest=fewest)
+
+    def _move(self, division: Division, most: int, *, fewest: bool) -> None:
+        """Simulate the neighbours of a division, or those with the fewest layers that are recomputed, until
+        so many divisions were.
+        """
+        for other in neighbours(self.divided, division):
+            if len(self._tried) >= most or self.found is None or self.bound_s >= self.found.time_s:
+                return
+            if fewest and other.blocks != division.blocks:
+                self._try(other.blocks, (0,) * self.divided.count)
+            elif not fewest and other not in self._tried and self.divided.may_be(other.blocks):
+                self._measure(other)
 
     def _try_cuts(self) -> None:
         """Simulate divisions whose stages end next to those of the best point by now, all a little earlier or
