@@ -130,6 +130,15 @@ class Lowering:
             self.prepare([layout])
         return self._known[key]
 
+    @property
+    def known(self) -> int:
+        """Slices that are costed and in memory."""
+        return len(self._known)
+
+    def forget(self) -> None:
+        """Free the costs of slices, which are made again if asked for."""
+        self._known.clear()
+
     def _key(self, layout: Layout) -> tuple[str, bool]:
         return layout.key, bool(kept_apart(layout, self.machine))
 
@@ -370,6 +379,12 @@ class Lowerings:
             )
             self._known[layout.tp] = Lowering(training, self.machine)
         return self._known[layout.tp]
+
+    def forget(self, most: int) -> None:
+        """Free the costs of all slices where there are more than so many."""
+        if sum(one.known for one in self._known.values()) > most:
+            for one in self._known.values():
+                one.forget()
 
 
 def _hbm_shares(

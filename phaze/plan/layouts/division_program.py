@@ -7,7 +7,7 @@ layers of every rank by kind, and the seconds x of a step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -31,11 +31,19 @@ class DivisionProgram:
     limit_bytes: float
     most_blocks: int
     """Most layers of a stage."""
+    _cuts: list[tuple[Floats, float]] = field(default_factory=list)
 
     @cached_property
     def linear(self) -> LinearProgram:
         """The program with its cuts."""
-        return self.constrained()
+        program = self.constrained()
+        for row, low_s in self._cuts:
+            program.add(row[None], np.full(1, -inf), np.array([-low_s]))
+        return program
+
+    def release(self) -> None:
+        """Free the program, which is made again from its cuts if asked for."""
+        self.__dict__.pop("linear", None)
 
     @property
     def variables(self) -> int:
@@ -82,7 +90,9 @@ class DivisionProgram:
         kinds = len(self.totals)
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(self.divided.layout.pp * kinds), [-1.0]])
-        self.linear.add(row[None], np.full(1, -inf), np.array([-cut[:, 0].sum()]))
+        low_s = float(cut[:, 0].sum())
+        self.linear.add(row[None], np.full(1, -inf), np.array([-low_s]))
+        self._cuts.append((row, low_s))
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
         """Rows and what they are at most, that runs of layers keep because of their order: those of a stage,

@@ -271,6 +271,11 @@ class DivisionSearch:
             self.__dict__.pop(name, None)
         self.divided.release()
 
+    def park(self) -> None:
+        """Free the linear program of a search that goes on later; its cuts stay."""
+        if "_program" in self.__dict__:
+            self._program.release()
+
     def climb(self) -> None:
         """Move to the best neighbour of the best division as long as it is faster; where none is, to one in
         which only as many layers are recomputed as it takes to fit.

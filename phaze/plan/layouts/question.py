@@ -87,6 +87,10 @@ class PlanQuestion:
         """Stages of the model in layouts of as many slices, its vocabulary padded for them."""
         return self._lowerings.of(layout)
 
+    def forget(self, most: int) -> None:
+        """Free the costs of slices where there are more than so many."""
+        self._lowerings.forget(most)
+
     @cached_property
     def _lowerings(self) -> Lowerings:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)

@@ -50,6 +50,10 @@ MOST_GUESSED = 3
 """Layouts of a family that are simulated, until one fits."""
 SEVERAL = 2
 """Layouts with pipelines of a shape for which a flow is looked for."""
+MOST_SLICES = 300
+"""Slices whose costs stay in memory for what comes next."""
+MOST_READY = 32
+"""Layouts whose linear programs are kept in memory until they are looked at again."""
 MOST_WORK = 20_000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
@@ -90,6 +94,8 @@ class LayoutSearch:
     _flows: dict[FlowKey, Flow] = field(default_factory=dict)
     _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
     _looked_at: list[_Contender] = field(default_factory=list)
+    _ready: list[DivisionSearch] = field(default_factory=list)
+    """Searches with a program that is in memory, the last one first."""
     _sharpened: Bools = field(init=False)
     """Families whose bounds are sharpened."""
     _pipelines: PipelineBounds | None = None
@@ -189,6 +195,7 @@ class LayoutSearch:
             self.families.sharpen(some, "microbatch")
             self._sharpened[some], left[some] = True, False
             self._guess(*ALIKE)
+        self.question.forget(MOST_SLICES)
 
     def _open(self) -> None:
         """Open these families, and look for better plans between."""
@@ -366,8 +373,17 @@ class LayoutSearch:
             else:
                 self._raise(contender)
             self._note(contender)
+        self._keep(search)
+
+    def _keep(self, search: DivisionSearch) -> None:
+        """Keep the program of a search that goes on, and of a few before it; programs are most of memory."""
         if search.done:
             search.release()
+            return
+        self._ready = [search, *(one for one in self._ready if one is not search)]
+        for one in self._ready[MOST_READY:]:
+            one.park()
+        del self._ready[MOST_READY:]
 
     def _raise(self, contender: _Contender) -> None:
         """Take one more step with the bound of a layout, unless it is high enough."""
@@ -475,6 +491,7 @@ def plan_layouts(
     search = LayoutSearch(question, families, gap, on_better, most_work)
     search.run(wanted)
     search.run_on(rows)
+    question.forget(MOST_SLICES)
     plans = tuple(search.planned[:wanted])
     closest = None if plans else families.closest()
     bound_s, unfit, dominated = search.bound_s, families.all_unfit, families.dominated
