@@ -183,7 +183,8 @@ class DivisionProgram:
             for rank, total in enumerate(of_ranks.tolist()):
                 own = self.divided.frame.stages_of(rank)
                 blocks[own] = _rounded_to(n[own, 0], total)
-        again = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks)
+        # The point may be that of another layout, with the same events and layers that recompute in full.
+        again = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks) * self.divided.partial
         return tuple(blocks.tolist()), tuple(again.tolist())
 
     def layers_of(self, rank: int) -> int:

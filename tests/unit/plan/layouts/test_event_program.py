@@ -72,3 +72,15 @@ def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
             for division in all_divisions(other):
                 point = np.stack([np.ones(other.count), division.blocks, division.recomputed], axis=1)
                 assert (cut * point).sum() <= other.timeline(division).time_s * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("recompute", ["layernorm", "full"])
+def test_only_layouts_that_recompute_whole_layers_take_their_number_from_a_point(recompute: str) -> None:
+    """A point of another layout with the same events says how many recompute there."""
+    divided = CASE.question("megatron").divided(Layout(pp=2, dp=4, recompute=recompute), "1f1b")
+    planes = planes_of(divided, divided.layers, even_division(divided))
+    paths = Paths(divided.frame, divided.events, planes)
+    program = DivisionProgram(divided, paths, 2.0**50, divided.layers)
+    blocks, again = program.rounded(np.array([[3.0], [3.0]]), np.array([[0.4], [1.2]]))
+    assert blocks == (3, 3)
+    assert again == ((1, 2) if recompute == "full" else (0, 0))
