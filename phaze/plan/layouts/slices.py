@@ -266,7 +266,8 @@ def _any_option(layers: Floats) -> Floats:
         rate = np.where(saved > 0, (takes - fastest) / saved, np.inf).min(axis=1)
     found[:, 0, :, at["stash_bytes"]] = most[:, 0]
     found[:, 0, :, at["saved_bytes"]] = saved.max(axis=1)
-    found[:, 0, :, at["again_s"]] = np.where(np.isinf(rate), 0.0, rate * saved.max(axis=1)) * (1 - ROUNDING)
+    rate[np.isinf(rate)] = 0.0  # of layers that no option saves bytes of
+    found[:, 0, :, at["again_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
     return found
 
 
