@@ -196,7 +196,7 @@ class TrainingPlanner:
         nearest = self._nearest(found.closest)
         lacking_gib = nearest.lacking_gib
         limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
-        unknown = sum(certificate.bounded.values())
+        unknown = certificate.bounded["layout"]  # what another one dominates needs no less memory
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.asked,

@@ -41,7 +41,10 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
 
 
 def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Why a number of nodes is too small: what every layout lacks, and how many are undecided."""
-    undecided = sum(found.certificate.bounded.values())
+    """Why a number of nodes is too small: what every layout lacks, and how many are undecided.
+
+    Those that another one dominates need no less memory than that one.
+    """
+    undecided = found.certificate.bounded["layout"]
     lacking_gib = None if found.closest is None else found.closest[2] / GIB
     return {"undecided": undecided, "lacking_gib": lacking_gib}
