@@ -22,7 +22,6 @@ from phaze.certify.stage import EQUAL
 from phaze.layout import LEVELS, RECOMPUTES, WIDTHS, CpKind, Layout, Recompute, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Lowerings
-from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.machines import load_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
@@ -184,9 +183,7 @@ class PlanPricer:
         ]
         found = price(lowering.plan(stages, schedule), self.machine)
         peak_gib = float(found.peak_bytes.max()) / GIB
-        upper = self.rank == "prudent"
-        copied_bytes = lowering.copied_bytes(layout) if upper else 0.0
-        limit_gib = tensor_limit_bytes(self.machine, layout, copied_bytes, upper=upper) / GIB
+        limit_gib = lowering.limit_bytes(layout, upper=self.rank == "prudent") / GIB
         searched = is_searched(self.runtime, self.task, layout, self.asked.fixed)
         return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib, limit_gib, searched)
 

@@ -28,6 +28,7 @@ from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_by
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute, pairs_passes
 from phaze.pipeline.pipeline import Transfers
+from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.kept import HALF, KEPT, SINGLE
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
@@ -250,10 +251,15 @@ class Lowering:
             self._working[key] = replace(found, work=found.work + buffers)
         return self._working[key]
 
-    def copied_bytes(self, layout: Layout) -> float:
-        """Bytes of temporary copies that may lie beside the tensors of any stage, at most."""
-        layers = [cost.layer for cost in self.layers(layout)[1].values()]
-        return copied_bytes(layers, layout, self.machine.stack)
+    def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
+        """Bytes of tensors with which a layout fits, as expected or at the upper end of its range, whatever
+        temporary copies lie beside the tensors of a stage.
+        """
+        copied = 0.0
+        if upper:
+            layers = [cost.layer for cost in self.layers(layout)[1].values()]
+            copied = copied_bytes(layers, layout, self.machine.stack)
+        return tensor_limit_bytes(self.machine, layout, copied, upper=upper)
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
         """Seconds of a step in which devices wait for states from the host: they come back before the update,

@@ -62,6 +62,12 @@ class LayoutBounds:
         self.time_s[which] = np.maximum(self.time_s[which], other.time_s)
         self.lacking_bytes[which] = np.maximum(self.lacking_bytes[which], other.lacking_bytes)
 
+    def in_order(self, which: Bools) -> Ints:
+        """Places of the layouts that may fit where a mask is true, those with the least bound first."""
+        places = np.flatnonzero(which & self.fits)
+        found: Ints = places[np.argsort(self.time_s[places], kind="stable")]
+        return found
+
     def joined(self, other: LayoutBounds) -> LayoutBounds:
         """Bounds of these layouts, then of others."""
         return LayoutBounds(

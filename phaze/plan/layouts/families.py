@@ -75,9 +75,7 @@ class LayoutFamilies:
 
     def closed(self, enough_s: float) -> Ints:
         """Families that are not open, may fit and may take less, those with the least bound first."""
-        some = np.flatnonzero(~self.opened & self.bounds.fits & (self.bounds.time_s < enough_s))
-        found: Ints = some[np.argsort(self.bounds.time_s[some], kind="stable")]
-        return found
+        return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
 
     def sharpen(self, which: Ints, common: Common) -> None:
         """Raise the bounds of some families."""

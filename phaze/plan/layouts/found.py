@@ -9,6 +9,7 @@ from functools import cached_property
 from phaze.layout import Layout
 from phaze.plan.layouts.division_search import FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
+from phaze.spec.training_plan import UndecidedPlan
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,6 @@ class PlannedLayout:
 
 
 @dataclass(frozen=True)
-class UndecidedLayout:
-    """A layout whose bound is below the time of the best plan by more than the gap that was asked for."""
-
-    fields: Mapping[str, int | str]
-    """Its fields by name, as they can be fixed."""
-    bound_s: float
-    """It takes no less, however it is divided."""
-    gain: float
-    """Share of the best plan's time by which it could be faster."""
-
-
-@dataclass(frozen=True)
 class LayoutCertificate:
     """What became of all layouts, and what none of them can be faster than."""
 
@@ -81,7 +70,7 @@ class LayoutCertificate:
     """Share of the best plan's time that is not proven to be needed."""
     rows: int
     """First plans than which no other layout is faster by more than the gap of the search."""
-    undecided: tuple[UndecidedLayout, ...] = ()
+    undecided: tuple[UndecidedPlan, ...] = ()
     """Layouts with the least bounds of those that may be faster by more than that, at most a few."""
     undecided_layouts: int = 0
     """Such layouts in all."""

@@ -12,6 +12,7 @@ from phaze.base.arrays import Bools, Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout, Recompute
+from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
 from phaze.plan.in_use import tensor_limit_bytes
@@ -53,10 +54,7 @@ class PlanQuestion:
 
     def limit_bytes(self, layout: Layout) -> float:
         """Bytes of tensors with which a layout fits."""
-        return self._limit_bytes(layout, self.lowering(layout).copied_bytes(layout) if self.upper else 0.0)
-
-    def _limit_bytes(self, layout: Layout, copied_bytes: float) -> float:
-        return tensor_limit_bytes(self.machine, layout, copied_bytes, upper=self.upper)
+        return self.lowering(layout).limit_bytes(layout, upper=self.upper)
 
     def limits_bytes(self, grid: LayoutGrid) -> Floats:
         """The same of all layouts of a grid, (N,), or more: of temporary copies only the buffers of
@@ -68,13 +66,21 @@ class PlanQuestion:
             columns = np.minimum(columns, 2)
         distinct, where = np.unique(columns, axis=0, return_inverse=True)
         layouts = (Layout(**dict(zip(names, row, strict=True))) for row in distinct.tolist())
-        limits = np.array([self._limit_bytes(layout, 0.0) for layout in layouts])[where.ravel()]
+        limits = np.array([tensor_limit_bytes(self.machine, layout, upper=self.upper) for layout in layouts])
+        limits = limits[where.ravel()]
         stack = self.machine.stack
         if not self.upper or "tp" not in stack.overlap:
             return limits
         tokens = grid.sequence_parallel * (grid.tp > 1) * grid.microbatch * self.task.sequence / grid.cp
         width_bytes = grid.layout(0).bytes_per_element * self.task.model.hidden
         return limits - stack.overlap_buffers * width_bytes * tokens
+
+    def refuse_endless(self, grid: LayoutGrid) -> None:
+        """Raise PhazeError at once for a batch of which some layout has more events than memory holds."""
+        if len(grid):
+            microbatches = grid.microbatches(self.task.global_batch)
+            place = int(np.argmax(microbatches * grid.stages))
+            refuse_endless(int(microbatches[place]), int(grid.stages[place]))
 
     def repeats(self, recomputes: Sequence[Recompute]) -> Bools:
         """Recompute options that do the same as none, (options,): the attention kernel keeps nothing that

@@ -20,7 +20,6 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds
-from phaze.plan.layouts.closest import refuse_endless_steps
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
 from phaze.plan.layouts.event_program import Flow
@@ -157,20 +156,15 @@ class LayoutSearch:
         self._pipelines, self._flowed = None, {}
         work = min(MORE_WORK, self.most_work) + self._work
         searched = MORE_LOOKED_AT + self._searched
-        self._fill_again()
-        self._close(work, searched)
-        while len(
-            self.families.closed(self.enough_s)
-        ):  # rows that turn out as twins make room for slower ones
-            self._fill_again()
+        left = True
+        while left:
+            self._sharpen()
+            self._open()
+            self._queue = []
+            self._fill(0, MOST_QUEUED)
             self._close(work, searched)
-
-    def _fill_again(self) -> None:
-        """Open all families that may be faster than the last row, and put their layouts into the queue."""
-        self._sharpen()
-        self._open()
-        self._queue = []
-        self._fill(0, MOST_QUEUED)
+            # Rows that turn out as twins make room for slower ones.
+            left = len(self.families.closed(self.enough_s)) > 0
 
     def _close(self, most_work: int, most_searched: int) -> None:
         """Look at layouts, that with the least bound first, until no bound is low enough."""
@@ -264,8 +258,7 @@ class LayoutSearch:
         some fields, for a plan that is hard to beat.
         """
         bounds, every = self.families.bounds, self.families.every
-        order = np.flatnonzero(bounds.fits & (bounds.time_s < self.enough_s))
-        order = order[np.argsort(bounds.time_s[order], kind="stable")]
+        order = bounds.in_order(bounds.time_s < self.enough_s)
         grid = every.take(order)
         even = (self.question.task.model.layers + ENDS) % grid.stages == 0
         kinds = np.stack([grid.pp, grid.vp > 1, *(getattr(grid, name) for name in names)], axis=1)
@@ -336,9 +329,7 @@ class LayoutSearch:
 
     def _order(self, most_s: float = inf) -> Ints:
         """Layouts that may fit and take no longer by their bounds, those with the least bound first."""
-        places = np.flatnonzero(self.bounds.fits & (self.bounds.time_s <= most_s))
-        found: Ints = places[np.argsort(self.bounds.time_s[places], kind="stable")]
-        return found
+        return self.bounds.in_order(self.bounds.time_s <= most_s)
 
     def _contender(self, place: int) -> _Contender:
         return self._known.setdefault(place, _Contender(place))
@@ -486,7 +477,7 @@ def plan_layouts(
     The first `rows` of them are the best distinct ones, as far as the certificate says.
     """
     every = legal_space(question.runtime, question.task, fixed)
-    refuse_endless_steps(question, every.families)
+    question.refuse_endless(every.families)
     families = LayoutFamilies.of(question, every)
     search = LayoutSearch(question, families, gap, on_better, most_work)
     search.run(wanted)

@@ -7,8 +7,8 @@ from math import inf
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.plan.layouts.found import UndecidedLayout
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
+from phaze.spec.training_plan import UndecidedPlan
 
 MOST = 5
 """Undecided layouts that are named."""
@@ -16,7 +16,7 @@ MOST = 5
 
 def undecided_layouts(
     grid: LayoutGrid, bounds_s: Floats, best_s: float, gap: float
-) -> tuple[tuple[UndecidedLayout, ...], int]:
+) -> tuple[tuple[UndecidedPlan, ...], int]:
     """Layouts with the least bounds (N,) of those that may beat the best plan by more than the gap, and how
     many there are in all.
     """
@@ -25,7 +25,7 @@ def undecided_layouts(
     below = np.flatnonzero(bounds_s < best_s * (1 - gap))
     first = below[np.argsort(bounds_s[below], kind="stable")[:MOST]]
     named = [
-        UndecidedLayout(_fields(grid, place), bound_s, 1 - bound_s / best_s)
+        UndecidedPlan(fields=_fields(grid, place), bound_s=bound_s, gain=1 - bound_s / best_s)
         for place, bound_s in zip(first.tolist(), bounds_s[first].tolist(), strict=True)
     ]
     return tuple(named), len(below)
