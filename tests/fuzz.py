@@ -355,7 +355,8 @@ def _whole(path: Path, content: bytes) -> bool:
 
 def _wrong_status(case: Case, status: int, told: str) -> str:
     """What of a status and its message is not as documented."""
-    lines = [line for line in told.splitlines() if not line.startswith(("progress: ", "plan: first plan"))]
+    known = ("progress: ", "plan: first plan", "plan: better plan")
+    lines = [line for line in told.splitlines() if not line.startswith(known)]
     if status not in ENDS or (status == 3 and case.verb != "plan"):
         return "is none that is documented"
     if case.must_fail and status in (0, 3):

@@ -28,6 +28,8 @@ NOTHING_FITS = 3
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
+CLEARLY = 0.05
+"""Share of a step by which a plan is better than the last one that was told, to be told, too."""
 
 
 class RankOption(StrEnum):
@@ -355,7 +357,7 @@ def _answer(
     planner = TrainingPlanner(asked, interval, gap)
     for option, fields in (("--fix", asked.fixed), ("--explain", unlike)):
         planner.check(fields, f"plan: {option}")
-    found = planner.best(top, _first(planner, begun))
+    found = planner.best(top, _better(planner, begun))
     answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":
         return answer
@@ -387,20 +389,20 @@ def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
     return found.model_copy(update={"planners": rows})
 
 
-def _first(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:
-    """What says on standard error that there is a first plan."""
+def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:
+    """What tells on standard error of the first plan, and of each that is clearly better than the last."""
     told: list[float] = []
 
     def tell(better: PlannedLayout) -> None:
         from phaze.plan.layouts.priced import PricedLayout
-        from phaze.plan.layouts.words import first_line, shape
+        from phaze.plan.layouts.words import better_line
 
-        if not told:
-            layout = PricedLayout.of(planner.question, better).chosen
-            again = sum(better.divided.again(better.found.division))
-            line = first_line(better.found.time_s, shape(layout, again), monotonic() - begun)
+        time_s = better.found.time_s
+        if not told or time_s < told[-1] * (1 - CLEARLY):
+            shape = PricedLayout.of(planner.question, better).shape
+            line = better_line(time_s, shape, monotonic() - begun, first=not told)
             typer.echo(f"plan: {line}", err=True)
-        told.append(better.found.time_s)
+            told.append(time_s)
 
     return tell
 

@@ -112,9 +112,9 @@ class TrainingPlanner:
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
             prudence=self._prudence(expected) if self.asked.rank == "prudent" else None,
-            may_fit=made_to_fit(ranked),
+            may_fit=made_to_fit(ranked, self.asked.fixed),
             rests_on=tuple(rests_on(ranked, len(rows))),
-            what_if=tuple(what_if(self.asked.system, first, self.folder)),
+            what_if=tuple(what_if(self.asked.system, first, self.asked.fixed, self.folder)),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.expected),
         )
@@ -139,13 +139,13 @@ class TrainingPlanner:
         prudently = best.asked(self.expected.prudent)
         lacking_gib = prudently.lacking_gib
         but = (
-            f"but may not fit: at most it lacks {digits(lacking_gib)} GiB"
+            f"but may lack {digits(lacking_gib)} GiB"
             if lacking_gib > 0
-            else f"and {prudently.price.time_s:.4g} s prudently"
+            else f"prudently {prudently.price.time_s:.4g} s"
         )
         return (
-            f"Prudence costs {more:.1%} of expected time: {best.shape} is expected to take "
-            f"{best.price.time_s:.4g} s (--rank expected), {but}."
+            f"Prudence costs {more:.1%} of expected time: --rank expected plans {best.shape}, "
+            f"{best.price.time_s:.4g} s, {but}."
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from string import ascii_lowercase
+from textwrap import wrap
 
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
@@ -22,7 +24,8 @@ USUAL = ("1f1b", "interleaved")
 
 def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     """Lines of the table: seconds of a step, MFU, peak memory, shares of bubble and exposed communication,
-    and the layouts; what is long stands on a line of its own.
+    and the layouts. Long sets of recomputed modules are letters that a last line spells out; what else is
+    long stands on a line of its own.
     """
     axes = [name for name in WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
     prudent = all(one.prudent_s is not None for one in plans)
@@ -30,14 +33,21 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     rows = [[*_figures(i, one, prudent), *_axes(one, axes)] for i, one in enumerate(plans, start=1)]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     yield _line(head, widths) + "  recompute"
+    letters: dict[str, str] = {}
     for cells, one in zip(rows, plans, strict=True):
         line = f"{_line(cells, widths)} "
-        for note in (recompute(one.layout, one.recomputed_layers), *unusual(one.layout), *_also(one)):
+        again = recompute(one.layout, one.recomputed_layers)
+        if len(line) + len(again) >= COLUMNS:
+            again = letters.setdefault(again, f"[{ascii_lowercase[len(letters)]}]")
+        for note in (again, *unusual(one.layout), *_also(one)):
             if len(line) + len(note) >= COLUMNS:
                 yield line.rstrip()
                 line = "  "
             line += f" {note}"
         yield line
+    if letters:
+        spelt = ", ".join(f"{letter} {words}" for words, letter in letters.items())
+        yield from wrap(f"Recompute {spelt}.", COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

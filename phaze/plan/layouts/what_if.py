@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,11 +31,13 @@ EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 """Setting with which PyTorch's allocator leaves no gaps that last."""
 
 
-def what_if(system: str, plan: PricedLayout, folder: Path = FOLDER) -> Iterator[WhatIf]:
+def what_if(
+    system: str, plan: PricedLayout, fixed: Mapping[str, int | str], folder: Path = FOLDER
+) -> Iterator[WhatIf]:
     """Seconds of a plan's step with a tenth more of one thing; all but the size of memory is only priced
-    again, so that another plan may gain more.
+    again, so that another plan may gain more. Fields that the question fixes stay as they are.
     """
-    yield _more_memory(plan)
+    yield _more_memory(plan, fixed)
     percent = f"{100 * (MORE - 1):.0f} %"
     for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
         time_s = plan.asked(replace(plan.question, machine=machine)).price.time_s
@@ -71,9 +73,9 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
             )
 
 
-def made_to_fit(plans: Sequence[PricedLayout]) -> str | None:
-    """How the first plan is made to fit at the upper end of its memory range, and which of the next ones
-    does; None where it does.
+def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -> str | None:
+    """How the first plan is made to fit at the upper end of its memory range with the fields that are fixed,
+    and which of the next ones does; None where it does.
     """
     first, *others = (replace(one, question=replace(one.question, upper=True)) for one in plans)
     lacking_gib = first.lacking_gib
@@ -82,7 +84,7 @@ def made_to_fit(plans: Sequence[PricedLayout]) -> str | None:
     said = [f"Plan 1 may not fit: at most it lacks {digits(lacking_gib)} GiB."]
     if lacking_gib < first.question.machine.stack.fragments.lasting * first.fullest_gib:
         said.append(f"{EXPANDABLE} may do.")
-    found = plan_layouts(first.question, _widths(first), wanted=1, most_work=MOST_WORK).plans
+    found = plan_layouts(first.question, _widths(first, fixed), wanted=1, most_work=MOST_WORK).plans
     for one in (PricedLayout.of(first.question, plan) for plan in found):
         longer = one.price.time_s / first.price.time_s - 1
         said.append(f"It fits as {one.shape}, which takes {longer:.1%} longer.")
@@ -91,9 +93,9 @@ def made_to_fit(plans: Sequence[PricedLayout]) -> str | None:
     return " ".join(said)
 
 
-def _widths(plan: PricedLayout) -> dict[str, int | str]:
-    """Fields that a plan keeps where it is planned again."""
-    return {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
+def _widths(plan: PricedLayout, fixed: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Fields that a plan keeps where it is planned again: its widths, and those of the question."""
+    return {**fixed, **{name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}}
 
 
 def _communicates(layout: Layout, kind: str) -> bool:
@@ -102,13 +104,13 @@ def _communicates(layout: Layout, kind: str) -> bool:
     return widths[kind] > 1
 
 
-def _more_memory(plan: PricedLayout) -> WhatIf:
+def _more_memory(plan: PricedLayout, fixed: Mapping[str, int | str]) -> WhatIf:
     """The best plan of the same widths with more memory; its layers cost the same."""
     question = plan.question
     device = device_of(question.machine)
     larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
     asked = replace(question, machine=larger)
-    found = plan_layouts(asked, _widths(plan), wanted=1, most_work=MOST_WORK).plans
+    found = plan_layouts(asked, _widths(plan, fixed), wanted=1, most_work=MOST_WORK).plans
     time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
     return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
 

@@ -91,8 +91,8 @@ def _recipes(plan: TrainingPlan) -> Iterator[str]:
     if over and min(over) * FASTER > 1:
         near = [f"{one.source} {one.label} ({one.error:+.1%})" for one in plan.evidence[:NEAREST]]
         yield (
-            f"Plan 1 takes {1 / min(over):.1%} of the fastest recipe's time. Measured runs like it, with "
-            f"the errors of their predictions: {', '.join(near) or 'none'}."
+            f"Faster than every recipe by prediction. Measured runs like it, with the errors of their "
+            f"predictions: {', '.join(near) or 'none'}."
         )
 
 
@@ -198,9 +198,10 @@ def wrapped(sentence: str) -> str:
     return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def first_line(time_s: float, layout: str, seconds: float) -> str:
-    """Line about the first plan that a search finds."""
-    return f"first plan after {seconds:.1f} s: {time_s:.4g} s a step with {layout}; looking for better ones"
+def better_line(time_s: float, layout: str, seconds: float, *, first: bool) -> str:
+    """Line about the first plan that a search finds, or a better one."""
+    which, then = ("first", "; looking for better ones") if first else ("better", "")
+    return f"{which} plan after {seconds:.1f} s: {time_s:.4g} s a step with {layout}{then}"
 
 
 def shape(layout: ChosenLayout, blocks: int | None) -> str:
@@ -224,8 +225,8 @@ def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     asked = plan.question
     lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
     yield (
-        f"{asked.model.name}{lora}: {asked.devices:,} devices of {asked.system}, {asked.global_batch:,} "
-        f"samples of {asked.sequence:,} tokens a step, {asked.runtime}, {asked.precision}"
+        f"{asked.model.name}{lora} on {asked.devices:,} {asked.system}: {asked.global_batch:,} samples of "
+        f"{asked.sequence:,} tokens, {asked.runtime}, {asked.precision}"
     )
     if plan.uncalibrated is not None:
         yield plan.uncalibrated
@@ -314,14 +315,17 @@ def _parts(longer_s: Mapping[str, float]) -> str:
 
 
 def _certificate(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
+    said = []
     if found.bound_s is not None:
-        yield (
+        said.append(
             f"Proven lower bound of {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and "
             f"their pipeline splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
         )
     if found.rows is not None and found.rows < rows:
         after = f"after row {found.rows} " if found.rows else ""
-        yield f"Not all rows are proven: {after}other layouts may be next best."
+        said.append(f"Not all rows are proven: {after}other layouts may be next best.")
+    if said:
+        yield " ".join(said)
 
 
 def _counts(found: PlanCertificate) -> Iterator[str]:

@@ -46,7 +46,10 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
     result, out = planned
     plan = read_as(TrainingPlan, out)
     assert result.stdout == out.read_text() == text_of(plan)
+    told = [float(one) for one in re.findall(r"plan after \S+ s: (\S+) s a step", result.stderr)]
     assert "first plan after" in result.stderr
+    assert all(later < 0.95 * earlier * 1.001 for earlier, later in pairwise(told))
+    assert 0.949 * told[-1] < plan.by("prudent") <= told[-1] * 1.001  # figures are printed with four digits
     counts, layout = plan.certificate, plan.layout
     excluded = sum(counts.illegal.values()) + sum(counts.bounded.values())
     assert counts.layouts == excluded + counts.same + counts.unfit + counts.simulated
@@ -138,7 +141,7 @@ def test_a_file_whose_stages_do_not_hold_the_model_is_refused(
 def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_screen(model: str) -> None:
     asked = ("plan", model, *H100, "--fix", "tp=2,zero=1,vp=1")
     lines = run(*asked, "--evidence").stdout.splitlines()
-    assert "8 devices of h100" in lines[0]
+    assert "on 8 h100" in lines[0]
     said = " ".join(line.strip() for line in lines)
     assert re.search(r"MFU, [\d.]+ GiB \([\d.]+ to [\d.]+\) of 80, bound by", said)
     words = ("Train with tp 2", "as nothing like this plan is measured", "Next best", "Proven lower bound")
@@ -367,4 +370,4 @@ def test_few_words_are_a_question() -> None:
     )
     assert found.exit_code == 0, found.output
     assert "by default: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16" in found.stdout
-    assert "8 devices of h100, 4,096 samples of 1,024 tokens" in found.stdout
+    assert "on 8 h100: 4,096 samples of 1,024 tokens" in found.stdout

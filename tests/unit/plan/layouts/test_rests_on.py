@@ -94,7 +94,7 @@ def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
         smaller = device_of(machine).model_copy(update={"hbm_gib": hbm_gib})
         question = replace(plans[0].question, machine=replace(machine, device=smaller))
         own = [one.asked(question) for one in plans]
-        found = made_to_fit(own)
+        found = made_to_fit(own, {})
         assert (found is None) == (high < capacity_bytes(question.machine))
         if found is None:
             continue
@@ -106,3 +106,16 @@ def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
             if one.price.memory.in_use.of("device").high <= capacity_bytes(question.machine) * (1 + 1e-12)
         ]
         assert [int(named[1])] == roomy[:1] if named else not roomy
+
+
+def test_what_is_made_to_fit_keeps_the_fields_that_are_fixed(plans: list[PricedLayout]) -> None:
+    machine = plans[0].question.machine
+    needs_gib = plans[0].price.memory.in_use.of("device").high / GIB
+    smaller = device_of(machine).model_copy(update={"hbm_gib": needs_gib - 7.5})
+    question = replace(plans[0].question, machine=replace(machine, device=smaller))
+    for zero in (2, 3):
+        found = made_to_fit([plans[0].asked(question)], {"zero": zero})
+        assert found is not None
+        named = re.search(r"It fits as (.*?), which takes", found)
+        assert named is not None
+        assert f"ZeRO-{zero}" in named[1]

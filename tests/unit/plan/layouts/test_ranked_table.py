@@ -1,0 +1,34 @@
+"""The ranked table of plans as lines of a terminal."""
+
+from __future__ import annotations
+
+import re
+
+from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.ranked_table import COLUMNS, ranked_table
+from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.machines import load_machine
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import TrainingTask
+from phaze.spec.models import load_transformer
+
+
+def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() -> None:
+    model = load_transformer("llama-3.1-8b", "test").model_copy(update={"layers": 4})
+    question = PlanQuestion(TrainingTask(model, 4096, 64, 8), load_machine("h100", devices=8), MEGATRON)
+    sets = ("moe_act+layernorm+mla_up_proj", "moe_act", "moe_act+layernorm+mla_up_proj", "full")
+    plan = plan_layouts(question, {"tp": 4, "cp": 1, "pp": 1}, wanted=1, most_work=0).plans[0]
+    row = PricedLayout.of(question, plan).row(None, 1.0)
+    rows = [
+        row.model_copy(update={"layout": row.layout.model_copy(update={"recompute": one})}) for one in sets
+    ]
+    head, *lines, spelt = ranked_table(rows)
+    assert head.endswith("recompute")
+    assert max(map(len, lines)) <= COLUMNS
+    assert len(lines) == len(sets)
+    letters = dict(re.findall(r"(\[\w\]) ([^,.]+)", spelt))
+    said = [re.search(r"\[\w\]|\S+$", line) for line in lines]
+    names = [letters.get(one[0], one[0].split(":")[0]) for one in said if one is not None]
+    assert tuple(names) == sets
+    assert list(letters) == ["[a]"]
