@@ -1,7 +1,10 @@
 """Answers to single questions, as the command line prints them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -33,6 +36,9 @@ from phaze.tables.plans import PLAN
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
 
+if TYPE_CHECKING:
+    from phaze.commands.place import PlaceOptions
+
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
 TOKENS = 300e9
@@ -50,65 +56,52 @@ class PlacementQuestion:
 
     model: str
     """Name of a spec in config/models, or path of one or of a Hugging Face config.json."""
-    architecture: str
-    """Name of a file in config/architectures, or path of one."""
-    system: str
-    """Name of a file in config/systems, or path of one."""
-    flat_bandwidth: float | None
-    """Bytes per second between any two devices; the system's unless given, which then must be a flat one."""
-    devices: int | None
-    """Devices, at most the system's, which are all unless given."""
-    global_batch: int
-    sequence: int | None
-    """Tokens of a sample; the model's usual ones unless given."""
-    widths: tuple[int, ...]
-    """TMP widths to consider; those of 1, 2, 4, 8 that divide the model if empty."""
-    microbatches: tuple[int, ...]
-    """Microbatches to consider; those of 1, 2, 4, 8 that divide the batch if empty."""
-    hbm_gib: float | None
-    """HBM of a device; the architecture's own unless given, or 80."""
-    recompute: tuple[bool, ...]
-    memory: dict[str, str]
-    """Optimizer, precision and schedule."""
-    tokens: float | None
-    """Tokens or images to train on; `TOKENS` unless given, and nothing of images."""
-    backward: str
+    asked: PlaceOptions
+    """Devices at most the system's, which are all unless given; the batch in samples."""
+
+    @property
+    def memory(self) -> dict[str, str]:
+        """Optimizer, precision and schedule."""
+        asked = self.asked
+        return {"optimizer": asked.optimizer, "precision": asked.precision, "schedule": asked.pipeline}
 
     def training(self) -> Training:
-        """The search's training settings."""
-        for microbatch in self.microbatches:
-            if self.global_batch % microbatch:
-                raise PhazeError(
-                    f"--microbatch: {microbatch} does not divide --global-batch {self.global_batch}"
-                )
-        divisors = tuple(b for b in POWERS if self.global_batch % b == 0)
-        own = load_architecture(self.architecture).hbm_gib
-        hbm_gib = next(size for size in (self.hbm_gib, own, LARGEST_HBM_GIB) if size is not None)
-        given = {"microbatches": self.microbatches or divisors, "recompute": self.recompute}
+        """The search's training settings: microbatches of 1, 2, 4, 8 that divide the batch unless given, the
+        architecture's HBM or 80 GiB.
+        """
+        asked, batch = self.asked, self.asked.global_batch or 1
+        for microbatch in asked.microbatch or ():
+            if batch % microbatch:
+                raise PhazeError(f"--microbatch: {microbatch} does not divide --global-batch {batch}")
+        divisors = tuple(b for b in POWERS if batch % b == 0)
+        own = load_architecture(asked.architecture).hbm_gib
+        hbm_gib = next(size for size in (asked.hbm_gib, own, LARGEST_HBM_GIB) if size is not None)
+        again = (False, True) if asked.recompute is None else (asked.recompute,)
+        given = {"microbatches": asked.microbatch or divisors, "recompute": again}
         return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
 
     def scenario(self) -> Scenario:
         """Cluster and batch."""
-        system = load_system_of(self.architecture, self.system, flat=self.flat_bandwidth)
-        devices = system.devices if self.devices is None else self.devices
+        asked = self.asked
+        system = load_system_of(asked.architecture, asked.system, flat=asked.flat_bandwidth)
+        devices = system.devices if asked.devices is None else asked.devices
         if devices > system.devices:
-            _refuse_more(self.system, system.devices, devices)
-        changes = {"global_batch": self.global_batch, "devices": devices}
+            _refuse_more(asked.system, system.devices, devices)
+        changes = {"global_batch": asked.global_batch, "devices": devices}
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
         """What the answer rests on."""
         scenario, model = self.scenario(), load_model_named(self.model)
-        tokens = model.usual_sequence if self.sequence is None else self.sequence
+        tokens = model.usual_sequence if self.asked.sequence is None else self.asked.sequence
         found = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
-        device = load_device_as_architecture(self.architecture)
+        device = load_device_as_architecture(self.asked.architecture)
         if device is not None:
             clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
             found.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
             found += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
-        found.append(
-            f"{self.memory['optimizer']} in {self.memory['precision']} precision, not shared among replicas"
-        )
+        optimizer, precision, _ = self.memory.values()
+        found.append(f"{optimizer} in {precision} precision, not shared among replicas")
         if model.token == "token":
             found.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
         factor = scenario.all_reduce_factor
@@ -137,12 +130,12 @@ class FoundPlacement:
 
 def answer(question: PlacementQuestion) -> FoundPlacement:
     """Everything about the question: placements, and the best as it is simulated."""
-    training = question.training()
+    training, asked = question.training(), question.asked
     subject = read_subject(
-        question.model, question.sequence, question.widths, training.microbatches, question.backward
+        question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward.value
     )
     terms = Terms(question.scenario(), training, load_technology(TECHNOLOGY))
-    found = evaluate_architectures(subject, read_architecture(question.architecture), terms)
+    found = evaluate_architectures(subject, read_architecture(asked.architecture), terms)
     best = best_placement(found.placements[found.placements["planner"] == "phaze"])
     return FoundPlacement(found, best, _simulated(subject, terms, found, best))
 
@@ -247,7 +240,8 @@ def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> De
     described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
     token = load_model_named(question.model).token
     described["token"] = token
-    wanted = TOKENS if question.tokens is None and token == "token" else question.tokens
+    tokens = question.asked.tokens
+    wanted = TOKENS if tokens is None and token == "token" else tokens
     if wanted is not None:
         described["days_to_train"] = wanted / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])

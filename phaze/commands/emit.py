@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -104,36 +104,44 @@ def _emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
     )
 
 
-def read(
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What a runtime is told, and where it trains."""
+
     told: Annotated[
         Path, typer.Argument(metavar="FLAGS", help="Flags of Megatron-LM, or a configuration of torchtitan.")
-    ],
-    runtime: Annotated[ReadOption, typer.Option("--for", help="Software that trains.")],
-    gpus: options.GpusOption = None,
+    ]
+    runtime: Annotated[ReadOption, typer.Option("--for", help="Software that trains.")]
+    gpus: options.GpusOption = None
     system: Annotated[
         str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
-    ] = None,
+    ] = None
     devices: Annotated[
         int | None, typer.Option(help="Devices that train; those that torchrun is told unless given.", min=1)
-    ] = None,
+    ] = None
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Model, for torchtitan, whose flags do not say it.")
-    ] = None,
-    stack: Annotated[str | None, typer.Option(help="File in config/stacks, or path of one.")] = None,
+    ] = None
+    stack: Annotated[str | None, typer.Option(help="File in config/stacks, or path of one.")] = None
     vocab: Annotated[
         int | None,
         typer.Option(help="Vocabulary size, for Megatron-LM's flags without --vocab-size.", min=1, max=2**31),
-    ] = None,
-    as_json: options.JsonOption = False,
+    ] = None
+    as_json: options.JsonOption = False
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="CSV for the run as a row, for compare; its model lies beside it."),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@options.takes(ReadOptions)
+def read(asked: ReadOptions) -> None:
     """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
-    system, count = options.cluster("read", gpus, system, None if devices is None else str(devices))
-    _refuse_table(out, reads=(told, system, model, stack))
-    given = _given(told, runtime, None if count is None else int(count), model, vocab)
+    system, count = options.cluster(
+        "read", asked.gpus, asked.system, None if asked.devices is None else str(asked.devices)
+    )
+    _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
+    given = _given(asked.told, asked.runtime, None if count is None else int(count), asked.model, asked.vocab)
     from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.words import predicted, shape
@@ -144,8 +152,8 @@ def read(
 
     recipe = given.recipe
     with telling("read"):
-        trained = runtime_for(system, asked=runtime.value)
-        chosen = stack or stack_for(load_cluster(system)[0], trained)
+        trained = runtime_for(system, asked=asked.runtime.value)
+        chosen = asked.stack or stack_for(load_cluster(system)[0], trained)
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         software = given.software(machine.stack)
         machine = replace(machine, stack=software.stack)
@@ -154,11 +162,11 @@ def read(
         row = priced.row(interval(machine, recipe.layout, priced.price.time_s, priced.mfu))
     for sentence in given.remarks(software):
         typer.echo(f"read: {sentence}", err=True)
-    if out is not None:
+    if asked.out is not None:
         from phaze.validate.written_rows import write_run
 
-        write_run(recipe, system, chosen, software, out)
-    if as_json:
+        write_run(recipe, system, chosen, software, asked.out)
+    if asked.as_json:
         said = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": given.unread}
         typer.echo(json.dumps(said, indent=1))
         return

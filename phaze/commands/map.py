@@ -33,29 +33,28 @@ class InstantiationOption(StrEnum):
     ENSEMBLE = "ensemble"
 
 
-def map_stages(
-    context: typer.Context,
+@dataclass(frozen=True, kw_only=True)
+class MapOptions(options.StudyPlanOptions):
+    """Stages, a network, and how to search."""
+
+    context: typer.Context
     stages: Annotated[
         Path,
         typer.Argument(
             help="Stages, as `partition` writes them, a plan of `plan`, or plans of a study: "
             "results/plans/<scenario>/<model>.parquet, report/plans.parquet."
         ),
-    ],
+    ]
     topology: Annotated[
         str | None,
         typer.Option(
             help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml. Without, "
             "a plan of `plan` is mapped to its own system."
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the mapping; else a summary is printed.")
-    ] = None,
-    model: options.PlanModelOption = None,
-    architecture: options.PlanArchitectureOption = None,
-    hbm_gib: options.PlanHbmGibOption = None,
-    planner: options.PlanPlannerOption = None,
+    ] = None
     instantiation: Annotated[
         InstantiationOption,
         typer.Option(
@@ -63,17 +62,17 @@ def map_stages(
             "the second by their bytes; authors: the better of these two; ensemble: all three and a local "
             "search, the shortest step of them."
         ),
-    ] = InstantiationOption.ENSEMBLE,
-    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0, max=2**62)] = 0,
+    ] = InstantiationOption.ENSEMBLE
+    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0, max=2**62)] = 0
     heuristics: Annotated[
         bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
-    ] = True,
+    ] = True
     tries: Annotated[
         int, typer.Option(help="Devices tried for a target before it is given up.", min=1, max=2**62)
-    ] = 4_000_000,
-    steps: Annotated[
-        int, typer.Option(help="Steps of each chain of the local search.", min=0, max=2**40)
-    ] = 1_000_000,
+    ] = 4_000_000
+    steps: Annotated[int, typer.Option(help="Steps of each chain of the local search.", min=0, max=2**40)] = (
+        1_000_000
+    )
     time_limit_s: Annotated[
         float,
         typer.Option(
@@ -81,20 +80,23 @@ def map_stages(
             help="Seconds for the whole command; what is found may then differ, and bounds are coarser.",
             min=0,
         ),
-    ] = math.inf,
+    ] = math.inf
     memory_gib_per_s: Annotated[
         float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)
-    ] = math.inf,
-    times: Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")] = None,
+    ] = math.inf
+    times: Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")] = None
     picture: Annotated[
         Path | None,
         typer.Option(
             help="File for a picture of the mapping beside CS and p2p map, .svg, .png or .pdf: bandwidths "
             "with the devices in the order of replicas and stages."
         ),
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+    ] = None
+    as_json: options.JsonOption = False
+
+
+@options.takes(MapOptions)
+def map_stages(asked: MapOptions) -> None:
     """Map the stages of a partition, or a plan, to the devices of a network.
 
     The file holds the devices of all stages and replicas, the simulated step, the longest stage time with its
@@ -104,7 +106,7 @@ def map_stages(
     """
     from phaze.base.deadline import Deadline
 
-    until = Deadline(time_limit_s)
+    until = Deadline(asked.time_limit_s)
 
     from phaze.base.errors import PhazeError
     from phaze.base.files import write_text
@@ -114,31 +116,35 @@ def map_stages(
     from phaze.map.search import SearchLimits
     from phaze.spec.documents import text_of, write_document
 
-    refuse_as_picture(picture)
-    is_plan = stages.suffix == ".parquet"
-    refuse_outputs(times, out, picture, reads=_reads(stages, topology, is_plan=is_plan))
+    refuse_as_picture(asked.picture)
+    is_plan = asked.stages.suffix == ".parquet"
+    refuse_outputs(
+        asked.times, asked.out, asked.picture, reads=_reads(asked.stages, asked.topology, is_plan=is_plan)
+    )
     settings = MapSettings(
-        instantiation.value, seed, heuristics, SearchLimits(tries, time_limit_s), steps,
-        memory_bytes_per_s=memory_gib_per_s * GIB,
+        asked.instantiation.value, asked.seed, asked.heuristics,
+        SearchLimits(asked.tries, asked.time_limit_s), asked.steps,
+        memory_bytes_per_s=asked.memory_gib_per_s * GIB,
     )  # fmt: skip
-    _refuse_options(context, is_plan=is_plan)
-    choice = (model, architecture, hbm_gib, planner)
+    _refuse_options(asked.context, is_plan=is_plan)
     with telling("map"):
-        planned = None if is_plan else _training_plan(stages)
+        planned = None if is_plan else _training_plan(asked.stages)
         if planned is not None:
-            found, mapped, best = _map_ranks(planned, topology, settings, until)
-        elif topology is None:
+            found, mapped, best = _map_ranks(planned, asked.topology, settings, until)
+        elif asked.topology is None:
             raise PhazeError("map: --topology must be given, except for a plan of `plan`")
         else:
-            task = _MapTask(stages, topology, read_topology(_topology_path(topology)), settings, until)
-            found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
-    if times is not None:
-        write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
-    if out is not None:
-        write_document(found, out)
-    if picture is not None:
-        _write_picture(mapped, best, picture)
-    typer.echo(text_of(found) if as_json else _summary(found), nl=False)
+            task = _MapTask(
+                asked.stages, asked.topology, read_topology(_topology_path(asked.topology)), settings, until
+            )
+            found, mapped, best = _map_plan(task, asked.choice) if is_plan else _map_stages(task)
+    if asked.times is not None:
+        write_text(asked.times, json.dumps(mapped.seconds, indent=1) + "\n")
+    if asked.out is not None:
+        write_document(found, asked.out)
+    if asked.picture is not None:
+        _write_picture(mapped, best, asked.picture)
+    typer.echo(text_of(found) if asked.as_json else _summary(found), nl=False)
 
 
 def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
@@ -158,7 +164,11 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
             context, of_stages, "map: {} is for stages; the batch of a plan ends without an update"
         )
     else:
-        options.refuse(context, options.PLAN, "map: {} is for a plan of a study, not for stages")
+        options.refuse(
+            context,
+            options.flags(options.StudyPlanOptions),
+            "map: {} is for a plan of a study, not for stages",
+        )
 
 
 @dataclass(frozen=True, eq=False)

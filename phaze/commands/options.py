@@ -3,15 +3,19 @@
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated
+from functools import wraps
+from inspect import Parameter, Signature, get_annotations
+from typing import Annotated, TypeVar, get_type_hints
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.spec import names
 
+Asked = TypeVar("Asked")
 MOST = 2**31
 """Largest whole number of samples or tokens."""
 
@@ -202,16 +206,75 @@ SetOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-PlanModelOption = Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")]
-PlanArchitectureOption = Annotated[
-    str | None, typer.Option("--architecture", "-a", help="Architecture of the plan.")
-]
-PlanHbmGibOption = Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)]
-PlanPlannerOption = Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")]
-PLAN = {
-    "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
-}  # fmt: skip
-"""Options that say which plan of a study is meant, by parameter."""
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """A model, as a stage of a study reads it."""
+
+    model: ModelOption
+    sequence: SequenceOption = None
+    tensor: TensorOption = None
+    microbatch: MicrobatchOption = None
+    backward: BackwardOption = Backward.PAIRED
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureOptions:
+    """An architecture in a cluster."""
+
+    architecture: ArchitectureOption = "tpu-v4-as-built"
+    system: SystemOption = "tpu-v4-pod"
+    flat_bandwidth: FlatBandwidthOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlanOptions:
+    """Which plan of a study is meant."""
+
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")] = None
+    architecture: Annotated[
+        str | None, typer.Option("--architecture", "-a", help="Architecture of the plan.")
+    ] = None
+    hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)] = None
+    planner: Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")] = None
+
+    @property
+    def choice(self) -> tuple[str | None, str | None, float | None, str | None]:
+        """What is given of it, None for what is not."""
+        return self.model, self.architecture, self.hbm_gib, self.planner
+
+
+def flags(noun: type) -> dict[str, str]:
+    """Options of a dataclass by the parameters that hold them."""
+    return {name: f"--{name.replace('_', '-')}" for name in (one.name for one in fields(noun))}
+
+
+def takes(noun: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
+    """Make a function of a dataclass the function of a verb, the fields its arguments and options.
+
+    Those of a class stand before those of the classes that it extends.
+    """
+    hints = get_type_hints(noun, include_extras=True)
+    own = [get_annotations(one) for one in noun.__mro__]
+    known = sorted(fields(noun), key=lambda one: next(i for i, names in enumerate(own) if one.name in names))  # type: ignore[arg-type]
+
+    def verb(run: Callable[[Asked], None]) -> Callable[..., None]:
+        @wraps(run)
+        def command(**values: object) -> None:
+            run(noun(**values))
+
+        command.__annotations__ = hints
+        command.__signature__ = Signature([  # type: ignore[attr-defined]
+            Parameter(
+                one.name, Parameter.KEYWORD_ONLY, annotation=hints[one.name],
+                default=Parameter.empty if one.default is MISSING else one.default,
+            )
+            for one in known
+        ])  # fmt: skip
+        return command
+
+    return verb
 
 
 def is_given(context: typer.Context, name: str) -> bool:

@@ -34,22 +34,25 @@ class FlowOption(StrEnum):
     PAPER = "paper"
 
 
-def partition(
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions:
+    """What to cut, into what."""
+
     graph: Annotated[
         str,
         typer.Argument(
             metavar="MODEL|GRAPH.json",
             help="Spec in config/models, path of one, or operators in JSON; see config/formats.md.",
         ),
-    ],
-    stages: Annotated[
-        int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)
-    ] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None,
-    gpus: options.GpusOption = None,
+    ]
+    stages: Annotated[int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)] = (
+        None
+    )
+    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None
+    gpus: options.GpusOption = None
     devices: Annotated[
         int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1, max=MOST)
-    ] = None,
+    ] = None
     hyper_operators: Annotated[
         int | None,
         typer.Option(
@@ -58,34 +61,34 @@ def partition(
             help="K, up to which operators are clustered; the model's unless given, or 4 S, at least 48.",
             min=1,
         ),
-    ] = None,
+    ] = None
     microbatch: Annotated[
         int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1, max=MOST)
-    ] = None,
+    ] = None
     microbatches: Annotated[
         int, typer.Option(help="MB, microbatches of a step on each replica.", min=1, max=MOST)
-    ] = 4,
+    ] = 4
     memory_gib: Annotated[
         float | None, typer.Option(help="Memory of a device, GiB; no limit unless given.")
-    ] = None,
+    ] = None
     bandwidth_gbps: Annotated[
         float, typer.Option(help="Bandwidth between any two devices, 10^9 bytes/s.")
-    ] = 10.0,
-    recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True,
+    ] = 10.0
+    recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True
     flow: Annotated[
         FlowOption,
         typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there."),
-    ] = FlowOption.FULL,
+    ] = FlowOption.FULL
     slack: Annotated[
         float,
         typer.Option(
             help="By which share the slowest stage may be slower than it must, if the step gets faster.",
             min=0,
         ),
-    ] = 0.02,
+    ] = 0.02
     system: Annotated[
         str | None, typer.Option(help="System whose device runs a model; titan-v-ethernet unless given.")
-    ] = None,
+    ] = None
     sequence: Annotated[
         int | None,
         typer.Option(
@@ -93,17 +96,20 @@ def partition(
             parser=options.count,
             metavar="N",
         ),
-    ] = None,
+    ] = None
     baselines: Annotated[
         bool,
         typer.Option(
             "--baselines", help="Compare with PipeDream, one topological order, Piper and Phaze by layer."
         ),
-    ] = False,
-    graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+    ] = False
+    graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None
+    as_json: options.JsonOption = False
+
+
+@options.takes(PartitionOptions)
+def partition(asked: PartitionOptions) -> None:
     """Cut the operators of a model into S stages of R devices each.
 
     What is not given of --stages and --replicas is searched for --devices. All devices are
@@ -113,24 +119,25 @@ def partition(
     from phaze.spec.documents import write_document
     from phaze.workload.operator_graphs import stored_operators
 
-    system, devices = options.grown("partition", gpus, system, devices)
-    refuse_outputs(graph_out, out, reads=(graph, system))
-    terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
-    subject = _subject(graph, microbatch, system, sequence)
+    system, devices = options.grown("partition", asked.gpus, asked.system, asked.devices)
+    refuse_outputs(asked.graph_out, asked.out, reads=(asked.graph, system))
+    terms = _terms(asked.memory_gib, asked.bandwidth_gbps, asked.microbatches, recompute=asked.recompute)
+    subject = _subject(asked.graph, asked.microbatch, system, asked.sequence)
     operators, name, samples = subject.operators, subject.name, subject.microbatch
-    if graph_out is not None:
-        write_document(stored_operators(operators, name, samples), graph_out)
-    most = subject.hyper_operators if hyper_operators is None else hyper_operators
+    if asked.graph_out is not None:
+        write_document(stored_operators(operators, name, samples), asked.graph_out)
+    most = subject.hyper_operators if asked.hyper_operators is None else asked.hyper_operators
     with telling("partition"):
-        found = _configurations(operators, terms, (stages, replicas, devices), most, flow.value, slack)
+        shape = (asked.stages, asked.replicas, devices)
+        found = _configurations(operators, terms, shape, most, asked.flow.value, asked.slack)
     best = found[0]
     if best.found is None:
         raise PhazeError(best.reason)
-    if out is not None:
+    if asked.out is not None:
         file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
-        write_document(file, out)
-    others = _baselines(operators, terms, best) if baselines else []
-    typer.echo(_as_json(found, others, samples) if as_json else _as_text(found, others, samples))
+        write_document(file, asked.out)
+    others = _baselines(operators, terms, best) if asked.baselines else []
+    typer.echo(_as_json(found, others, samples) if asked.as_json else _as_text(found, others, samples))
 
 
 @dataclass(frozen=True)

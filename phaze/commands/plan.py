@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 from pathlib import Path
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.found import PlannedLayout
-    from phaze.spec.model import Model
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3
@@ -54,18 +54,21 @@ class RuntimeOption(StrEnum):
         return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
 
 
-def plan(
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What to plan."""
+
     model: Annotated[
         str,
         typer.Argument(
             help="Spec in config/models, or path of one, of a Hugging Face config.json or of a traced model.",
             callback=options.known_model,
         ),
-    ],
-    gpus: options.GpusOption = None,
+    ]
+    gpus: options.GpusOption = None
     system: Annotated[
         str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
-    ] = None,
+    ] = None
     global_batch: Annotated[
         int | None,
         typer.Option(
@@ -73,12 +76,12 @@ def plan(
             parser=options.count,
             metavar="N",
         ),
-    ] = None,
-    batch_tokens: options.BatchTokensOption = None,
+    ] = None
+    batch_tokens: options.BatchTokensOption = None
     devices: Annotated[
         str | None,
         typer.Option(help="Devices, several numbers with commas; the system's unless given."),
-    ] = None,
+    ] = None
     sequence: Annotated[
         int | None,
         typer.Option(
@@ -86,7 +89,7 @@ def plan(
             parser=options.count,
             metavar="N",
         ),
-    ] = None,
+    ] = None
     precision: Annotated[
         str,
         typer.Option(
@@ -96,7 +99,7 @@ def plan(
             parser=options.compute,
             metavar="NAME",
         ),
-    ] = "bf16",
+    ] = "bf16"
     load: Annotated[
         str | None,
         typer.Option(
@@ -105,31 +108,31 @@ def plan(
             parser=options.load,
             metavar="LOAD",
         ),
-    ] = None,
+    ] = None
     lora: Annotated[
         int | None,
         typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
-    ] = None,
-    top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 5,
+    ] = None
+    top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 5
     rank: Annotated[
         RankOption,
         typer.Option(help="Time that ranks layouts: prudent (proven overlap alone) or expected."),
-    ] = RankOption.PRUDENT,
+    ] = RankOption.PRUDENT
     runtime: Annotated[
         RuntimeOption | None,
         typer.Option(help="Software that trains; megatron unless given, on TPUs maxtext."),
-    ] = None,
-    fix: Annotated[
-        str | None, typer.Option(help="Fields of the layout that are given, as tp=8,pp=16.")
-    ] = None,
+    ] = None
+    fix: Annotated[str | None, typer.Option(help="Fields of the layout that are given, as tp=8,pp=16.")] = (
+        None
+    )
     explain: Annotated[
         str | None,
         typer.Option(help="Fields, as tp=4: what is lost with them, or why there is no such plan."),
-    ] = None,
+    ] = None
     gap: Annotated[
         float,
         typer.Option(help="Share of the step by which a better plan may be missed; 0: none.", min=0, max=0.5),
-    ] = 0.005,
+    ] = 0.005
     tokens: Annotated[
         float | None,
         typer.Option(
@@ -137,84 +140,84 @@ def plan(
             parser=options.amount,
             metavar="N",
         ),
-    ] = None,
-    price: Annotated[float | None, typer.Option(help="Price of a device-hour, for the cost.")] = None,
+    ] = None
+    price: Annotated[float | None, typer.Option(help="Price of a device-hour, for the cost.")] = None
     days: Annotated[
         float | None,
         typer.Option(help="Days in which training is to end: which number of devices is the cheapest."),
-    ] = None,
+    ] = None
     mtbf: Annotated[
         float | None, typer.Option(help="Device-hours between failures, for the share of time that trains.")
-    ] = None,
-    checkpoint: Annotated[float | None, typer.Option(help="Seconds that a checkpoint takes.")] = None,
-    restart: Annotated[
-        float | None, typer.Option(help="Seconds from a failure until training goes on.")
-    ] = None,
+    ] = None
+    checkpoint: Annotated[float | None, typer.Option(help="Seconds that a checkpoint takes.")] = None
+    restart: Annotated[float | None, typer.Option(help="Seconds from a failure until training goes on.")] = (
+        None
+    )
     stack: Annotated[
         str | None,
         typer.Option(
             help="File in config/stacks, or path of one; the system's if it is the runtime's.",
             callback=options.known_stack,
         ),
-    ] = None,
+    ] = None
     planners: Annotated[
         bool,
         typer.Option("--planners", help="Also Phaze's and Piper's plans; takes minutes for 1,000 devices."),
-    ] = False,
+    ] = False
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Also the measured runs that are most like the plan.")
-    ] = False,
+    ] = False
     fewest: Annotated[
         bool, typer.Option("--fewest", help="Plan on as few whole nodes as the model fits on.")
-    ] = False,
+    ] = False
     why: Annotated[
         bool,
         typer.Option("--why", help="Also time and memory by part, what is excluded, and what is assumed."),
-    ] = False,
-    given: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None,
-) -> None:
+    ] = False
+    given: options.SetOption = None
+    as_json: options.JsonOption = False
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None
+
+
+@options.takes(PlanOptions)
+def plan(asked: PlanOptions) -> None:
     """Say how a model should be trained on a cluster: the fastest layouts that a runtime can run, and how far
     from optimal they can be.
 
     Nothing fits, or none ends within the days: exit status 3, and what comes closest.
     """
-    named, number = options.cluster("plan", gpus, system, devices)
-    refuse_outputs(out, reads=(model, named, stack))
-    run = _run(tokens, price=price, days=days, mtbf=mtbf, checkpoint=checkpoint, restart=restart)
-    fixed, unlike = _fields("--fix", fix), _fields("--explain", explain)
-    from phaze.spec.models import load_transformer  # later than what may be misspelt
-
-    spec = load_transformer(model, "plan", given=options.set_fields(given))
-    names, batch = (model, named, stack), (global_batch, batch_tokens)
-    own = {"precision": precision, "load": load, "rank": rank.value}
-    asked = _questions(spec, names, number, sequence, batch, runtime, fixed, lora, own)
-    if out is not None and len(asked) > 1:
-        raise PhazeError("plan: -o is for one number of devices, got several in --devices")
-    if fewest and len(asked) > 1:
-        raise PhazeError("plan: --fewest is for one number of devices, got several in --devices")
+    named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
+    refuse_outputs(asked.out, reads=(asked.model, named, asked.stack))
+    run = _run(asked)
+    unlike = _fields("--explain", asked.explain)
+    questions = _questions(asked, named, number)
+    for option, given in (("-o", asked.out is not None), ("--fewest", asked.fewest)):
+        if given and len(questions) > 1:
+            raise PhazeError(f"plan: {option} is for one number of devices, got several in --devices")
     with telling("plan"), ended_at_once():
-        least = _fewest(asked[0]) if fewest else None
-        asked = asked if least is None else [asked[0].model_copy(update={"devices": least.devices})]
-        found = _answers(asked, gap, top, run, unlike)
-        found = [_with_planners(one) for one in found] if planners else found
+        least = _fewest(questions[0]) if asked.fewest else None
+        if least is not None:
+            questions = [questions[0].model_copy(update={"devices": least.devices})]
+        found = _answers(questions, asked.gap, asked.top, run, unlike)
+        found = [_with_planners(one) for one in found] if asked.planners else found
         found = found if least is None else [one.model_copy(update={"fewest": least}) for one in found]
-    _print(found, as_json=as_json, evidence=evidence, why=why)
-    if not as_json and None in (sequence, global_batch):
-        typer.echo(_defaults(asked[0], sequence, global_batch, batch_tokens))
-    _write(found[0], out)
+    _print(found, as_json=asked.as_json, evidence=asked.evidence, why=asked.why)
+    if not asked.as_json and None in (asked.sequence, asked.global_batch):
+        typer.echo(_defaults(questions[0], asked))
+    _write(found[0], asked.out)
     if not any(
         one.format == "phaze-plan" and (one.run is None or one.run.in_time is not False) for one in found
     ):
         raise typer.Exit(NOTHING_FITS)
 
 
-def _run(tokens: float | None, **rest: float | None) -> AskedRun | None:
+def _run(asked: PlanOptions) -> AskedRun | None:
     """The whole training that is asked for, if one is."""
-    options.refuse_unless_positive("plan", tokens=tokens, **rest)
+    names = ("price", "days", "mtbf", "checkpoint", "restart")
+    rest = {name: getattr(asked, name) for name in names}
+    options.refuse_unless_positive("plan", tokens=asked.tokens, **rest)
     given = [f"--{name}" for name, value in rest.items() if value is not None]
-    if tokens is None:
+    if asked.tokens is None:
         if given:
             raise PhazeError(f"plan: {given[0]} needs --tokens, those to train on")
         return None
@@ -224,11 +227,9 @@ def _run(tokens: float | None, **rest: float | None) -> AskedRun | None:
         raise PhazeError(f"plan: {', '.join(failures)} must be given together, got no {lacking[0]}")
     from phaze.spec.training_plan import AskedRun
 
-    asked = {
-        "tokens": tokens, "price": rest["price"], "days": rest["days"], "mtbf_hours": rest["mtbf"],
-        "checkpoint_s": rest["checkpoint"], "restart_s": rest["restart"],
-    }  # fmt: skip
-    return AskedRun.parse(asked, "plan")
+    units = {"mtbf": "mtbf_hours", "checkpoint": "checkpoint_s", "restart": "restart_s"}
+    named = {units.get(name, name): value for name, value in rest.items()}
+    return AskedRun.parse({"tokens": asked.tokens, **named}, "plan")
 
 
 def _samples(sequence: int, devices: int) -> int:
@@ -238,16 +239,14 @@ def _samples(sequence: int, devices: int) -> int:
     return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
 
 
-def _defaults(
-    asked: AskedPlan, sequence: int | None, global_batch: int | None, batch_tokens: int | None
-) -> str:
+def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
     """Options that were not given, with their values."""
-    said = [] if sequence is not None else [f"--sequence {asked.sequence}"]
-    if global_batch is None:
-        tokens = asked.global_batch * asked.sequence
-        of = f"{tokens / 2**20:.3g} Mi" if batch_tokens is None else f"{tokens:,} of {batch_tokens:,}"
-        said.append(f"--global-batch {asked.global_batch} ({of} tokens)")
-    return f"by default: {', '.join([*said, f'--precision {asked.precision}'])}"
+    said = [] if asked.sequence is not None else [f"--sequence {question.sequence}"]
+    if asked.global_batch is None:
+        tokens, given = question.global_batch * question.sequence, asked.batch_tokens
+        of = f"{tokens / 2**20:.3g} Mi" if given is None else f"{tokens:,} of {given:,}"
+        said.append(f"--global-batch {question.global_batch} ({of} tokens)")
+    return f"by default: {', '.join([*said, f'--precision {question.precision}'])}"
 
 
 def _fields(option: str, text: str | None) -> dict[str, int | str]:
@@ -280,40 +279,32 @@ def _numbers(devices: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _questions(
-    spec: Model,
-    names: tuple[str, str, str | None],
-    devices: str | None,
-    sequence: int | None,
-    batch: tuple[int | None, int | None],
-    runtime: RuntimeOption | None,
-    fixed: Mapping[str, int | str],
-    lora: int | None,
-    own: Mapping[str, str | None],
-) -> list[AskedPlan]:
+def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
     """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
+    fixed = _fields("--fix", asked.fix)
+    from phaze.spec.models import load_transformer  # later than what may be misspelt
     from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
-    model, system, stack = names
-    if lora is not None:
+    spec = load_transformer(asked.model, "plan", given=options.set_fields(asked.given))
+    if asked.lora is not None:
         spec = type(spec).parse(
-            {**spec.model_dump(exclude_none=True), "lora": lora}, f"plan: --lora: {model}"
+            {**spec.model_dump(exclude_none=True), "lora": asked.lora}, f"plan: --lora: {asked.model}"
         )
     cluster = load_cluster(system)[0]
-    trained = runtime_for(system, asked=None if runtime is None else runtime.planned)
-    chosen = stack or stack_for(cluster, trained)
-    expected = load_stack(chosen).load.expected
-    tokens = spec.usual_sequence if sequence is None else sequence
+    trained = runtime_for(system, asked=None if asked.runtime is None else asked.runtime.planned)
+    stack = asked.stack or stack_for(cluster, trained)
+    expected = load_stack(stack).load.expected
+    tokens = spec.usual_sequence if asked.sequence is None else asked.sequence
     spec.check_sequence(tokens, "plan")
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
+    batch = options.batch_samples("plan", asked.global_batch, asked.batch_tokens, tokens)
     shared = {
-        "model": spec, "system": system, "stack": chosen, "sequence": tokens, "runtime": trained,
-        **own, "load": own["load"] or expected,
-        "fixed": dict(fixed),
-        "global_batch": options.batch_samples("plan", *batch, tokens) or _samples(tokens, max(numbers)),
+        "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
+        "precision": asked.precision, "load": asked.load or expected, "rank": asked.rank.value,
+        "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:
         _check_widths(fixed, number)

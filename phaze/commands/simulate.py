@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,98 +16,98 @@ from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 if TYPE_CHECKING:
     from phaze.pipeline.timeline import Timeline
 
-_OF_PLANS = {**options.PLAN, "trace": "--trace", "picture": "--picture", "as_json": "--json"}
+_OF_PLANS = {
+    **options.flags(options.StudyPlanOptions),
+    "trace": "--trace",
+    "picture": "--picture",
+    "as_json": "--json",
+}
 """Options that say nothing of runs, by parameter."""
-_OF_STUDIES = {**options.PLAN, "gpus": "--gpus", "system": "--system"}
+_OF_STUDIES = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
 """Options that say nothing of a plan that `plan` wrote, by parameter."""
 
 
-def simulate(
-    context: typer.Context,
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(options.StudyPlanOptions):
+    """A plan of a study or runs, and where."""
+
+    context: typer.Context
     placement: Annotated[
         Path | None,
         typer.Argument(
             help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet; or a "
             "plan that `plan -o` wrote, as JSON."
         ),
-    ] = None,
+    ] = None
     runs: Annotated[
         Path | None, typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md.")
-    ] = None,
-    gpus: options.GpusOption = None,
+    ] = None
+    gpus: options.GpusOption = None
     system: Annotated[
         str | None,
         typer.Option(
             help="File in config/systems, or path of one; for --runs one with a device and levels. "
             "For a plan, unless given: the flat network that it was made for."
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="CSV for the runs with their predictions.")
-    ] = None,
-    model: options.PlanModelOption = None,
-    architecture: options.PlanArchitectureOption = None,
-    hbm_gib: options.PlanHbmGibOption = None,
-    planner: options.PlanPlannerOption = None,
+    ] = None
     trace: Annotated[
         Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
-    ] = None,
+    ] = None
     picture: Annotated[
         Path | None,
         typer.Option(help="File for a picture of the plan's pipeline over time: .svg, .png or .pdf."),
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+    ] = None
+    as_json: options.JsonOption = False
+
+
+@options.takes(SimulateOptions)
+def simulate(asked: SimulateOptions) -> None:
     """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
 
     A plan: its planner's time, the simulated time, and what the difference consists of; of all that a file
     holds, the fastest that the options allow. Runs (--runs): time, memory and what binds, beside measured
     times.
     """
-    if (placement is None) == (runs is None):
+    if (asked.placement is None) == (asked.runs is None):
         raise PhazeError("simulate: give either the file of a study's plans or --runs")
-    system, devices = options.grown("simulate", gpus, system, None)
-    refuse_outputs(out, trace, picture, reads=(placement, runs, system))
-    if placement is not None:
-        if out is not None:
+    system, devices = options.grown("simulate", asked.gpus, asked.system, None)
+    refuse_outputs(asked.out, asked.trace, asked.picture, reads=(asked.placement, asked.runs, system))
+    if asked.placement is not None:
+        if asked.out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
-        if placement.suffix == ".json":
-            options.refuse(context, _OF_STUDIES, "simulate: {} is for a plan of a study, not of `plan`")
-            _replay(placement, trace, picture, as_json=as_json)
+        if asked.placement.suffix == ".json":
+            options.refuse(asked.context, _OF_STUDIES, "simulate: {} is for a plan of a study, not of `plan`")
+            _replay(asked.placement, asked.trace, asked.picture, as_json=asked.as_json)
             return
-        options.refuse(context, {"gpus": "--gpus"}, "simulate: {} is for --runs, a plan says its devices")
-        choice = (model, architecture, hbm_gib, planner)
-        _simulate_plan(placement, choice, system, (trace, picture), as_json=as_json)
+        options.refuse(
+            asked.context, {"gpus": "--gpus"}, "simulate: {} is for --runs, a plan says its devices"
+        )
+        _simulate_plan(asked.placement, asked, system)
         return
-    options.refuse(context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
-    if runs is None or out is None:
+    options.refuse(asked.context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
+    if asked.runs is None or asked.out is None:
         raise PhazeError("simulate: --runs needs -o, and --system unless every row says its system")
-    _simulate_runs(runs, system, devices, out)
+    _simulate_runs(asked.runs, system, devices, asked.out)
 
 
-def _simulate_plan(
-    placement: Path,
-    choice: tuple[str | None, str | None, float | None, str | None],
-    system: str | None,
-    files: tuple[Path | None, Path | None],
-    *,
-    as_json: bool,
-) -> None:
+def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) -> None:
     from phaze.pipeline.trace import write_trace
     from phaze.plan.single import PlanFilter, simulate_file, stages_beside
     from phaze.spec.systems import load_network
 
-    trace, picture = files
-    refuse_as_picture(picture)
-    refuse_outputs(trace, picture, reads=(stages_beside(placement),))
+    refuse_as_picture(asked.picture)
+    refuse_outputs(asked.trace, asked.picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
     with telling("simulate"):
-        answer = simulate_file(placement, PlanFilter(*choice), network)
-    if trace is not None:
-        write_trace(answer.found.timeline, trace)
-    if picture is not None:
-        _write_picture(answer.which(), answer.found.timeline, picture)
-    typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())
+        answer = simulate_file(placement, PlanFilter(*asked.choice), network)
+    if asked.trace is not None:
+        write_trace(answer.found.timeline, asked.trace)
+    if asked.picture is not None:
+        _write_picture(answer.which(), answer.found.timeline, asked.picture)
+    typer.echo(json.dumps(answer.as_row(), indent=2) if asked.as_json else answer.in_words())
 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:

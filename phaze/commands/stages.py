@@ -1,73 +1,74 @@
 """Show the searched space, and what a stage makes of one model: operators, their estimates, schedules."""
 
+from __future__ import annotations
+
 import json
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phaze.commands import options
 from phaze.commands.output import print_tables, tell_sequence, telling
 
+if TYPE_CHECKING:
+    from phaze.search.cosearch import Subject
 
-def extract(
-    model: options.ModelOption,
-    sequence: options.SequenceOption = None,
-    tensor: options.TensorOption = None,
-    microbatch: options.MicrobatchOption = None,
-    backward: options.BackwardOption = options.Backward.PAIRED,
-    as_json: options.JsonOption = False,
-) -> None:
+
+@options.takes(options.WorkloadOptions)
+def extract(asked: options.WorkloadOptions) -> None:
     """Print the operators of a model's distinct layers, forward and backward, after fusion."""
     from phaze.commands.answers import read_workloads
 
-    tell_sequence(model, sequence)
-    points = read_workloads(model, sequence, tensor or [1], microbatch or [1], backward.value)
-    print_tables([point.tables["operators"] for point in points], as_json=as_json)
+    tell_sequence(asked.model, asked.sequence)
+    widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
+    points = read_workloads(asked.model, asked.sequence, widths, microbatches, asked.backward.value)
+    print_tables([point.tables["operators"] for point in points], as_json=asked.as_json)
 
 
-def estimate(
-    model: options.ModelOption,
-    architecture: options.ArchitectureOption = "tpu-v4-as-built",
-    sequence: options.SequenceOption = None,
-    tensor: options.TensorOption = None,
-    microbatch: options.MicrobatchOption = None,
-    system: options.SystemOption = "tpu-v4-pod",
-    flat_bandwidth: options.FlatBandwidthOption = None,
-    backward: options.BackwardOption = options.Backward.PAIRED,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions(options.WorkloadOptions, options.ArchitectureOptions):
+    """A model on an architecture."""
+
+
+@options.takes(EstimateOptions)
+def estimate(asked: EstimateOptions) -> None:
     """Print how long every operator takes on one core and on all, what binds it, and its energy."""
-    from phaze.commands.answers import estimate_subject, read_subject
+    from phaze.commands.answers import estimate_subject
 
-    options.refuse_unless_positive("estimate", flat_bandwidth=flat_bandwidth)
-    tell_sequence(model, sequence)
-    subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    options.refuse_unless_positive("estimate", flat_bandwidth=asked.flat_bandwidth)
+    subject = _read(asked)
     with telling("estimate"):
-        tables = estimate_subject(subject, architecture, system, flat_bandwidth)
-    print_tables(tables, as_json=as_json)
+        tables = estimate_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
+    print_tables(tables, as_json=asked.as_json)
 
 
-def schedule(
-    model: options.ModelOption,
-    architecture: options.ArchitectureOption = "tpu-v4-as-built",
-    sequence: options.SequenceOption = None,
-    tensor: options.TensorOption = None,
-    microbatch: options.MicrobatchOption = None,
-    system: options.SystemOption = "tpu-v4-pod",
-    flat_bandwidth: options.FlatBandwidthOption = None,
-    backward: options.BackwardOption = options.Backward.PAIRED,
-    operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(EstimateOptions):
+    """The same, and what is printed of its schedules."""
+
+    operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False
+
+
+@options.takes(ScheduleOptions)
+def schedule(asked: ScheduleOptions) -> None:
     """Print the latency of every layer with its bound, and who proved it."""
-    from phaze.commands.answers import read_subject, schedule_subject
+    from phaze.commands.answers import schedule_subject
 
-    options.refuse_unless_positive("schedule", flat_bandwidth=flat_bandwidth)
-    tell_sequence(model, sequence)
-    subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    options.refuse_unless_positive("schedule", flat_bandwidth=asked.flat_bandwidth)
+    subject = _read(asked)
     with telling("schedule"):
-        solves, schedules = schedule_subject(subject, architecture, system, flat_bandwidth)
-    print_tables([schedules if operators else solves], as_json=as_json)
+        solves, schedules = schedule_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
+    print_tables([schedules if asked.operators else solves], as_json=asked.as_json)
+
+
+def _read(asked: options.WorkloadOptions) -> Subject:
+    """The model with every width and microbatch that is asked for."""
+    from phaze.commands.answers import read_subject
+
+    tell_sequence(asked.model, asked.sequence)
+    widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
+    return read_subject(asked.model, asked.sequence, widths, microbatches, asked.backward.value)
 
 
 def space(

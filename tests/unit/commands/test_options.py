@@ -1,0 +1,53 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from phaze.commands import options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What several verbs ask."""
+
+    devices: Annotated[int, typer.Option(help="How many.", min=1)] = 8
+    as_json: options.JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Shared):
+    """What one asks."""
+
+    model: Annotated[str, typer.Argument(help="Which.")]
+    batch: Annotated[int | None, typer.Option(help="Of what size.")] = None
+
+
+def test_a_verb_gets_what_is_given_and_its_own_options_stand_first() -> None:
+    seen: list[Own] = []
+    app = typer.Typer()
+
+    @app.command()
+    @options.takes(Own)
+    def ask(asked: Own) -> None:
+        """Ask."""
+        seen.append(asked)
+
+    runner = CliRunner()
+    assert runner.invoke(app, ["tiny", "--devices", "4", "--json"]).exit_code == 0
+    assert runner.invoke(app, ["tiny"]).exit_code == 0
+    assert seen == [Own(model="tiny", devices=4, as_json=True), Own(model="tiny")]
+    told = runner.invoke(app, ["--help"]).output
+    assert told.index("--batch") < told.index("--devices") < told.index("--json")
+    assert runner.invoke(app, ["tiny", "--devices", "0"]).exit_code == 2
+    assert runner.invoke(app, []).exit_code == 2
+
+
+@pytest.mark.parametrize(("noun", "names"), [(Shared, {"devices": "--devices", "as_json": "--as-json"})])
+def test_flags_are_named_by_their_parameters(noun: type, names: dict[str, str]) -> None:
+    assert options.flags(noun) == names
