@@ -47,7 +47,7 @@ class SourceScores(Table):
         "answered": count("runs with a predicted and a measured time"),
         "mean_error": _maybe("mean absolute error of the time"),
         "median_error": _maybe("median of the absolute errors"),
-        "bias": real("mean of the errors with their signs", None, finite=False),
+        "bias": real("mean of the errors with their signs; positive: predicted too long", None, finite=False),
         "p90_error": _maybe("error that a tenth of the runs exceed"),
         "worst_error": _maybe("largest absolute error"),
         "within_10": _maybe("share of runs with an error up to 10 %"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
-from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets
+from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets, SourceScores
 from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
@@ -23,66 +22,22 @@ MEASURED = FOLDER / "measured"
 SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
 """Columns in which runs of one group agree, as far as a table has them: layouts of one model and batch on as
 many devices."""
+LEFT_OUT = "left_out_error"
+"""Column that needs fits without a source."""
 LEAST_IN_GROUP = 3
 """Layouts without which a group says nothing of rankings."""
 
 
-@dataclass(frozen=True)
-class Score:
-    """Errors of a source: shares of the measured value, nan where nothing says it."""
-
-    source: str
-    rows: int
-    answered: int
-    """Rows with a predicted and a measured time."""
-    mean_error: float
-    median_error: float
-    bias: float
-    """Mean with signs; positive: predicted too long."""
-    p90_error: float
-    worst_error: float
-    within_10: float
-    within_15: float
-    covered: float
-    """Share of runs whose time lies in its interval by the errors of other sources."""
-    interval_width: float
-    """Mean width of these intervals over the predicted time."""
-    within_prudent: float
-    """Share of runs that take at most their prudent time."""
-    prudent_over_expected: float
-    """Median of prudent over predicted time."""
-    memory_error: float
-    """Mean absolute error of the memory of the fullest device."""
-    memory_bias: float
-    memory_covered: float
-    """Share of runs whose memory lies in its range."""
-    verdicts: float
-    """Share of runs of which it is predicted rightly whether they fit the memory."""
-    rank_correlation: float
-    """Spearman's, over all rows."""
-    groups: int
-    """Models and sizes with three measured layouts or more."""
-    group_correlation: float
-    """Mean of Spearman's within groups."""
-    regret: float
-    """Mean over groups of the time that is lost by running the layout that is predicted fastest."""
-    worst_regret: float
-    prudent_regret: float
-    """The same of the layout with the least prudent time, on average."""
-    refused: str
-    """Why rows have no prediction, with how many each."""
-
-
 def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
-    """Score of every source of runs with intervals, and of all runs together where there are several; also
-    without sources whose times look simulated, where there are both.
+    """Table SourceScores, nan where nothing says a figure: every source of runs with intervals, and all runs
+    together where there are several; also without sources whose times look simulated, where there are both.
     """
     lines = [str(source) for source in runs["source"].unique()]
     if len(lines) > 1:
         both = 0 < len(set(lines) - set(simulated)) < len(lines)
         lines += [ALL_MEASURED] * both + [ALL_SOURCES]
     scores = [score(line, rows_of(line, runs, simulated)) for line in lines]
-    return pd.DataFrame(scores, columns=[field.name for field in fields(Score)])
+    return pd.DataFrame(scores, columns=[name for name in SourceScores.fields() if name != LEFT_OUT])
 
 
 def rows_of(line: str, table: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
@@ -176,8 +131,8 @@ def _chosen_s(runs: pd.DataFrame, by: str) -> float:
     return float(runs["measured_s"].to_numpy()[np.argmin(runs[by].to_numpy())])
 
 
-def score(source: str, runs: pd.DataFrame) -> Score:
-    """Errors of the runs of a source."""
+def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
+    """Row of table SourceScores, but for what other fits say."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
     absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)
@@ -191,35 +146,35 @@ def score(source: str, runs: pd.DataFrame) -> Score:
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     prudently = (groups["prudently_chosen_s"] / groups["fastest_s"] - 1).to_numpy(float)
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
-    return Score(
-        source=source,
-        rows=len(runs),
-        answered=len(timed),
-        mean_error=times.mean_error if times else np.nan,
-        median_error=_of(np.median, absolute),
-        bias=times.bias if times else np.nan,
-        p90_error=_of(lambda values: np.quantile(values, 0.9), absolute),
-        worst_error=times.worst_error if times else np.nan,
-        within_10=_of(np.mean, (absolute <= 0.1).astype(float)),
-        within_15=times.within_15 if times else np.nan,
-        covered=_of(np.mean, timed["measured_s"].between(timed[low], timed[high]).to_numpy(float)),
-        interval_width=_of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
-        within_prudent=_of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
-        prudent_over_expected=_of(np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)),
-        memory_error=_of(np.mean, np.abs(sizes)),
-        memory_bias=_of(np.mean, sizes),
-        memory_covered=_of(np.mean, np.array(inside, float)),
-        verdicts=_of(np.mean, np.array(right, float)),
-        rank_correlation=times.rank_correlation if times else np.nan,
-        groups=len(groups),
-        group_correlation=_of(np.mean, within[np.isfinite(within)]),
-        regret=_of(np.mean, lost),
-        worst_regret=_of(np.max, lost),
-        prudent_regret=_of(np.mean, prudently),
-        refused="; ".join(
+    return {
+        "source": source,
+        "rows": len(runs),
+        "answered": len(timed),
+        "mean_error": times.mean_error if times else np.nan,
+        "median_error": _of(np.median, absolute),
+        "bias": times.bias if times else np.nan,
+        "p90_error": _of(lambda values: np.quantile(values, 0.9), absolute),
+        "worst_error": times.worst_error if times else np.nan,
+        "within_10": _of(np.mean, (absolute <= 0.1).astype(float)),
+        "within_15": times.within_15 if times else np.nan,
+        "covered": _of(np.mean, timed["measured_s"].between(timed[low], timed[high]).to_numpy(float)),
+        "interval_width": _of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
+        "within_prudent": _of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
+        "prudent_over_expected": _of(np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)),
+        "memory_error": _of(np.mean, np.abs(sizes)),
+        "memory_bias": _of(np.mean, sizes),
+        "memory_covered": _of(np.mean, np.array(inside, float)),
+        "verdicts": _of(np.mean, np.array(right, float)),
+        "rank_correlation": times.rank_correlation if times else np.nan,
+        "groups": len(groups),
+        "group_correlation": _of(np.mean, within[np.isfinite(within)]),
+        "regret": _of(np.mean, lost),
+        "worst_regret": _of(np.max, lost),
+        "prudent_regret": _of(np.mean, prudently),
+        "refused": "; ".join(
             f"{count} × {str(reason).removeprefix('invalid: ')}" for reason, count in reasons.items()
         ),
-    )
+    }
 
 
 def _of(statistic: Callable[[Floats], object], values: Floats) -> float:

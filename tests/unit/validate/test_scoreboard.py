@@ -41,7 +41,7 @@ RUNS = pd.DataFrame(
 
 def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     """Of group a the first is predicted fastest, and takes a quarter longer than the second."""
-    found = score("some", RUNS)
+    found = pd.Series(score("some", RUNS))
     assert (found.rows, found.answered, found.groups) == (5, 4, 1)
     assert found.mean_error == pytest.approx((0.2 + 1.0 + 0.0 + 0.5) / 4)
     assert found.bias == pytest.approx((-0.2 + 1.0 + 0.0 + 0.5) / 4)
