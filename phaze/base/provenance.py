@@ -35,7 +35,6 @@ NUMERIC_LIBRARIES = (
     "pyarrow",
     "pyomo",
     "scipy",
-    "simpy",
 )
 """Libraries whose version can change a number; others (settings, command line) cannot."""
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from phaze.cost.network.collectives import collective
-from phaze.cost.network.delivery import deliver, in_compiled_events, in_events
+from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Plan, then, together
 from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
@@ -22,6 +22,7 @@ from phaze.tiles.on_tiles import TiledRun, programs_of, script_of
 from phaze.tiles.placement import axis_groups, ring, s_shaped
 from tests.oracles import layered
 from tests.oracles.chips import wafer
+from tests.oracles.contention import deliver_events
 from tests.oracles.network_machine import Detail, NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
 
@@ -37,22 +38,22 @@ def stages_all_reduce() -> Plan:
     )
 
 
-@pytest.mark.parametrize("run", [in_events, in_compiled_events])
+@pytest.mark.parametrize("run", [deliver_events, deliver])
 def test_all_reduce_in_every_stage_of_the_wafer(run: Callable[..., Any], benchmark: Benchmark) -> None:
     plan = stages_all_reduce()
-    run(WAFER, plan, "pipelined")
-    delivery = benchmark(run, WAFER, plan, "pipelined")
+    run(WAFER, plan)
+    delivery = benchmark(run, WAFER, plan)
     benchmark.extra_info["messages_per_s"] = len(plan) / benchmark.stats["mean"] if benchmark.stats else 0  # type: ignore[attr-defined]
     alone_s = [WAFER.seconds(m.source, m.target, m.size_bytes) for m in plan]
     assert (delivery.arrived_s - delivery.times_s[0] - alone_s).max() < 1e-12
 
 
-@pytest.mark.parametrize("run", [in_events, in_compiled_events])
+@pytest.mark.parametrize("run", [deliver_events, deliver])
 def test_all_to_all_of_320_cores(run: Callable[..., Any], benchmark: Benchmark) -> None:
     """102,080 messages over 12 hops on average, all in each other's way (of 48 cores without measuring)."""
     plan = collective("all_to_all", range(GRID.tiles if benchmark.enabled else 48), 8e6)  # type: ignore[attr-defined]
-    run(WAFER, plan, "pipelined")
-    delivery = benchmark.pedantic(run, (WAFER, plan, "pipelined"), rounds=3)  # type: ignore[attr-defined]
+    run(WAFER, plan)
+    delivery = benchmark.pedantic(run, (WAFER, plan), rounds=3)  # type: ignore[attr-defined]
     assert delivery.time_s > deliver(WAFER, plan, "none").time_s
 
 

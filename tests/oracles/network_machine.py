@@ -10,12 +10,12 @@ import numpy as np
 import simpy
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Message, Plan
 from phaze.cost.network.topology import Leg, Switching, Topology
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.traffic import passing
+from tests.oracles.contention import Carrier
 from tests.oracles.links import Process, Task, Transfer
 
 Detail = Literal["messages", "plans"]

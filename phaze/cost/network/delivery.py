@@ -5,19 +5,15 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import simpy
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.network.contention import Carrier
+from phaze.cost.network.compiled import events
 from phaze.cost.network.messages import Message, Plan, check_plan
 from phaze.cost.network.topology import Switching, Topology
 
 Contention = Literal["arrival", "order", "none"]
 """First come first served; links that serve in the order of the plan; as if every transfer were alone."""
-
-LOADING = 10_000
-"""Messages that SimPy serves in less time than it takes to load machine code."""
 
 
 @dataclass(frozen=True)
@@ -67,30 +63,8 @@ def deliver(
             f"network: contention must be one of {', '.join(get_args(Contention))}, got {contention}"
         )
     if contention == "arrival":
-        run = in_compiled_events if len(plan) > LOADING else in_events
-        return run(topology, tuple(plan), switching)
+        return Delivery(topology, tuple(plan), *events(topology, plan, switching))
     return _in_order(topology, tuple(plan), switching, contention == "order")
-
-
-def in_events(topology: Topology, plan: Plan, switching: Switching) -> Delivery:
-    """Carry out a plan first come first served, in discrete events of SimPy."""
-    env = simpy.Environment()
-    carrier = Carrier(env, topology, switching)
-    times = np.full((3, len(plan)), -1.0)
-
-    def arrived(number: int, asked_s: float, started_s: float) -> None:
-        times[:, number] = asked_s, started_s, env.now
-
-    carrier.play(plan, arrived)
-    env.run()
-    return Delivery(topology, plan, times, np.array(carrier.busy_s), np.array(carrier.link_bytes))
-
-
-def in_compiled_events(topology: Topology, plan: Plan, switching: Switching) -> Delivery:
-    """Do the same in compiled code."""
-    from phaze.cost.network.compiled import events
-
-    return Delivery(topology, plan, *events(topology, plan, switching))
 
 
 def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: bool) -> Delivery:

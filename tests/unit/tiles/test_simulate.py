@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 import simpy
 
-from phaze.cost.network.contention import Carrier
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
@@ -20,6 +19,7 @@ from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import GroupCollective, StageProgram, TileStage, TileStep
 from phaze.tiles.tile import Access, TileExecution
 from tests.oracles.chips import slower
+from tests.oracles.contention import Carrier
 from tests.unit.tiles.random_cases import random_cases
 
 ROUNDED = 1e-12

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network import compiled
-from phaze.cost.network.contention import Carrier
-from phaze.cost.network.delivery import Delivery, deliver, in_compiled_events, in_events
+from phaze.cost.network.delivery import Delivery, deliver
 from phaze.cost.network.fabric import from_matrix
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh
 from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.cost.network.topology import Switching, Topology
+from tests.oracles.contention import Carrier, deliver_events
 from tests.oracles.network_machine import sent_by
 
 GRID = TileGrid(3, 3)
@@ -204,14 +204,19 @@ def test_permuting_identical_devices_changes_nothing(seed: int) -> None:
     assert np.array_equal(first.received_bytes, second.received_bytes[name])
 
 
+@pytest.mark.parametrize("messages", [1, 9, 80])
 @pytest.mark.parametrize("switching", SWITCHING)
 @given(seeds)
 @settings(max_examples=20, derandomize=True, deadline=None)
-def test_compiled_events_are_those_of_simpy_to_the_bit(switching: Switching, seed: int) -> None:
-    plan = random_plan(seed, messages=80)
-    simple, fast = in_events(MESH, plan, switching), in_compiled_events(MESH, plan, switching)
-    for name in ("times_s", "busy_s", "link_bytes", "received_bytes"):
-        assert np.array_equal(getattr(simple, name), getattr(fast, name))
+def test_compiled_events_are_bit_identical_to_simpy(switching: Switching, messages: int, seed: int) -> None:
+    """With whole bytes, where many requests meet in one instant, and with any bytes and delays."""
+    whole, rng = random_plan(seed, messages), np.random.default_rng(seed)
+    odd = tuple(m._replace(size_bytes=rng.random(), delay_s=m.delay_s * rng.random()) for m in whole)
+    for plan in (whole, odd):
+        simple, fast = deliver_events(MESH, plan, switching), deliver(MESH, plan, switching=switching)
+        assert np.array_equal(simple.times_s, fast.times_s)
+        assert np.array_equal(simple.busy_s, fast.busy_s)
+        assert np.allclose(simple.link_bytes, fast.link_bytes, rtol=1e-12)  # summed in another order
 
 
 def test_plans_run_together_or_one_after_the_other() -> None:
@@ -260,8 +265,8 @@ def test_what_cannot_be_sent_is_refused(plan: list[Message], contention: str, me
 
 def test_pairs_of_nodes_too_many_to_list_are_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = random_plan(7)
-    listed = in_compiled_events(MESH, plan, "pipelined")
+    listed = deliver(MESH, plan)
     monkeypatch.setattr(compiled, "MOST_LISTED", 0)
-    looked_for = in_compiled_events(MESH, plan, "pipelined")
+    looked_for = deliver(MESH, plan)
     assert (listed.arrived_s == looked_for.arrived_s).all()
     assert (listed.busy_s == looked_for.busy_s).all()

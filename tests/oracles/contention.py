@@ -1,23 +1,32 @@
-"""Links as exclusive resources in discrete events (PALM, IV.C.2): first come first served, never a deadlock.
-
-A transfer asks for all the links of its leg in one instant, and queues at each of them behind whoever asked
-before. It starts when it is first at all of them, holds them for its whole time, and gives them back
-together. The order in which transfers ask is the same at every link, so that the oldest that waits only waits
-for transfers that run: nothing waits for ever, and nobody is overtaken on a link. Transfers
-that ask in the same instant do so in the order of their plan.
-"""
+"""Contended links as discrete events of SimPy: the oracle of `phaze.cost.network.compiled`, same rules."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import simpy
 
-from phaze.cost.network.messages import Message, check_plan
+from phaze.cost.network.delivery import Delivery
+from phaze.cost.network.messages import Message, Plan, check_plan
 from phaze.cost.network.topology import Leg, Switching, Topology
 
 Arrived = Callable[[float], None]
 """Called on arrival with the time at which the first link was taken."""
+
+
+def deliver_events(topology: Topology, plan: Plan, switching: Switching = "pipelined") -> Delivery:
+    """Carry out a plan first come first served."""
+    env = simpy.Environment()
+    carrier = Carrier(env, topology, switching)
+    times = np.full((3, len(plan)), -1.0)
+
+    def arrived(number: int, asked_s: float, started_s: float) -> None:
+        times[:, number] = asked_s, started_s, env.now
+
+    carrier.play(plan, arrived)
+    env.run()
+    return Delivery(topology, plan, times, np.array(carrier.busy_s), np.array(carrier.link_bytes))
 
 
 class _Transfer:
