@@ -367,7 +367,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m phaze.spec.config", description=main.__doc__)
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--write", action="store_true", help="write config/schema.json and config/README.md")
+    group.add_argument(
+        "--write", action="store_true", help="write config/schema.json, README.md and reference/"
+    )
     group.add_argument("--check", action="store_true", help="fail if they are out of step")
     write = parser.parse_args(arguments).write
     files = generated_files(FOLDER)
