@@ -324,10 +324,12 @@ def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, ob
 
 
 def _nearest(figures: DeviceFigures, folder: Path) -> Device:
-    """Device of config/devices with the nearest peak, HBM and bandwidth by their ratios, of those that any
-    runtime runs on.
+    """Device of config/devices with the nearest peak, HBM and bandwidth by their ratios.
+
+    Only devices with all figures of their own count, and of these such that any runtime runs on.
     """
-    paths = [path for path in sorted((folder / "devices").glob("*.yaml")) if "tile" not in read_mapping(path)]
+    every = sorted((folder / "devices").glob("*.yaml"))
+    paths = [path for path in every if not read_mapping(path).keys() & {"tile", PEAK}]
     devices = [one for one in (_read_device(path, folder) for path in paths) if one.stack is None]
 
     def distance(device: Device) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copy
 
 import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
+from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of, runtime_for, sized
 
 PEAK_FLOPS = {
@@ -175,6 +177,16 @@ def test_a_device_of_three_figures_is_filled_in_from_the_nearest_generation(tmp_
         path.write_text(yaml.safe_dump(figures | change))
         with pytest.raises(PhazeError, match=message):
             load_device(str(path))
+
+
+def test_a_device_of_three_figures_may_lie_with_the_others(tmp_path: Path) -> None:
+    """It is no candidate for the nearest device, not even of itself."""
+    (tmp_path / "devices").mkdir()
+    copy(FOLDER / "devices/h100-80gb.yaml", tmp_path / "devices")
+    for name, peak in (("mine", 150e12), ("yours", 160e12)):
+        figures = {"peak_flops_per_s": peak, "hbm_gib": 96, "hbm_bandwidth_bytes_per_s": 4.0e12}
+        (tmp_path / f"devices/{name}.yaml").write_text(yaml.safe_dump(figures))
+    assert load_device("mine", tmp_path).assumed_from == "h100-80gb"
 
 
 def test_templates_are_a_system(project_root: Path) -> None:
