@@ -15,8 +15,6 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
-LARGEST_MICROBATCH = 64
-"""Samples of the largest microbatch in the space unless one is given, a limit of the search alone."""
 MOST = 2**31 - 1
 """Largest value of a field."""
 ROW, BECOMES = "row", "becomes"
@@ -71,8 +69,7 @@ def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fix
     """Whether `space` lists a layout that the runtime can run, with these fixed values."""
     asked = given_values(runtime, task, fixed)[0]
     return (
-        ("microbatch" in fixed or layout.microbatch <= LARGEST_MICROBATCH)
-        and ("etp" in fixed or layout.etp in (1, layout.tp))
+        ("etp" in fixed or layout.etp in (1, layout.tp))
         and layout.recompute in asked.recomputes(task.model)
         and layout.cp_kind in asked.cp_kinds
         and layout.offload == fixed.get("offload", "none")
@@ -182,12 +179,10 @@ def _choices(
 ) -> list[_Choice]:
     """Choices within widths, those first that rules look at."""
     every = np.ones(len(widths["tp"]), np.bool_)
-    batches = _divisors(task.global_batch)
-    batches = batches if "microbatch" in given else batches[batches <= LARGEST_MICROBATCH]
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
         _experts(widths, task, given),
-        _free("microbatch", batches, every, given),
+        _free("microbatch", _divisors(task.global_batch), every, given),
         _schedules(widths["pp"], runtime, task.model.layers + task.model.mtp + ENDS, given),
         _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
         _free("sequence_parallel", cuts, widths["tp"] > 1, given),

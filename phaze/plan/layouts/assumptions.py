@@ -14,7 +14,6 @@ from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.runtimes.space import LARGEST_MICROBATCH
 from phaze.spec.system import Stack
 
 HIDDEN = {
@@ -36,7 +35,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     """Assumptions of all plans of a question."""
     machine, runtime = question.machine, question.runtime
     device = device_of(machine)
-    yield f"layouts that {runtime.name} {runtime.version} runs, microbatches of at most {LARGEST_MICROBATCH}"
+    yield f"layouts that {runtime.name} {runtime.version} runs"
     yield f"{_products(question.task.compute)} with {question.optimizer} in mixed precision, flash attention"
     yield (
         f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "

@@ -80,8 +80,8 @@ def test_drawn_plans_are_different_ones_that_the_runtime_can_run() -> None:
 
 
 def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
-    """Of a model with experts: other slices of them, microbatches larger than any in the space, more sets of
-    modules, and exchanges of two levels.
+    """Of a model with experts: other slices of them, sets of modules that do what others do, and exchanges of
+    two levels.
     """
     model = load_transformer("mixtral-8x7b", "test").model_copy(update={"layers": 2})
     asked = planned("megatron").question.model_copy(
@@ -97,11 +97,11 @@ def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
     assert (row["outside"], row["counterexamples"]) == (len(outside), 0)
     assert f"{len(outside)} of them outside the searched space" in found.in_words()
     layouts = [one.layout for one in outside]
-    assert any(one.microbatch > 64 for one in layouts)
     assert any(one.etp not in (1, one.tp) for one in layouts)
     assert any(one.cp_kind.startswith("a2a+p2p") for one in layouts)
     assert any("core_attn" in one.modules for one in layouts)
-    assert all(one.microbatch <= 64 and one.etp in (1, one.tp) for one in inside)
+    assert any(one.microbatch > 64 for one in inside)
+    assert all(one.etp in (1, one.tp) for one in inside)
     lower = replace(found, bound_s=2 * max(one.time_s for one in found.drawn))
     assert len(lower.unsearched) + len(lower.counterexamples) == len(found.fitting)
 

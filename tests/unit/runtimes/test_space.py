@@ -31,7 +31,7 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
     """Every combination of numbers up to the devices, sorted out one by one."""
     numbers = range(1, task.devices + 1)
     widths = [w for w in product(numbers, repeat=4) if w[0] * w[1] * w[2] * w[3] == task.devices]
-    batches = [b for b in range(1, 65) if task.global_batch % b == 0]
+    batches = [b for b in range(1, task.global_batch + 1) if task.global_batch % b == 0]
     stages = range(1, task.model.layers + 3)
     found = set()
     words = runtime.recomputes(task.model)
@@ -129,9 +129,10 @@ def test_what_is_fixed_is_the_part_of_the_space_that_has_it(fixed: dict[str, int
     assert listed(space(MEGATRON, task, fixed)) == [one for one in listed(space(MEGATRON, task)) if has(*one)]
 
 
-def test_a_large_microbatch_is_in_the_space_where_it_is_asked_for() -> None:
+def test_microbatches_go_up_to_the_batch() -> None:
     task = TrainingTask(SMALL, 240, 256, 2)
-    assert space(MEGATRON, task).microbatch.max() == 64
+    assert set(space(MEGATRON, task).microbatch) == {2**power for power in range(9)}
+    assert legal_space(MEGATRON, task).families.microbatch.max() == 256
     assert set(space(MEGATRON, task, {"microbatch": 128}).microbatch) == {128}
 
 

@@ -48,6 +48,8 @@ EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_b
 """Products of eight bits, whose inputs are kept alike."""
 PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.5, global_batch=4, share=0.6)
 """Communication of which a part overlaps with compute, and the rest never."""
+SHORT = SmallCase("gpt2-xl", 2, 64, devices=2, hbm_gib=5.0, global_batch=256)
+"""Sequences so short that the best microbatch has more than 64 of them."""
 PRUDENT = {
     "prudent": replace(CASES["llama"], hbm_gib=12.0, prudent=True),
     "prudent experts": replace(SPARSE, devices=4, hbm_gib=32.0, prudent=True),
@@ -67,6 +69,7 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(PARTLY, runtime, id=f"partly-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(replace(PAIRED, share=0.6), "megatron", id="partly pairs")]
+    + [pytest.param(SHORT, "megatron", id="large microbatches")]
     + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()],
 )
 ROUNDING = 1e-9
