@@ -90,8 +90,8 @@ rule report_cases:
         markdown="<results>/report/plans.md",
     params:
         plans=study["plans"],
-        published=settings.published_plans,
-        code=source_digest("phaze.report.plans.build"),
+        published=PUBLISHED["plans"],
+        code=source_digest("phaze.papers.piper.build"),
     log:
         "<logs>/report/plans.log",
     benchmark:

@@ -161,8 +161,8 @@ rule report_maps:
         markdown="<results>/report/maps.md",
     params:
         maps=study["maps"],
-        published=settings.published_maps,
-        code=source_digest("phaze.report.maps.build"),
+        published=PUBLISHED["maps"],
+        code=source_digest("phaze.papers.parmesan.build"),
     log:
         "<logs>/report/maps.log",
     benchmark:

@@ -1,5 +1,12 @@
 """Paths and settings that several rules share."""
 
+from phaze.papers.publications import load_publications
+
+try:
+    PUBLISHED = load_publications(settings.study, Path(workflow.basedir) / "config")
+except PhazeError as error:
+    raise WorkflowError(str(error)) from None
+
 SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves them in paths, not in params
 EVALUATIONS = workflow.pathvars.apply("<results>/evaluations")
 MAIN = next(iter(settings.scenarios))

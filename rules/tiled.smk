@@ -81,8 +81,8 @@ rule simulate_besides:
         "<results>/tiled_besides.parquet",
     params:
         tables=study["tiled"]["tables"],
-        published=settings.published_tiled,
-        code=source_digest("phaze.validate.printed"),
+        published=PUBLISHED["tiled"],
+        code=source_digest("phaze.papers.palm.besides"),
     log:
         "<logs>/tiled_besides.log",
     benchmark:
@@ -113,8 +113,8 @@ rule report_tiled:
     params:
         tiled=study["tiled"],
         flops=settings.tiled_flops,
-        published=settings.published_tiled,
-        code=source_digest("phaze.report.tiled.build"),
+        published=PUBLISHED["tiled"],
+        code=source_digest("phaze.papers.palm.build"),
     log:
         "<logs>/report/tiled.log",
     benchmark:

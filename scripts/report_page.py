@@ -8,25 +8,25 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.papers.palm.build import build_tiled_report
+from phaze.papers.palm.inputs import TiledInputs
+from phaze.papers.palm.published import PublishedTiled
+from phaze.papers.parmesan.build import build_map_report
+from phaze.papers.parmesan.inputs import MapInputs
+from phaze.papers.parmesan.published import PublishedMaps
+from phaze.papers.piper.build import build_plan_report
+from phaze.papers.piper.inputs import PlanInputs
+from phaze.papers.piper.published import PublishedPlans
 from phaze.report.layouts import LayoutInputs, build_layout_report
-from phaze.report.maps.build import build_map_report
-from phaze.report.maps.inputs import MapInputs
 from phaze.report.measured.build import build_measured_report
 from phaze.report.measured.inputs import MeasuredInputs
-from phaze.report.plans.build import build_plan_report
-from phaze.report.plans.inputs import PlanInputs
 from phaze.report.report import Report, write_report
-from phaze.report.tiled.build import build_tiled_report
-from phaze.report.tiled.inputs import TiledInputs
 from phaze.spec.claims import Publication
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
 from phaze.spec.measured import MeasuredStudy
 from phaze.spec.noun import Noun
 from phaze.spec.planning import PlanStudy
-from phaze.spec.published_maps import PublishedMaps
-from phaze.spec.published_plans import PublishedPlans
-from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import TiledStudy
 
 

@@ -245,7 +245,7 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.study import device_rows
-    from phaze.report.maps.sections import mappings
+    from phaze.report.map_charts import mappings
     from phaze.report.style import save
 
     shown = {one.way: one for one in (best, *mapped.heuristics)}

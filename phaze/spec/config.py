@@ -19,9 +19,6 @@ from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer
 from phaze.spec.noun import Noun
 from phaze.spec.published import Published
-from phaze.spec.published_maps import PublishedMaps
-from phaze.spec.published_plans import PublishedPlans
-from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.settings import VARIED
 from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
@@ -61,18 +58,12 @@ class Settings:
     scenarios: dict[str, Scenario]
     published: dict[str, object] | None
     """Published results to show beside the study's own."""
-    published_plans: dict[str, object] | None = None
-    """Published plans to show beside the study's own."""
-    published_tiled: dict[str, object] | None = None
-    """Published results on tiles to show beside the study's own."""
     tiled_models: dict[str, Model] = field(default_factory=dict)
     """Specs of the models of cases on tiles, by name."""
     tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
     """Systems of tiles and their chips by name, as plain values."""
     tiled_flops: float = 0.0
     """Peak of the system of tiles that printed results are scaled to: the first one of the first case."""
-    published_maps: dict[str, object] | None = None
-    """Published speed-ups of mappings to show beside the study's own."""
     map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     """Model, system and device behind the graphs of `maps`, as plain values."""
     layout_models: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -228,8 +219,6 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         technology=load_technology(study.architectures.technology, folder),
         scenarios=scenarios,
         published=load_publication(Published, study.report.published, folder),
-        published_plans=load_publication(PublishedPlans, study.plans.published, folder),
-        published_tiled=load_publication(PublishedTiled, study.tiled.published, folder),
         tiled_systems=load_tiled_systems(study.tiled, folder),
         tiled_flops=tiled_flops(study.tiled, folder),
         tiled_models={
@@ -245,7 +234,6 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             name: tuple(str(path) for path in cluster_files(name, folder))
             for name in (study.layouts.systems if study.layouts.models else ())
         },
-        published_maps=load_publication(PublishedMaps, study.maps.published, folder),
         map_models={
             name: [
                 map_models[graph.model].model_dump(mode="json"),

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
+from phaze.papers.piper.published import PublishedPlans
 from phaze.spec.config import load_publication, load_settings
 from phaze.spec.files import FOLDER
 from phaze.spec.planning import PlanCase, PlanStudy
-from phaze.spec.published_plans import PublishedPlans
 from tests.unit.spec.test_config import Change, Config, merged, put
 
 STUDY = FOLDER / "studies" / "piper.yaml"

@@ -1,0 +1,1 @@
+"""Claims, readings and printed tables of papers, beside a study's results."""

@@ -1,0 +1,113 @@
+"""What the page of tiled accelerators is made from, and what claims of the PALM paper are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from phaze.papers.palm.published import PrintedWafer, PublishedTiled
+from phaze.report.claims import Function
+from phaze.report.words import join, percent, times
+from phaze.spec.tiled_study import TiledCase, TiledStudy
+
+RUN = "case", "system", "model", "layout", "placed", "tensor", "microbatches"
+"""Columns that say which run it is."""
+
+
+@dataclass(frozen=True)
+class TiledInputs:
+    """Tables of all cases of a study."""
+
+    study: TiledStudy
+    tiled_runs: pd.DataFrame
+    tiled_jobs: pd.DataFrame
+    tiled_links: pd.DataFrame
+    tiled_networks: pd.DataFrame
+    tiled_besides: pd.DataFrame
+    flops: float
+    """Peak of the system of tiles that printed figures are scaled to, 16 bits; 0: no published results."""
+    published: PublishedTiled | None = None
+
+    def of(self, show: str) -> Iterator[tuple[str, TiledCase]]:
+        """The cases that are shown so."""
+        yield from ((name, case) for name, case in self.study.cases.items() if case.show == show)
+
+    def rows(self, case: str) -> pd.DataFrame:
+        """The runs of a case."""
+        return self.tiled_runs[self.tiled_runs["case"] == case]
+
+    def compares_best(self, exchange: str) -> bool:
+        """Whether a reading of Figure 12 compares strategies with their best numbers of adapters."""
+        given = self.study.exchanges.get(exchange)
+        return given is None or given.compare == "best"
+
+    def measured(self, row: PrintedWafer) -> float:
+        """Samples per second of a measured run, scaled by peak from its GPUs to the tiles."""
+        assert self.published is not None
+        return row.batch / row.measured_s * self.flops / (row.gpus * self.published.gpu_flops)
+
+
+CLOSE = 0.2
+"""A printed number is reproduced within this share."""
+EQUAL = 1e-6
+"""Throughputs that differ relatively by less are equal."""
+
+
+def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
+    """The tables that claims are about, by the names that they have there."""
+    found = {}
+    for name, show in (("wafer", "table"), ("splits", "splits")):
+        parts = [inputs.tiled_runs.iloc[:0]]
+        for case_name, case in inputs.of(show):
+            rows = inputs.rows(case_name)
+            rows = rows[rows["microbatches"] == min(case.microbatches)]
+            listed = {name: number for number, name in enumerate((*case.systems, *case.batches))}
+            parts.append(
+                rows
+                if show == "table"
+                else rows.sort_values(["system", "model"], key=lambda names: names.map(listed), kind="stable")
+            )
+        found[name] = pd.concat(parts)
+    networks = inputs.tiled_networks
+    networks = networks.assign(faster=networks["value"] > 1)
+    best = networks["reading"].map(inputs.compares_best).astype(bool)
+    return {**found, "networks": networks, "exchanges": networks[(networks["figure"] == 12) & best]}
+
+
+def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
+    """Slices of the fastest split, and by which share the best run with the printed ones is slower."""
+    best = rows.groupby("tensor")["samples_per_s"].max()
+    ours, short = int(str(best.idxmax())), 1 - float(best.get(printed, np.nan)) / float(best.max())
+    same = ours == printed or np.isnan(short)
+    return {"ours": ours, "beside": "" if same else f", TP {printed} is {percent(short)} slower"}
+
+
+def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
+    """In how many runs that differ in nothing else one choice is faster than another, and by how much."""
+    others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
+    wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
+    both = wide.reindex(columns=[one, other]).dropna()
+    both = both[~np.isclose(both[one], both[other], rtol=EQUAL, atol=0)]
+    ratios = both[one] / both[other]
+    mean = float(np.exp(np.log(ratios).mean())) if len(ratios) else float("nan")
+    return {"faster": int((ratios > 1).sum()), "pairs": len(both), "mean": mean}
+
+
+def _best_over_worst(rows: pd.DataFrame, _: object) -> dict[str, object]:
+    by_model = rows.groupby("model")["samples_per_s"].agg(["max", "min"])
+    gaps = by_model["max"] / by_model["min"]
+    return {"least": gaps.min(), "gaps": join(f"{times(gap)} {model}" for model, gap in gaps.items())}
+
+
+FUNCTIONS: dict[str, Function] = {
+    "fastest_split": _fastest_split,
+    "quietest_split": lambda rows, _: {"ours": rows.groupby("tensor")["link_busy_s"].mean().idxmin()},
+    "s_shaped_over_line": partial(_faster, "layout", "s-shaped", "line"),
+    "near_over_far": partial(_faster, "placed", "near", "far"),
+    "best_over_worst": _best_over_worst,
+}
+"""What claims about splits find that no aggregate says."""

@@ -1,0 +1,285 @@
+"""Readings of what the paper leaves open, and the authors' program: how near each is to what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import ceil, floor, isfinite, nan
+
+import pandas as pd
+
+from phaze.base.units import digits
+from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
+from phaze.papers.palm.published import ProgramRun, PublishedTiled
+from phaze.report.claims import claims_on
+from phaze.report.document import Cell, Items, Section, Sheet, sheet_of
+from phaze.report.scores import mean_error, relative_errors
+from phaze.report.words import change, join, times
+from phaze.tables import TiledReadings
+
+Row = dict[str, object]
+Figures = Sequence[tuple[float, Sequence[float]]]
+"""Printed figures, each with ours: one, or one for each setting that a reading leaves open."""
+FEW = 6
+"""Figures that are written out one by one."""
+WAFER = "Table VII; Figures 9 and 10"
+OWN = "PALM's own figures"
+MANY = "see the table below"
+
+
+def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
+    """Table tiled_readings; empty without a publication."""
+    published = inputs.published
+    if published is None:
+        return TiledReadings.empty()
+    found = [
+        *_wafer(inputs, published),
+        *_program(inputs, published),
+        *_congestion(inputs.tiled_networks, published),
+        *_exchanges(inputs, published),
+        *_printed_tables(inputs.tiled_besides),
+    ]
+    rows = [{"number": number, **row} for number, row in enumerate(found)]
+    return TiledReadings.check(pd.DataFrame(rows)) if rows else TiledReadings.empty()
+
+
+def _reading(
+    place: str, reading: str, figures: Figures, held: Sequence[bool] = (), *, theirs: bool = False
+) -> Row:
+    """Row of table tiled_readings; `held` are statements without a figure, `theirs` is nothing of ours."""
+    errors = [relative_errors(printed, ours) for printed, ours in figures]
+    few = len(figures) <= FEW
+    return {
+        "printed_in": place,
+        "reading": reading,
+        "figures": len(figures),
+        "mean_error": mean_error(errors),
+        "worst_error": max(max(some) for some in errors),
+        "statements": len(held),
+        "held": sum(held),
+        "theirs": theirs,
+        "ours": ", ".join(_range(ours) for _, ours in figures) if few else MANY,
+        "printed": ", ".join(digits(printed, 4) for printed, _ in figures) if few else MANY,
+    }
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (digits(round(some, 9), 4) for some in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
+    """Systems and microbatches, each with its better layout, and what its splits show."""
+    splits = [inputs.rows(name) for name, _ in inputs.of("splits")]
+    claims = [group for group in published.claims if group.table == "splits"]
+    for name, case in inputs.of("table"):
+        best = inputs.rows(name).groupby(["system", "microbatches", "model"])["samples_per_s"].max()
+        models = [model for model in case.batches if model in published.wafer]
+        for system, microbatches in product(case.systems, case.microbatches) if models else ():
+            held = [
+                bool(claim["holds"])
+                for rows in splits
+                for group in claims
+                for claim in claims_on(
+                    published,
+                    group,
+                    rows[(rows["system"] == system) & (rows["microbatches"] == microbatches)],
+                    FUNCTIONS,
+                )
+            ]
+            ours = best[system, microbatches]
+            figures = [(published.palm[model], [float(ours[model])]) for model in models]
+            yield _reading(WAFER, f"{system} with {microbatches} microbatches", figures, held)
+
+
+def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
+    program = published.program
+    if program is None or not any(inputs.of("table")):
+        return
+    best = [program.best_tensor[model] == tensor for model, tensor in published.best_tensor.items()]
+    for number, (version, ours) in enumerate(program.wafer.items()):
+        held = [] if number else [*best, min(program.gaps.values()) >= published.gap]
+        reading = f"the authors' program, {version}, with {program.microbatches} microbatches"
+        figures = [(palm, [ours[model]]) for model, palm in published.palm.items()]
+        yield _reading(WAFER, reading, figures, held, theirs=True)
+
+
+def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[Row]:
+    """Kinds of tasks in turns and in all mixes, against the longest formula and against their sum.
+
+    What is printed as the most has one figure of ours for each size of tasks.
+    """
+    for reading, rows in networks[networks["figure"] == 7].groupby("reading", sort=False):
+        for five, most, tasks in (("turns", "turns", "kinds in turns"), ("mean", "most", "all mixes")):
+            at_five = rows[(rows["group"] == five) & rows["setting"].str.startswith("5 tasks of 8 MB")]
+            at_most = rows[rows["group"] == most]
+            sizes = at_most["setting"].str.extract(r"of ([\d.]+) MB", expand=False)
+            figures = (
+                (published.congestion_five, [float(at_five["value"].iloc[0])]),
+                (published.congestion_most, at_most.groupby(sizes)["value"].max().tolist()),
+            )
+            yield _reading("Figure 7", f"{tasks}, against the {reading} of the formulas", figures)
+
+
+def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
+    """What is compared of two strategies, over all settings.
+
+    Which strategy is faster is tested only where each has its best number of adapters.
+    """
+    networks = inputs.tiled_networks
+    for reading, rows in networks[networks["figure"] == 12].groupby("reading", sort=False):
+        figures = [
+            (gain, rows.loc[rows["group"] == group, "value"].tolist())
+            for group, gain in published.gains.items()
+        ]
+        held = (rows["value"] > 1).tolist() if inputs.compares_best(str(reading)) else []
+        yield _reading("Figure 12", str(reading), figures, held)
+
+
+def _printed_tables(besides: pd.DataFrame) -> Iterator[Row]:
+    """Tables I, IV and V beside figures of hardware; PALM's own figures are a reading of them, too."""
+    by = {"I": [], "IV": ["reading"], "V": ["case", "reading"]}
+    for table, keys in by.items():
+        rows = besides[besides["table"] == table]
+        if rows.empty:
+            continue
+        rows = rows.assign(beside=rows["measured"].where(rows["measured"] > 0, rows["published"]))
+        place = f"Table {table}, measured" if (rows["measured"] > 0).all() else f"Table {table}"
+        if not keys:
+            words = "ratio by ratio the nearest of what published figures give"
+            yield _reading(place, words, _pairs(rows, "ours"))
+            continue
+        for key, mine in rows.groupby(keys, sort=False):
+            yield _reading(place, ", ".join(map(str, key)), _pairs(mine, "ours"))
+        yield _reading(place, OWN, _pairs(rows.drop_duplicates("case"), "palm"), theirs=True)
+
+
+def _pairs(rows: pd.DataFrame, column: str) -> Figures:
+    return [(printed, [ours]) for printed, ours in zip(rows["beside"], rows[column], strict=True)]
+
+
+def readings_sheet(readings: pd.DataFrame) -> Sheet:
+    """The readings with their errors; the nearest of every table and figure stands out."""
+    nearest = readings.groupby("printed_in")["mean_error"].transform("min") == readings["mean_error"]
+    columns: dict[str, Cell] = {
+        "printed in": "{printed_in}", "reading": "{reading}", "figures": "{figures}",
+        "mean error": "{mean_error:percent}", "worst": "{worst_error:percent}",
+        "statements that hold": lambda row: (
+            f"{row['held']} of {row['statements']}" if row["statements"] else "–"
+        ),
+        "ours": "{ours}", "printed": "{printed}",
+    }  # fmt: skip
+    caption = "Every reading, with its error over all printed figures that it gives; the nearest stands out"
+    return sheet_of(caption, readings, columns, 2, nearest, "tiled_readings")
+
+
+SAME = 0.01
+"""A program gives a printed figure if it comes so near, relatively."""
+SHARE = 16
+"""GPUs over which the published column of Table VII is that of Table IV."""
+
+
+def program_section(inputs: TiledInputs) -> Iterator[Section]:
+    """The authors' program as run beside print and ours, where both are published."""
+    published = inputs.published
+    if published is None or published.program is None or not published.wafer:
+        return
+    program, gap = published.program, f"at least {published.gap:g}×"
+    never = "Not reproduced by the authors' program either, in any version run"
+    sentences = (
+        *(f"{never}: {figure}." for figure in irreproducible(published)),
+        f"A figure counts as reproduced where a version comes within {100 * SAME:g} % of it.",
+        *_bounds(inputs, published),
+    )
+    splits = Sheet(
+        "Figure 10: fastest split, and best over worst split and mapping",
+        ("model", "fastest TP printed", "its program", "gap printed", "its program"),
+        tuple(
+            (model, str(tensor), str(program.best_tensor[model]), gap, times(program.gaps[model]))
+            for model, tensor in published.best_tensor.items()
+        ),
+    )
+    about = f"What {program.source}, gives; it runs {program.microbatches} microbatches."
+    blocks = _throughputs(inputs, published, program), splits, Items(sentences)
+    yield Section("program", "The authors' program as run", about, blocks)
+
+
+def _throughputs(inputs: TiledInputs, published: PublishedTiled, program: ProgramRun) -> Sheet:
+    """Table VII: print, program, ours, and where its published column comes from."""
+    best = _first_reading(inputs)
+    cells = []
+    for model, row in published.wafer.items():
+        found = (*(ours[model] for ours in program.wafer.values()), best.get(model, nan))
+        beside = (
+            f"{digits(ours, 4)} ({change(ours / row.palm)})" if isfinite(ours) else "–" for ours in found
+        )
+        cells.append(
+            (model, digits(row.palm, 5), *beside, digits(row.printed, 5), *_scaled(published, model))
+        )
+    header = (
+        "model", "PALM prints", *(f"its program, {version}" for version in program.wafer),
+        "ours, first reading", "published column", "Table IV over GPUs/16", "the same, numerator cut",
+    )  # fmt: skip
+    return Sheet("Table VII: samples per second as printed, as run, and here", header, tuple(cells), 1)
+
+
+def _first_reading(inputs: TiledInputs) -> dict[str, float]:
+    """Samples per second by model of the system and the microbatches that are listed first."""
+    name, case = next(inputs.of("table"), (None, None))
+    if name is None or case is None:
+        return {}
+    rows = inputs.rows(name)
+    rows = rows[(rows["system"] == case.systems[0]) & (rows["microbatches"] == case.microbatches[0])]
+    return {str(model): float(best) for model, best in rows.groupby("model")["samples_per_s"].max().items()}
+
+
+def _scaled(published: PublishedTiled, model: str) -> tuple[str, str]:
+    """Table IV's published figure over a sixteenth of the GPUs, whole and with its numerator cut."""
+    if model not in published.gpus:
+        return "–", "–"
+    parts, figure = published.wafer[model].gpus / SHARE, published.gpus[model].printed
+    return digits(figure / parts, 5), digits(floor(figure) / parts, 5)
+
+
+def irreproducible(published: PublishedTiled) -> list[str]:
+    """Printed figures that no version of the authors' program gives, in words."""
+    program = published.program
+    if program is None:
+        return []
+    versions = program.wafer.values()
+    off = [m for m, palm in published.palm.items() if all(abs(v[m] / palm - 1) > SAME for v in versions)]
+    other = [model for model, tensor in published.best_tensor.items() if program.best_tensor[model] != tensor]
+    far = min(program.gaps.values()) < published.gap
+    return [
+        *([f"the samples/s of {join(off)} in Table VII"] if off else ()),
+        *([f"the fastest TP of {join(other)} in Figure 10"] if other else ()),
+        *([f"a gap of {published.gap:g}× between best and worst mapping"] if far else ()),
+    ]
+
+
+def _bounds(inputs: TiledInputs, published: PublishedTiled) -> Iterator[str]:
+    """How many microbatches the printed throughputs need at least, from the time of work alone."""
+    for name, case in inputs.of("table"):
+        runs = {str(row["model"]): row for _, row in inputs.rows(name).iterrows()}
+        needs = []
+        for model in (model for model in case.batches if model in published.wafer):
+            least = fewest_microbatches(runs[model], published.palm[model])
+            need = "can never be reached" if least is None else f"need at least {least}"
+            needs.append(f"{digits(published.palm[model], 5)} samples/s of {model} {need}")
+        if needs:
+            yield (
+                f"Microbatches: {join(needs)}, even if tiles work at their peak and neither send nor fetch "
+                "anything; the forward pass is done again, as in the program."
+            )
+
+
+def fewest_microbatches(run: pd.Series, samples_per_s: float) -> int | None:
+    """Fewest microbatches m with which work and bubbles alone allow a throughput; None if none do.
+
+    Equal stages work w (m + p − 1)/m seconds a sample (PALM, Equation 1): w follows from a run, of which the
+    time without anything sent, fetched or stored is known.
+    """
+    others = int(run["stages"]) - 1
+    work_s = float(run["alone_s"] / run["batch"] * run["microbatches"] / (run["microbatches"] + others))
+    slack_s = 1 / samples_per_s - work_s
+    return max(1, ceil(others * work_s / slack_s)) if slack_s > 0 else None

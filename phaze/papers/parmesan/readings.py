@@ -1,0 +1,234 @@
+"""Printed speed-ups beside ours under every reading of what a paper leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.units import digits
+from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
+from phaze.report.document import Block, Items, Prose, Sheet
+from phaze.report.pages import wide
+from phaze.report.scores import geometric_mean, mean_factor
+from phaze.spec.map_study import Judge, MapCase, MapReading, Search
+from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
+from phaze.tables import FiguresRead
+
+Row = dict[str, object]
+
+JUDGED: dict[Judge, str] = {
+    "step": "step_s",
+    "shared-step": "shared_step_s",
+    "held-step": "held_step_s",
+    "stage-time": "stage_time_s",
+}
+"""Columns of table mappings that mappings are compared by."""
+OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
+"""Columns of `inputs.steps` with what a search found."""
+OVER = {"over-consecutive": "cs-map", "over-heuristics": "heuristics"}
+"""What a speed-up by topology is over, and its column of `inputs.steps`."""
+FIRST = "pipedream"
+"""Whose partition with CS map a publication's speed-ups by partitioner are over."""
+
+
+def read_figures(inputs: MapInputs) -> pd.DataFrame:
+    """Table figures_read: what every reading gives, beside what is printed."""
+    rows = [
+        {"case": name, "reading": key, **row}
+        for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
+        for name, case in inputs.of(show)
+        for key, one in case.readings.items()
+        for row in read(inputs, case, one, inputs.rows(name, JUDGED[one.judge], one))
+    ]
+    return FiguresRead.check(pd.DataFrame(rows)) if rows else FiguresRead.empty()
+
+
+def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame) -> Iterator[Row]:
+    """Speed-ups of a reading, medians over seeds."""
+    topologies = reading.topologies or {topology: topology for topology in case.topologies}
+    for (topology, used), (over, column) in product(topologies.items(), OVER.items()):
+        printed = getattr(inputs.published, over.replace("-", "_"), {}).get(topology, {})
+        for shape, some in rows[rows["topology"] == used].groupby("shape"):
+            ours = float(np.median(some[column] / some[OWN[reading.search]]))
+            about = {"subject": topology, "figure": over, "shape": shape}
+            yield {**about, "ours": ours, "printed": float(printed.get(shape, 0.0))}
+
+
+def _by_partitioner(
+    inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
+) -> Iterator[Row]:
+    """What is printed over PipeDream's partition with CS map, by graph; that row itself is left out."""
+    first = reading.partitioner
+    for graph in case.graphs:
+        steps = rows[rows["graph"] == graph]
+        printed = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
+        for partitioner, ways in printed.items():
+            cut_by = first if partitioner == FIRST else partitioner
+            for way, by_shape in ways.items():
+                column = OWN[reading.search] if way == "ours" else way
+                for shape, figure in by_shape.items():
+                    ours = step_of(steps, first, shape, "cs-map") / step_of(steps, cut_by, shape, column)
+                    if (cut_by, way) != (first, "cs-map") and not np.isnan(ours):
+                        about = {"subject": graph, "figure": f"{partitioner} {way}", "shape": shape}
+                        yield {**about, "ours": ours, "printed": figure}
+
+
+def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
+    """The topologies of a case in groups: grids, those drawn at random, and others."""
+    found: dict[str, list[str]] = {"meshes and tori": [], "random topologies": [], "other topologies": []}
+    for topology in case.topologies:
+        kind = inputs.study.topologies[topology].sizes[0]
+        grid, drawn = isinstance(kind, MeshOrTorus), isinstance(kind, (RandomBlocks, UniformDist))
+        found["meshes and tori" if grid else "random topologies" if drawn else "other topologies"].append(
+            topology
+        )
+    return {name: topologies for name, topologies in found.items() if topologies}
+
+
+def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
+    """The figures of a reading on some subjects, none if it is not about all of them."""
+    mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
+    return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
+
+
+def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[str]) -> tuple[str, float]:
+    """The reading with the least mean factor of those that are about all subjects, and the factor."""
+    factors = {one: mean_factor(about(figures, one, subjects)) for one in readings}
+    known = {one: factor for one, factor in factors.items() if np.isfinite(factor)}
+    return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
+
+
+FACTOR = (
+    "The mean factor is by how much a figure is off the printed one at the geometric mean over figures, up "
+    "or down: 1.00 where all agree, 2.00 where they are twice or half as large. Nothing is fitted to the "
+    "printed figures, and no readings are combined further than is written here. "
+    "Mappings are searched for a short simulated step, whatever they are judged by; with the authors' search "
+    "they are the better of the two instantiations (6) and (7), without the exact one and local search."
+)
+OVER_WORDS = {"over-consecutive": "over CS map", "over-heuristics": "over CS and p2p map"}
+
+
+def reading_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
+    """The readings of a case shown by topology: means, how far off, every figure, and what is open."""
+    mine = figures[figures["case"] == name]
+    if not case.readings:
+        return
+    labels = {topology: inputs.label(topology) for topology in case.topologies}
+    yield Prose(FACTOR)
+    yield _means_sheet(mine, case, labels)
+    if (mine["printed"] > 0).any():
+        parts = {label: [topology] for topology, label in labels.items()} | groups(inputs, case)
+        yield _factors_sheet(mine[mine["printed"] > 0], case, parts, means=True)
+    for figure, words in OVER_WORDS.items():
+        yield _figures_sheet(mine[mine["figure"] == figure], case, labels, words)
+    if case.unexplained:
+        yield Items(tuple(open_sentences(mine, case)))
+
+
+def _means(figures: pd.DataFrame) -> pd.DataFrame:
+    """Geometric means over shapes, by subject and figure, of ours and of what is printed."""
+    return figures.groupby(["subject", "figure"])[["ours", "printed"]].agg(geometric_mean).reset_index()
+
+
+def _means_sheet(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -> Sheet:
+    """Geometric means over shapes, over CS map and over both heuristics, by reading and topology."""
+    shown = mine.assign(printed=mine["printed"].where(mine["printed"] > 0, 1.0))
+
+    def cells(reading: str, column: str) -> dict[str, str]:
+        found = _means(shown[shown["reading"] == reading])
+        pairs = found.pivot(index="subject", columns="figure", values=column).reindex(columns=list(OVER))
+        return {str(row[0]): f"{row[1]:.2f} / {row[2]:.2f}" for row in pairs.itertuples()}
+
+    rows = [((one.label,), cells(key, "ours")) for key, one in case.readings.items()]
+    every = next((key for key in case.readings if len(about(mine, key, case.topologies))), None)
+    if every is not None and (mine["printed"] > 0).any():
+        rows.append((("printed",), cells(every, "printed")))
+    caption = "Speed-up over CS map / over the better of CS and p2p map, geometric means over shapes"
+    sheet = wide(caption, ("reading",), labels, rows, "figures-read")
+    return replace(sheet, marked=frozenset({len(rows) - 1}))
+
+
+def _factors_sheet(
+    mine: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]], *, means: bool
+) -> Sheet:
+    """How far every reading is off on parts of its subjects, on all figures, and perhaps on their means."""
+    rows = []
+    for key, one in case.readings.items():
+        own = mine[mine["reading"] == key]
+        factors = {part: mean_factor(about(own, key, subjects)) for part, subjects in parts.items()}
+        factors |= {"all figures": mean_factor(own)} | (
+            {"means of topologies": mean_factor(_means(own))} if means else {}
+        )
+        cells = {part: digits(factor) for part, factor in factors.items()}
+        rows.append(((one.label,), cells | {"figures": str(len(own))}))
+    heads = [*parts, "all figures", *(["means of topologies"] if means else []), "figures"]
+    caption = "Mean factor off the printed figures"
+    return wide(caption, ("reading",), dict(zip(heads, heads, strict=True)), rows, "figures-read")
+
+
+def _figures_sheet(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str], words: str) -> Sheet:
+    def cells(some: pd.DataFrame, column: str, form: str) -> dict[str, str]:
+        return {s: format(v, form) for s, v in zip(some["shape"], some[column], strict=True) if v}
+
+    rows = []
+    for topology, label in labels.items():
+        of_topology = mine[mine["subject"] == topology]
+        rows.append(((label, "printed"), cells(of_topology.drop_duplicates("shape"), "printed", "g")))
+        for key, one in case.readings.items():
+            own = cells(of_topology[of_topology["reading"] == key], "ours", ".2f")
+            rows += [((label, one.label), own)] if own else []
+    caption, shapes = f"Every figure by reading, {words}", shape_names(case)
+    columns = dict(zip(shapes, shapes, strict=True))
+    return wide(caption, ("topology", "reading"), columns, rows, "figures-read", folded=True)
+
+
+def open_sentences(mine: pd.DataFrame, case: MapCase) -> Iterator[str]:
+    """What no reading explains, with the figures of the nearest one."""
+    for one in case.unexplained:
+        subjects = one.topologies or one.graphs or (*case.topologies, *case.graphs)
+        meant = mine["subject"].isin(subjects) & mine["shape"].isin(shape_names(case, one.shapes))
+        printed = mine[meant & (mine["printed"] > 0)]
+        key, factor = nearest(printed, case.plain_readings, sorted(set(printed["subject"])))
+        if not key:
+            continue
+        own = printed[printed["reading"] == key]
+        pairs = ", ".join(f"{a:.2f} ({b:g})" for a, b in zip(own["ours"], own["printed"], strict=True))
+        yield (
+            f"Unexplained: {one.about} Nearest is “{case.readings[key].label}”, off by a mean factor of "
+            f"{factor:.2f} over {len(own)} figures; its own, printed ones in brackets: {pairs}."
+        )
+
+
+def cluster_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
+    """How far every reading of measured tables is off, every figure, and what is open."""
+    mine = figures[figures["case"] == name]
+    if not len(mine):
+        return
+    labels = {graph: inputs.study.graphs[graph].label for graph in case.graphs}
+    readings = {key: one.label for key, one in case.readings.items()}
+    yield _factors_sheet(mine, case, {label: [graph] for graph, label in labels.items()}, means=False)
+    found = mine.groupby(["subject", "figure", "shape"])
+    rows = [
+        (
+            (labels[str(graph)], figure, shape),
+            {"printed": f"{own['printed'].iloc[0]:g}"}
+            | {key: f"{ours:.2f}" for key, ours in zip(own["reading"], own["ours"], strict=True)},
+        )
+        for (graph, figure, shape), own in found
+    ]
+    words, columns = ("graph", "partition and mapping", "shape"), {"printed": "printed"} | readings
+    yield wide("Every printed figure by reading", words, columns, rows, "figures-read", folded=True)
+    alone = mine[mine["figure"] == f"{FIRST} ours"]
+    top = alone.sort_values("printed").iloc[-1]
+    same = alone[(alone["subject"] == top["subject"]) & (alone["shape"] == top["shape"])]
+    ours = dict(zip(same["reading"], same["ours"], strict=True))
+    gained = ", ".join(f"{ours[key]:.2f} (“{label}”)" for key, label in readings.items() if key in ours)
+    largest = (
+        f"The largest printed gain of mapping alone is {top['printed']:g}, of PipeDream's partition of "
+        f"{labels[top['subject']]} as {top['shape']}. Ours is {gained}."
+    )
+    yield Items((largest, *open_sentences(mine, case)))

@@ -1,0 +1,175 @@
+"""What the page of the plans is made from, the printed table beside ours, and what claims are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from phaze.papers.piper.published import OUT_OF_MEMORY, PublishedPlans
+from phaze.report.claims import Function
+from phaze.report.plan_charts import by_values, relative
+from phaze.report.words import join, percent
+from phaze.spec.planning import PlanCase, PlanStudy
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """Tables of all cases of a study."""
+
+    study: PlanStudy
+    cases: pd.DataFrame
+    pipelines: pd.DataFrame
+    curves: pd.DataFrame
+    durations: pd.DataFrame
+    published: PublishedPlans | None = None
+
+    def label(self, name: str) -> str:
+        """Name of an input for readers: our own says so."""
+        given = self.study.inputs[name]
+        own = self.study.stand_ins.get(name)
+        return given.label if own is None else f"{given.label} (ours, on {own.architecture})"
+
+    def scale_s(self, name: str) -> float:
+        """Seconds of an input's unit of time."""
+        ours = name in self.study.stand_ins
+        return 1e-3 if self.study.inputs[name].unit == "ms" and not ours else 1.0
+
+    def of(self, show: str) -> Iterator[tuple[str, PlanCase]]:
+        """The cases that are shown so."""
+        yield from ((name, case) for name, case in self.study.made.items() if case.show == show)
+
+
+def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarray:
+    """Times with so many devices from the steps of one planner, infinite below the first."""
+    steps = curve.sort_values("devices")
+    at = np.searchsorted(steps["devices"].to_numpy(), np.asarray(devices), side="right")
+    times: np.ndarray = np.concatenate(([np.inf], steps["time_per_sample"].to_numpy()))[at]
+    return times
+
+
+MODE_NAMES = {
+    "table-1": "the printed table (prefixes of one linear order, gradients once for d microbatches, any d)",
+    "program": "the authors' program (all downsets, gradients once for N microbatches, d divides N)",
+}
+_DIGITS = 6
+"""Significant digits of the printed table, without trailing zeros: what a C++ stream prints by default."""
+
+
+def as_printed(value: float) -> str:
+    """A time with as many digits as the table prints; a dash where nobody planned."""
+    if np.isnan(value):
+        return "–"
+    return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
+
+
+def printed_times(inputs: PlanInputs) -> pd.DataFrame:
+    """Printed times that the study planned, beside ours in every mode: as numbers, and as they would print.
+
+    A row for input, row of the printed table, mode and planner; ours is NaN where nobody planned.
+    """
+    table = inputs.published.table if inputs.published else {}
+    told = [
+        {
+            "input": name,
+            "row": number,
+            **row.model_dump(include={"devices", "memory_gib"}),
+            "planner": planner,
+            "printed": getattr(row, planner),
+        }
+        for name, rows in table.items()
+        for number, row in enumerate(rows)
+        for planner in ("piper", "equi")
+    ]
+    made = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.of("table")])]
+    keys = ["input", "devices", "memory_gib"]
+    if not told:
+        return made.iloc[:0].assign(row=0, printed="", ours="")
+    times = made.groupby([*keys, "mode", "planner"])["time_per_sample"].first().reset_index()
+    found = pd.DataFrame(told).merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
+    found = found.merge(times, on=[*keys, "mode", "planner"], how="left")
+    return found.assign(ours=[as_printed(time) for time in found["time_per_sample"]])
+
+
+def considered(inputs: PlanInputs, rows: pd.DataFrame) -> np.ndarray:
+    """Numbers of devices of a panel of curves: all up to the largest, unless several are given."""
+    points = inputs.study.cases[str(rows["case"].iloc[0])].points().values()
+    devices = next(p.devices for p in points if p.memory_gib == rows["memory_gib"].iloc[0])
+    return np.arange(1, devices[0] + 1) if len(devices) == 1 else np.array(devices)
+
+
+def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
+    """How much more time equi takes than Piper with so many devices, where both have a plan."""
+    piper, equi = (read_curve(rows[rows["planner"] == p], ks) for p in ("piper", "equi"))
+    both = np.isfinite(piper) & np.isfinite(equi)
+    more: np.ndarray = equi[both] / piper[both] - 1
+    return more
+
+
+def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
+    """The tables that claims are about, by the names that they have there, each with labels for readers."""
+    times = printed_times(inputs)
+    times = times[times["mode"] == "table-1"].assign(agrees=lambda f: f["ours"] == f["printed"])
+    printed = times.pivot(index=["input", "row"], columns="planner", values="time_per_sample")
+    printed = printed.reindex(columns=["piper", "equi"]).assign(
+        agrees=times.groupby(["input", "row"])["agrees"].all(), share=lambda f: f["piper"] / f["equi"]
+    )
+    asked = [
+        {"case": name, "input": case.input, "label": inputs.label(case.input)}
+        for name, case in inputs.of("table")
+        if "table-1" in case.modes
+    ]
+    throughput, curves, slower = [inputs.cases.iloc[:0]], [inputs.curves.iloc[:0]], [inputs.curves.iloc[:0]]
+    for name, case in inputs.of("throughput"):
+        for mode in case.modes:
+            rows = inputs.cases[(inputs.cases["case"] == name) & (inputs.cases["mode"] == mode)]
+            none = rows["status"] == "infeasible"
+            fits = ~none & (rows["planner"] == "piper")
+            anywhere = rows.assign(fits=fits).groupby(["memory_gib", "microbatches", "devices"])["fits"]
+            throughput.append(
+                rows.assign(
+                    label=inputs.label(case.input),
+                    relative=relative(rows),
+                    infeasible=none,
+                    piper_fits=anywhere.transform("any"),
+                )
+            )
+    for label, rows in _panels(inputs):
+        curves.append(rows.assign(label=label, most_of_all=rows["most_devices"].max()))
+        more = extra_time(rows, considered(inputs, rows))
+        slower.append(rows.iloc[[0] * len(more)].assign(label=label, more=more))
+    names = [name for name, _ in inputs.of("runtime")]
+    durations = inputs.durations[inputs.durations["case"].isin(names)]
+    labels = {name: inputs.label(case.input) for name, case in inputs.of("runtime")}
+    return {
+        "printed": pd.DataFrame(asked, columns=["case", "input", "label"]).merge(printed.reset_index()),
+        "throughput": pd.concat(throughput),
+        "curves": pd.concat(curves),
+        "slower": pd.concat(slower),
+        "durations": durations.assign(label=durations["case"].map(labels)),
+    }
+
+
+def _panels(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Label and rows of every panel of curves."""
+    for name, case in inputs.of("curve"):
+        for mode in case.modes:
+            mine = inputs.curves[(inputs.curves["case"] == name) & (inputs.curves["mode"] == mode)]
+            for (memory, n), rows in by_values(mine, "memory_gib", "microbatches"):
+                yield f"{inputs.label(case.input)}, {memory:g} GB, N = {n:.0f}, mode {mode}", rows
+
+
+def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
+    """Quartiles of how much more time equi takes, and the share of them within a printed range."""
+    low, high = map(float, cast("tuple[float, float]", printed))
+    more = rows["more"].to_numpy()
+    quarters = [percent(float(q)) for q in np.quantile(more, (0.25, 0.5, 0.75))]
+    within = float(np.mean((more >= low) & (more <= high)))
+    return {"quartiles": join(quarters), "within": within, "count": len(more)}
+
+
+FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
+"""What claims find that no aggregate says."""

@@ -1,0 +1,183 @@
+"""Speed-ups are ratios of steps, medians over seeds; checks find what must not be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.papers.parmesan.build import build_map_report
+from phaze.papers.parmesan.inputs import MapInputs, speed_ups, steps
+from phaze.papers.parmesan.published import PublishedMaps
+from phaze.report.document import Sheet
+from phaze.report.scores import geometric_mean, mean_factor, rms_factor
+from phaze.spec.map_study import Maps
+from phaze.tables import (
+    WAYS,
+    GapDurations,
+    MapDurations,
+    MappedDevices,
+    Mappings,
+    PartitionDurations,
+    SearchGaps,
+)
+from phaze.tables.mappings import PHASES
+
+MAPS = Maps.parse(
+    {
+        "graphs": {
+            "net": {"label": "Net", "model": "m", "microbatch": 2, "system": "s", "hyper_operators": 8}
+        },
+        "topologies": {
+            "random": {
+                "label": "random",
+                "seeds": list(range(10)),
+                "sizes": [{"kind": "uniform-dist", "devices": 4}],
+            }
+        },
+        "cases": {
+            "table": {"graphs": ["net"], "topologies": ["random"], "shapes": [[2, 2]], "show": "topologies"}
+        },
+    },
+    "maps",
+)  # fmt: skip
+POINT = {
+    "graph": "net", "partitioner": "full", "hyper_operators": 8, "stages": 2, "replicas": 2,
+    "microbatches": 4, "topology": "random",
+}  # fmt: skip
+STEPS = dict(zip(WAYS, (4.0, 5.0, 3.0, 2.0, 12.0, 8.0), strict=True))
+
+
+def inputs_with(step_s: dict[str, float], bound_s: float = 0.5) -> MapInputs:
+    """Return the tables of ten seeds; seed k takes k per cent longer by hand."""
+    rows = [
+        {
+            **POINT, "seed": seed, "way": way, "compute_s": 1.0, "samples_per_s": 16 / step,
+            **dict.fromkeys(
+                ("step_s", "shared_step_s", "held_step_s", "stage_time_s"),
+                step * (1 + seed / 100 if way.endswith("map") else 1.0),
+            ),
+            "counted": way if way in ("p2p", "allreduce") else "exact", "value_s": 1.0, "bound_s": bound_s,
+            "proven": False, "by_sizes": way == "p2p", "searched": True, "gave_up": True, "tries": 9,
+        }
+        for seed in range(10)
+        for way, step in step_s.items()
+    ]  # fmt: skip
+    devices = [
+        {**POINT, "seed": 0, "way": way, "stage": s, "replica": r, "device": 2 * s + r}
+        for way in ("local-search", "cs-map", "p2p-map")
+        for s in range(2)
+        for r in range(2)
+    ]
+    seconds = [{**POINT, "seed": seed, "way": "exact", "seconds": 1.5} for seed in range(10)]
+    return MapInputs(
+        MAPS,
+        Mappings.check(pd.DataFrame(rows)),
+        MappedDevices.check(pd.DataFrame(devices)),
+        MapDurations.check(pd.DataFrame(seconds)),
+    )
+
+
+def test_speed_ups_are_medians_over_seeds() -> None:
+    found = speed_ups(steps(inputs_with(STEPS).mappings)).iloc[0]
+    assert found["over_consecutive"] == pytest.approx(12 * 1.045 / 2)
+    assert found["over_heuristics"] == pytest.approx(8 * 1.045 / 2)
+    assert found["searched_over_heuristics"] == pytest.approx(8 * 1.045 / 3)
+    assert found["by_sizes_over_consecutive"] == pytest.approx(12 * 1.045 / 4)
+    assert found["least_over_heuristics"] == pytest.approx(4.0)
+    assert found["seeds"] == 10
+
+
+def test_a_page_is_made_and_every_check_passes() -> None:
+    report = build_map_report(inputs_with(STEPS))
+    assert report.failures == []
+    assert [section.anchor for section in report.sections] == ["table", "pictures", "checks"]
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "bound_s", "failed"),
+    [
+        (STEPS | {"p2p-map": 1.9}, 0.5, "searching is never worse than CS map or p2p map"),
+        (STEPS | {"cs-map": 9.0}, 0.5, "uniform_dist: at least five times as fast as CS map"),
+    ],
+)
+def test_a_check_that_fails_is_told(steps_of: dict[str, float], bound_s: float, failed: str) -> None:
+    report = build_map_report(inputs_with(steps_of, bound_s))
+    assert [text.split(":")[0] for text in report.failures] == [failed.split(":", maxsplit=1)[0]]
+
+
+def test_steps_with_shared_ports_and_printed_values_stand_beside_ours() -> None:
+    levels = [{"devices": n, "bandwidth_gib_per_s": 1} for n in (2, 4)]
+    size = {"kind": "levels", "levels": levels, "shared_port": True}
+    case = {"graphs": ["net"], "topologies": ["random"], "shapes": [[2, 2]], "show": "partitioners"}
+    maps = {
+        **MAPS.model_dump(),
+        "topologies": {"random": {"label": "nodes", "sizes": [size]}},
+        "cases": {"table": {**case, "partitioners": ["full"]}},
+    }
+    known = {"over_first": {"net": {"full": {"ours": {"2x2": 7.5}}}}, "title": "", "citation": ""}
+    inputs = inputs_with(STEPS)
+    by_hand = inputs.mappings["way"].isin(["cs-map", "p2p-map"])
+    shared = inputs.mappings["step_s"].where(~by_hand, 2 * inputs.mappings["step_s"])
+    report = build_map_report(
+        replace(
+            inputs,
+            study=Maps.parse(maps, "maps"),
+            mappings=inputs.mappings.assign(shared_step_s=shared),
+            published=PublishedMaps.parse(known, "published"),
+        )
+    )
+    sheets = [block for block in report.sections[0].blocks if isinstance(block, Sheet)]
+    assert [row[1:] for row in sheets[0].rows] == [
+        ("CS map", "1.00 / 1.00"), ("p2p map", "1.50 / 1.50"), ("our map", "6.00 / 12.00 (7.5)"),
+    ]  # fmt: skip
+
+
+def test_gaps_and_times_of_steps_are_shown() -> None:
+    by_k = {"graphs": ["net"], "topologies": ["random"], "shapes": [[2, 2]], "show": "clusters"}
+    cases = {"by-k": by_k, "gaps": {**by_k, "show": "gaps"}}
+    cut = {key: value for key, value in POINT.items() if key != "topology"}
+    seconds = [{**cut, "phase": phase, "seconds": 0.5} for phase in PHASES]
+    rows = [
+        {**POINT, "seed": 1, "counted": counted, "proven": proven, "local_s": 1.1, "least_s": least_s}
+        for counted, proven, least_s in (("p2p", True, 1.0), ("allreduce", False, 1.05), ("exact", True, 1.0))
+    ]
+    gaps, took = pd.DataFrame(rows).assign(bound_s=1.0), pd.DataFrame(rows).assign(seconds=2.0)
+    report = build_map_report(
+        replace(
+            inputs_with(STEPS),
+            study=Maps.parse({**MAPS.model_dump(), "cases": cases}, "maps"),
+            search_gaps=SearchGaps.check(gaps),
+            gap_durations=GapDurations.check(took[[*GapDurations.keys, *GapDurations.columns]]),
+            partition_durations=PartitionDurations.check(pd.DataFrame(seconds)),
+        )
+    )
+    by_k_section, gap_section, *_ = report.sections
+    _, times = (block for block in by_k_section.blocks if isinstance(block, Sheet))
+    assert [row[1:] for row in times.rows] == [
+        ("clustering", "500 ms"), ("dynamic program", "500 ms"),
+        ("the same over all fronted subgraphs", "500 ms"), ("refinement", "500 ms"),
+    ]  # fmt: skip
+    (found,) = (block for block in gap_section.blocks if isinstance(block, Sheet))
+    assert found.rows == (("random", "2x2", "4", "= 10.00%", "≤ 10.00%", "= 10.00%", "2.00 s"),)
+
+
+def test_scores_count_too_much_and_too_little_alike() -> None:
+    """Where nothing is printed there is nothing to be off."""
+    figures = pd.DataFrame({"ours": [2.0, 4.0, 9.0], "printed": [4.0, 2.0, 0.0]})
+    assert mean_factor(figures) == pytest.approx(2.0)
+    assert rms_factor(pd.Series([0.5, 2.0, 0.0])) == pytest.approx(2.0)
+    assert np.isnan(mean_factor(figures[figures["printed"] == 0]))
+    assert geometric_mean(pd.Series([2.0, 8.0])) == pytest.approx(4.0)
+    assert np.isnan(geometric_mean(pd.Series([], dtype=float)))
+
+
+def test_graphs_of_one_case_have_tables_of_their_own() -> None:
+    inputs, table = inputs_with(STEPS), MAPS.cases["table"].model_dump()
+    graphs = {name: MAPS.graphs["net"].model_dump() | {"label": name} for name in ("net", "other")}
+    study = {**MAPS.model_dump(), "graphs": graphs, "cases": {"table": {**table, "graphs": ["net", "other"]}}}
+    both = pd.concat([inputs.mappings, inputs.mappings.assign(graph="other")])
+    page = build_map_report(replace(inputs, study=Maps.parse(study, "maps"), mappings=Mappings.check(both)))
+    sheets = [block for block in page.sections[0].blocks if isinstance(block, Sheet)]
+    captions = [sheet.caption for sheet in sheets if "(Table III)" in sheet.caption]
+    assert captions == [f"{name}: Speed-up over CS map (Table III)" for name in graphs]
