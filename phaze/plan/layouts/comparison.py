@@ -14,7 +14,6 @@ from heapq import heappop, heappush
 from itertools import chain, combinations, pairwise
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import GIB
 from phaze.layout import Layout, pairs_passes
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.answer import question_of
@@ -142,14 +141,14 @@ class Comparison:
     def _steps(self) -> Iterator[ChangedRun]:
         taken: Taken = frozenset()
         now = first = self._priced(taken)
-        yield ChangedRun((), first.price.time_s, 0.0, _fullest_gib(first))
+        yield ChangedRun((), first.price.time_s, 0.0, first.fullest_gib)
         for made in self._order():
             reason = "; ".join(self._reasons(made, taken, now))
             after = taken.union(made)
             found = self._priced(after)
             saved = (now.price.time_s - found.price.time_s) / first.price.time_s
             changes = tuple(self._changes(taken, after, made))
-            yield ChangedRun(changes, found.price.time_s, saved, _fullest_gib(found), reason)
+            yield ChangedRun(changes, found.price.time_s, saved, found.fullest_gib, reason)
             taken, now = after, found
 
     def _order(self) -> tuple[tuple[str, ...], ...]:
@@ -227,10 +226,9 @@ class Comparison:
         found = self._found(taken)
         if isinstance(found, str):
             return found
-        needed_gib, limit_gib = _fullest_gib(found), self.question.usable_bytes / GIB
-        if needed_gib <= max(limit_gib, _fullest_gib(now)):
+        if found.lacking_gib <= max(0.0, now.lacking_gib):
             return ""
-        return f"needs {needed_gib:.4g} of {limit_gib:.4g} GiB"
+        return f"needs {found.fullest_gib:.4g} of {found.fullest_gib - found.lacking_gib:.4g} GiB"
 
     def _priced(self, taken: Taken) -> PricedLayout:
         found = self._found(taken)
@@ -346,13 +344,10 @@ class Comparison:
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
         if self.steps[best].time_s < self.steps[-1].time_s:
             yield f"fewer changes are better: after {best} the run takes {self.steps[best].time_s:.4g} s"
-        limit_gib = self.question.usable_bytes / GIB
-        if self.steps[0].fullest_gib > limit_gib:
-            yield f"the run needs {self.steps[0].fullest_gib:.4g} GiB; plans may have {limit_gib:.4g}"
-
-
-def _fullest_gib(found: PricedLayout) -> float:
-    return max(rank.peak_gib for rank in found.memory)
+        run = self._priced(frozenset())
+        if run.lacking_gib > 0:
+            limit_gib = run.fullest_gib - run.lacking_gib
+            yield f"the run needs {run.fullest_gib:.4g} GiB; a plan of its layout may have {limit_gib:.4g}"
 
 
 def _stack_in_words(question: PlanQuestion) -> str:

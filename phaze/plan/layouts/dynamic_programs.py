@@ -158,7 +158,7 @@ class DynamicPrograms:
             planned_s=planned_s,
             tokens_per_s_per_device=task.global_batch * task.sequence / found.time_s / task.devices,
             fullest_gib=fullest / GIB,
-            fits=fullest <= self.question.usable_bytes,
+            fits=fullest <= self.question.limit_bytes(plan.layout),
             schedule=plan.schedule,
             microbatch=plan.layout.microbatch,
             stages=tuple(
