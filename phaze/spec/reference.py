@@ -25,8 +25,9 @@ for editors.
 """
 _OTHERS = """
 Written by hand: [commands](commands.md), [file formats](formats.md), [assumptions](assumptions.md),
-[running studies](running.md), and the lists of [studies](studies/README.md), [systems](systems/README.md),
-[recipes](recipes/README.md) and [measured runs](measured/README.md).
+[running studies](running.md), [architecture of the code](architecture.md), and the lists of
+[studies](studies/README.md), [systems](systems/README.md), [recipes](recipes/README.md) and
+[measured runs](measured/README.md).
 """
 _HEAD = """# {title}
 

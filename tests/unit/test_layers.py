@@ -1,7 +1,9 @@
 """Who may import what, as far as the import linter cannot say it."""
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +50,46 @@ def test_only_the_solver_module_talks_to_solvers(project_root: Path) -> None:
         if any(word in name for word in SOLVER_WORDS)
     }
     assert named == {"phaze/solver"}
+
+
+@pytest.fixture(scope="module")
+def layers(project_root: Path) -> list[list[str]]:
+    """Return the packages of every layer of the contract, the highest first, without the command line."""
+    contracts = tomllib.loads((project_root / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    lines = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return [re.findall(r"\((\w+)\)", line) for line in lines[2:]]
+
+
+def test_the_picture_of_the_rooms_is_the_contract(project_root: Path, layers: list[list[str]]) -> None:
+    """The architecture page draws the layers in their order, each with its packages."""
+    picture = (project_root / "config/architecture.md").read_text().split("```")[1]
+    rooms = picture.partition("└───")[2].splitlines()
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in rooms if line.startswith(" │ ")]
+    assert [row[:-1] for row in cells] == layers
+    assert all(row[-1] for row in cells)
+
+
+def test_the_readme_has_every_package(project_root: Path, layers: list[list[str]]) -> None:
+    """The table of layers of the README names each package once."""
+    table = (project_root / "README.md").read_text().partition("## How it is built")[2]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [name.removesuffix(".py") for cell in first for name in re.findall(r"`([\w.]+)`", cell)]
+    assert sorted(named) == sorted(["commands", *(name for layer in layers for name in layer)])
+
+
+def test_every_package_has_a_layer(project_root: Path, layers: list[list[str]]) -> None:
+    """A new package is entered in the contract, and so on both pages."""
+    packages = {path.parent.name for path in (project_root / "phaze").glob("*/__init__.py")}
+    assert packages - {"commands"} == {name for layer in layers for name in layer} - {"layout"}
+
+
+@pytest.mark.parametrize("page", ["config/architecture.md", "CONTRIBUTING.md"])
+def test_every_path_on_a_page_for_developers_exists(project_root: Path, page: str) -> None:
+    """A file that moves takes its name on the pages along."""
+    text = (project_root / page).read_text()
+    paths = re.findall(r"`((?:phaze|tests|config|rules|scripts|envs)/[\w./-]+)`", text)
+    assert paths
+    places = [project_root / re.sub(r"/(NAME|STAGE)\..*", "", path) for path in paths]
+    assert [str(place) for place in places if not place.exists()] == []
