@@ -91,6 +91,9 @@ class Pipeline:
     """Name of one of `schedules.SCHEDULES`."""
     chunks: int = 1
     """v: stages of a device group."""
+    group: int = 0
+    """Microbatches that pass a chunk before the next one under interleaved; 0: the fewest that Megatron-LM
+    takes."""
     data: tuple[int, ...] = ()
     """(p,) d: replicas of every device group; empty: one."""
     tensor: tuple[int, ...] = ()

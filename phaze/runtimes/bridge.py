@@ -13,6 +13,7 @@ from dataclasses import replace
 from phaze.runtimes.flags import Emitted, Flags, parse_flags
 from phaze.runtimes.megatron_flags import LAYOUT, STRATEGY, emit_megatron
 from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid
+from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.recipe import Recipe, shown
 from phaze.runtimes.untimed import UNTIMED_FLAGS
 from phaze.spec.plain import Plain
@@ -30,6 +31,7 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--sequence-parallel": (False, ("model.sequence_parallel",)),
     "--pipeline-model-parallel-size": (1, ("model.pipeline_model_parallel_size",)),
     LAYOUT: (None, ("model.pipeline_model_parallel_layout",)),
+    GROUP: (None, ("model.microbatch_group_size_per_vp_stage",)),
     "--expert-model-parallel-size": (1, ("model.expert_model_parallel_size",)),
     "--expert-tensor-parallel-size": (None, ("model.expert_tensor_parallel_size",)),
     "--use-distributed-optimizer": (

@@ -23,7 +23,6 @@ from phaze.runtimes.rules import (
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
-    WHOLE_GROUPS,
     Rule,
     Runtime,
     TrainingTask,
@@ -100,6 +99,14 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return broken
 
 
+def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """`forward_backward_pipelining_with_interleaving`: a microbatch group size from pp to all microbatches,
+    which leaves no group of fewer than pp; that of all always does.
+    """
+    short: Bools = grid.microbatches(task.global_batch) < grid.pp
+    return grid.under("interleaved") & short
+
+
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """Megatron-FSDP combines with tp, cp and ep (its documentation); asked for with pp in issue 1455."""
     return (grid.zero >= 2) & (grid.pp > 1)
@@ -171,9 +178,12 @@ MEGATRON = Runtime(
             ("recompute",),
             _delayed_scaling,
         ),
-        # With groups of pp microbatches, the default of --microbatch-group-size-per-virtual-pipeline-stage: a
-        # last group of fewer than pp is refused (forward_backward_pipelining_with_interleaving).
-        WHOLE_GROUPS,
+        Rule(
+            "microbatch groups",
+            "microbatches of a replica must be at least pp {pp} under interleaved, got {microbatches}",
+            ("schedule", "pp", "dp", "microbatch"),
+            _microbatch_groups,
+        ),
         Rule(
             "sharded pipeline",
             "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got {pp}",

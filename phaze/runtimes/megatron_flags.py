@@ -31,11 +31,13 @@ from phaze.layout import (
     offload_of,
     recompute_of,
 )
+from phaze.pipeline.schedules.interleaved import is_group
 from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number, word_of
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_model import HYBRID, MODEL_FLAGS, MODEL_NAMES, is_hybrid, model_flags, read_model
 from phaze.runtimes.megatron_software import (
+    GROUP,
     IMPLEMENTATION,
     SLICES,
     SOFTWARE,
@@ -172,6 +174,8 @@ def _layout_flags(recipe: Recipe) -> Iterator[tuple[str, ...]]:
             yield SIZES_OF_LEVELS, str(inner), str(layout.cp // inner)
     if layout.pp > 1 and not is_hybrid(recipe.model):
         yield LAYOUT, layout_string(recipe.blocks, recipe.model.mtp)
+    if recipe.microbatch_group != layout.pp:
+        yield GROUP, str(recipe.microbatch_group)
     if layout.sequence_parallel:
         yield ("--sequence-parallel",)
     if layout.zero == 1:
@@ -255,7 +259,7 @@ def read_megatron(
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
     recipe = Recipe(model, whole_number(flags, "--seq-length"), batch, layout, schedule, blocks, recomputed)
     recipe.check(MEGATRON)
-    _check_launch(text, flags, layout)
+    _check_launch(text, flags, recipe)
     return recipe, tuple(flag for flag in flags if flag not in READ)
 
 
@@ -269,9 +273,15 @@ def says_devices(text: str) -> bool:
     return "--nproc-per-node" in parse_flags(text)
 
 
-def _check_launch(text: str, flags: Flags, layout: Layout) -> None:
+def _check_launch(text: str, flags: Flags, recipe: Recipe) -> None:
     """Raise PhazeError for what Megatron-LM asserts of flags together, and of its environment."""
+    layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
     found = refused_overlap(layout, SLICES in flags)
+    size = whole_number(flags, GROUP, layout.pp)
+    if recipe.schedule == "interleaved" and not is_group(count, layout.pp, size):
+        found = (
+            f"{GROUP} must leave no group of fewer than pp {layout.pp} of {count} microbatches, got {size}"
+        )
     given = CONNECTIONS.findall(text)
     if found is None and given:
         found = refused_connections(layout, given[-1])
@@ -411,7 +421,7 @@ READ = frozenset(
         *MODEL_FLAGS, *WIDTHS.values(), *EXPERT_WIDTHS.values(), *MIXED, *SOFTWARE, *UNMODELLED, *COUNTED,
         *UNTIMED_FLAGS, *UNPRICED,
         *(flag for flag, *_ in FSDP), LAYOUT, VIRTUAL, EACH, STRATEGY, FIRST, LAST, CAPACITY, PADDED,
-        CP_KIND, SIZES_OF_LEVELS,
+        CP_KIND, SIZES_OF_LEVELS, GROUP,
         *(flag for said in PRECISIONS.values() for flag, _ in said),
         "--nnodes", "--nproc-per-node", "--seq-length", "--micro-batch-size",
         "--global-batch-size", "--sequence-parallel", "--recompute-granularity", "--recompute-method",

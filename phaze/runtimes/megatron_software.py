@@ -36,6 +36,8 @@ SOFTWARE = frozenset(
     )
 )  # fmt: skip
 """Flags that a software stack stands for."""
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+"""Microbatches that pass a virtual stage before the next one of the rank, pp unless given."""
 USUAL: Mapping[str, tuple[str, ...]] = {
     "--optimizer": ("adam",), "--exp-avg-dtype": ("fp32",), "--exp-avg-sq-dtype": ("fp32",),
     "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
@@ -54,9 +56,9 @@ UNMODELLED = frozenset(
         "--empty-unused-memory-level", "--enable-cuda-graph", "--export-kd-cfg", "--external-cuda-graph",
         "--first-last-layers-bf16", "--fp16", "--fp32-residual-connection", "--fp8-param-gather",
         "--high-priority-stream-groups", "--log-num-zeros-in-grad", "--log-params-norm",
-        "--microbatch-group-size-per-virtual-pipeline-stage", "--moe-expert-capacity-factor",
-        "--moe-flex-dispatcher-num-sms", "--moe-hybridep-num-sms", "--moe-permute-fusion",
-        "--moe-router-dtype", "--moe-router-fusion", "--moe-router-load-balancing-type",
+        "--moe-expert-capacity-factor", "--moe-flex-dispatcher-num-sms", "--moe-hybridep-num-sms",
+        "--moe-permute-fusion", "--moe-router-dtype", "--moe-router-fusion",
+        "--moe-router-load-balancing-type",
         "--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization",
         "--moe-shared-expert-overlap", "--mtp-use-repeated-layer", "--nccl-ub", "--no-bias-dropout-fusion",
         "--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--no-persist-layer-norm", "--no-rope-fusion",
@@ -187,6 +189,8 @@ def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
     for flag in sorted(flags.keys() & UNMODELLED):
         if flags[flag] != USUAL.get(flag):
             yield " ".join((flag, *flags[flag]))
+    if GROUP in flags and recipe.layout.vp > 1 and flags[GROUP] != (str(recipe.microbatch_group),):
+        yield " ".join((GROUP, *flags[GROUP]))
     if recipe.layout.zero and GRADIENTS in flags and WEIGHTS not in flags:
         yield f"{GRADIENTS} without {WEIGHTS}"
     if recipe.layout.ep > 1 and flags.get(DISPATCHER, ("allgather",)) == ("allgather",):

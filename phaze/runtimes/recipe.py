@@ -9,6 +9,7 @@ from typing import Self
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.pipeline.schedules.interleaved import least_group
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.pattern import pattern_of, words_of
@@ -61,6 +62,12 @@ class Recipe:
         """What the runtime's rules are asked about."""
         sizes = self.sequence, self.global_batch, self.layout.devices
         return TrainingTask(self.model, *sizes, compute=self.layout.compute, load=self.layout.load)
+
+    @property
+    def microbatch_group(self) -> int:
+        """Microbatches that pass a virtual stage before the next one of the rank, pp where possible."""
+        count, pp = self.layout.microbatches(self.global_batch), self.layout.pp
+        return least_group(count, pp) if self.schedule == "interleaved" else pp
 
     def check(self, runtime: Runtime) -> None:
         """Raise PhazeError for what a runtime cannot run, and for stages that do not hold the model."""

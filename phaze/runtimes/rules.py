@@ -323,10 +323,6 @@ def _sequence_parallel(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.sequence_parallel & (grid.tp < 2)
 
 
-def _whole_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return grid.under("interleaved") & leaves_rest(grid.microbatches(task.global_batch), grid.pp)
-
-
 def _experts(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return leaves_rest(max(task.experts, 1), grid.ep)
 
@@ -409,12 +405,6 @@ SEQUENCE_PARALLEL = Rule(
     "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got {tp}",
     ("sequence_parallel", "tp"),
     _sequence_parallel,
-)
-WHOLE_GROUPS = Rule(
-    "whole groups",
-    "microbatches of a replica must be a multiple of pp {pp} under interleaved, got {microbatches}",
-    ("schedule", "pp", "dp", "microbatch"),
-    _whole_groups,
 )
 LOW_PRECISION = Rule(
     "low precision",

@@ -1,12 +1,14 @@
 """Schedules whose microbatches go round the ranks v times: interleaved, and with zero bubble.
 
-Microbatches pass a chunk g at a time, then the next chunk. Megatron-LM takes g = p; PyTorch deals the m
-microbatches to max(1, m // p) rounds of equal size.
+Microbatches pass a chunk g at a time, then the next chunk; the last group may have fewer. Megatron-LM takes
+any g from p to m that leaves no group of fewer than p; without a flag it is p. PyTorch deals the m
+microbatches to max(1, m // p) rounds of equal size; these are the smallest groups that Megatron-LM takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Interleaved(Schedule):
-    """Megatron's order over m v passes, in groups of p microbatches per chunk.
+    """Megatron's order over m v passes, in groups of g microbatches per chunk (`get_schedule_table`).
 
-    2 (p - rank - 1) + (v - 1) p forward passes come before the first pair (Narayanan et al., SC 2021, Section
-    2.2); with other numbers of microbatches as `ScheduleInterleaved1F1B` of PyTorch.
+    2 (p - rank - 1) + (v - 1) g forward passes come before the first pair (Narayanan et al., SC 2021, Section
+    2.2; `get_pp_rank_microbatches`).
     """
 
     name = "interleaved"
@@ -32,19 +34,18 @@ class Interleaved(Schedule):
     in_runs = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Needs rounds of equally many microbatches, p or more of them where there are so many."""
-        count, found = pipeline.lane_microbatches, super().problem(pipeline)
-        rounds = max(1, count // pipeline.depth)
-        if not found and count % rounds:
+        """Needs groups of p microbatches or more, or one of all."""
+        found, size = super().problem(pipeline), group_of(pipeline)
+        if not found and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
             found = (
-                f"microbatches of a replica must be a multiple of pp = {pipeline.depth} under {self.name}, "
-                f"or of the {rounds} rounds of pp or more, got {count}"
+                f"group must leave no group of fewer than pp = {pipeline.depth} of the "
+                f"{pipeline.lane_microbatches} microbatches of a replica under {self.name}, got {size}"
             )
         return found
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
         """Forward passes before the first pair."""
-        return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * _round(pipeline)
+        return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """Room for the passes before the first pair, and one more."""
@@ -66,9 +67,20 @@ class InterleavedZeroBubble(Interleaved):
     name = "interleaved-zb"
     splits = True
 
+    def problem(self, pipeline: Pipeline) -> str:
+        """Needs rounds of equally many microbatches, p or more of them where there are so many."""
+        count, found = pipeline.lane_microbatches, super().problem(pipeline)
+        rounds = max(1, count // pipeline.depth)
+        if not found and count % rounds:
+            found = (
+                f"microbatches of a replica must be a multiple of pp = {pipeline.depth} under {self.name}, "
+                f"or of the {rounds} rounds of pp or more, got {count}"
+            )
+        return found
+
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
         """Forward passes before the first pair."""
-        return pipeline.depth - rank - 1 + (pipeline.chunks - 1) * _round(pipeline)
+        return pipeline.depth - rank - 1 + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """Room for as many on every rank, those that wait for gradients of their weights included."""
@@ -81,14 +93,30 @@ class InterleavedZeroBubble(Interleaved):
         return _in_rounds(pipeline, group, *split_turns(window, passes, group))
 
 
-def _round(pipeline: Pipeline) -> int:
+def is_group(count: int, depth: int, size: int) -> bool:
+    """Whether Megatron-LM takes groups of so many of `count` microbatches: p or more of them, the last group
+    too (`forward_backward_pipelining_with_interleaving`); here also a group of all fewer than p.
+    """
+    least = min(depth, count)
+    return least <= size <= count and not 0 < count % size < least
+
+
+@lru_cache(maxsize=4096)
+def least_group(count: int, depth: int) -> int:
+    """Fewest microbatches of a group that Megatron-LM takes, p where that divides all."""
+    return next(size for size in range(min(depth, count), count + 1) if is_group(count, depth, size))
+
+
+def group_of(pipeline: Pipeline) -> int:
     """Microbatches that pass a chunk before the next chunk, g."""
-    return pipeline.lane_microbatches // max(1, pipeline.lane_microbatches // pipeline.depth)
+    return pipeline.group or least_group(pipeline.lane_microbatches, pipeline.depth)
 
 
 def _in_rounds(pipeline: Pipeline, rank: int, kind: Ints, number: Ints) -> Passes:
     """Passes by their numbers in their direction; backward the last chunk comes first."""
-    p, v, g = pipeline.depth, pipeline.chunks, _round(pipeline)
-    chunk = number % (g * v) // g
+    p, v, g = pipeline.depth, pipeline.chunks, group_of(pipeline)
+    group, place = np.divmod(number, g * v)
+    size = np.minimum(g, pipeline.lane_microbatches - group * g)
+    chunk = place // size
     chunk = np.where(kind == JobKind.FORWARD, chunk, v - 1 - chunk)
-    return Passes(kind, chunk * p + rank, number // (g * v) * g + number % g)
+    return Passes(kind, chunk * p + rank, group * g + place % size)

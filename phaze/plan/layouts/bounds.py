@@ -33,6 +33,7 @@ from phaze.cost.network.network import Kind
 from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.schedules.interleaved import least_group
 from phaze.plan.layouts.capacity import least_times
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
@@ -376,28 +377,28 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
 def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
     """Columns a, b and c of the ranks of a pipeline."""
     if chunks > 1:
-        return held_of_chunks(schedule, depth, chunks, _enough(depth, count))
+        return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
     held = np.array(pipeline.in_flight, float)
     return np.stack([held, np.zeros(depth), held], axis=1)
 
 
-def _enough(depth: int, count: int) -> int:
-    """Microbatches with which ranks hold what they do with `count`: rounds of the same size, but no more than
-    it takes to hold most.
+def _enough(depth: int, count: int) -> tuple[int, int]:
+    """Microbatches with which ranks hold what they do with `count`, and those of a group: groups of the same
+    size, but no more than it takes to hold most, and the last one.
     """
-    rounds = max(1, count // depth)
-    return count if count % rounds else count // rounds * min(rounds, ROUNDS)
+    size = least_group(count, depth)
+    return min(count // size, ROUNDS) * size + count % size, size
 
 
 @lru_cache(maxsize=4096)
-def held_of_chunks(schedule: str, depth: int, chunks: int, count: int) -> Floats:
+def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
     """The same of ranks with several stages, from the order of their passes.
 
     At the moment at which a rank holds most, all but one layer of each stage may be in the one of which it
     holds the fewest microbatches; the first and the last stage may have none.
     """
-    pipeline = Pipeline((_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks)
+    pipeline = Pipeline((_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks, group=group)
     rows = []
     for rank in range(depth):
         moments = held_of_stages(pipeline, rank, *pipeline.rules.order(pipeline, rank, np.arange(count))[:2])
@@ -418,4 +419,4 @@ ROUNDING = 1e-9
 NEAR = 50_000
 """Of these, those with the least mean over ranks of which the fullest rank counts, too."""
 ROUNDS = 4
-"""Rounds of as many microbatches as there are ranks, or more, in which every schedule has held most."""
+"""Groups of as many microbatches as there are ranks, or more, in which every schedule has held most."""

@@ -6,7 +6,9 @@ import pytest
 
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import all_jobs
+from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.schedules.interleaved import is_group, least_group
 from tests.unit.pipeline.examples import ideal
 
 Pass = tuple[str, int, int]
@@ -27,15 +29,25 @@ def line(text: str) -> list[str]:
     return text.split()
 
 
-def megatron(depth: int, rank: int, chunks: int, microbatches: int) -> list[Pass]:
+def table(group: int, chunks: int, microbatches: int) -> list[tuple[int, int]]:
+    """Return microbatch and chunk of every pass: a group passes all chunks, then the next group."""
+    firsts = range(0, microbatches, group)
+    return [
+        (microbatch, chunk)
+        for first in firsts
+        for chunk in range(chunks)
+        for microbatch in range(first, min(first + group, microbatches))
+    ]
+
+
+def megatron(depth: int, rank: int, chunks: int, microbatches: int, group: int) -> list[Pass]:
     """Return the passes of one rank as Megatron-LM's loop does them: warm-up, pairs, cool-down."""
-    total, group = microbatches * chunks, depth * chunks
-    warm = min(2 * (depth - rank - 1) + (chunks - 1) * depth, total)
+    total, order = microbatches * chunks, table(group, chunks, microbatches)
+    warm = min(2 * (depth - rank - 1) + (chunks - 1) * group, total)
 
     def of(k: int, letter: str) -> Pass:
-        chunk = k % group // depth
-        chunk = chunk if letter == "F" else chunks - 1 - chunk
-        return letter, chunk, k // group * depth + k % depth
+        microbatch, chunk = order[k]
+        return letter, chunk if letter == "F" else chunks - 1 - chunk, microbatch
 
     passes = [of(k, "F") for k in range(warm)]
     for k in range(total - warm):
@@ -59,9 +71,13 @@ def test_few_microbatches_shorten_the_warm_up() -> None:
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
 @pytest.mark.parametrize("chunks", [2, 3])
-@pytest.mark.parametrize("groups", [1, 2, 3])
-def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, groups: int) -> None:
-    jobs = all_jobs(ideal(depth, groups * depth, "interleaved", chunks))
+@pytest.mark.parametrize("count", range(2, 14))
+def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, count: int) -> None:
+    """In groups of pp microbatches where that leaves none of fewer, else of the fewest with which it does."""
+    group = next(size for size in range(min(depth, count), count + 1) if count % size not in range(1, depth))
+    pipeline = ideal(depth, count, "interleaved", chunks)
+    assert simulate(pipeline).time_s > 0  # no pass waits for itself
+    jobs = all_jobs(pipeline)
     for rank in range(depth):
         span = range(*jobs.first[rank : rank + 2].tolist())
         passes = [
@@ -69,8 +85,18 @@ def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, groups: int
             for i in span
             if jobs.kind[i] != JobKind.UPDATE
         ]
-        assert passes == megatron(depth, rank, chunks, groups * depth)
+        assert passes == megatron(depth, rank, chunks, count, group)
         assert {int(jobs.stage[i]) % depth for i in span} == {rank}
+
+
+def test_the_last_group_of_microbatches_may_be_smaller() -> None:
+    """Megatron-LM's example (`forward_backward_pipelining_with_interleaving`): pp 2, groups of 3 of 5."""
+    assert table(3, 2, 5) == [
+        *zip([0, 1, 2, 0, 1, 2, 3, 4, 3, 4], [0, 0, 0, 1, 1, 1, 0, 0, 1, 1], strict=True)
+    ]
+    assert [least_group(5, 2), least_group(6, 2), least_group(13, 4), least_group(3, 4)] == [3, 2, 7, 3]
+    for group, legal in ((1, False), (2, False), (3, True), (4, False), (5, True), (6, False)):
+        assert is_group(5, 2, group) == legal
 
 
 def test_interleaved_updates_begin_with_the_chunk_whose_gradients_come_first() -> None:

@@ -258,7 +258,10 @@ def test_a_batch_uses_weights_that_lack_one_batch() -> None:
         ({"microbatches": 0}, "microbatches must be >= 1, got 0"),
         ({"chunks": 2}, "chunks must be 1 under 1f1b, got 2"),
         ({"chunks": 3}, "multiple of chunks = 3, got 4 stages"),
-        ({"schedule": "interleaved", "chunks": 2, "microbatches": 7}, "multiple of pp = 2"),
+        (
+            {"schedule": "interleaved", "chunks": 2, "microbatches": 7, "group": 3},
+            "group must leave no group of fewer than pp = 2 of the 7 microbatches of a replica",
+        ),
         ({"schedule": "interleaved", "chunks": 4}, "two device groups or more"),
         ({"schedule": "layer-wise"}, "layer-wise has one stage, got 4"),
         ({"schedule": "zigzag"}, "schedule must be one of .*all are in config/formats.md"),

@@ -15,6 +15,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron
+from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.recipe import Recipe
 
 GIVEN = Path(__file__).parents[4] / "shared" / "data" / "measured" / "megatron_golden_values.csv"
@@ -24,7 +25,6 @@ LEAST = 0.95
 """Share of the sets of known families that are read."""
 REFUSED = (
     (r"--perform-rl-step: is not modelled", 5),
-    (r"microbatches of a replica must be a multiple of pp 4 under interleaved, got 10", 4),
     (r"--vocab-size: must be given, or --vocab N of `read`", 1),
 )
 """Reasons for the rest, and how many sets have each."""
@@ -68,6 +68,14 @@ def test_nearly_all_sets_of_known_families_are_read(found: list[tuple[str, str, 
     for reason, number in REFUSED:
         assert sum(n for text, n in reasons.items() if re.search(reason, text)) == number
     assert reasons.total() == sum(number for _, number in REFUSED)
+
+
+def test_groups_of_microbatches_are_those_that_are_given(found: list[tuple[str, str, Recipe | str]]) -> None:
+    flag = re.compile(rf"{GROUP} '?(\d+)")
+    said = [(flag.search(text), answer) for _, text, answer in found]
+    pairs = [(int(size[1]), one.microbatch_group) for size, one in said if size and isinstance(one, Recipe)]
+    assert len(pairs) == 4
+    assert all(given == own for given, own in pairs)
 
 
 def test_other_families_are_refused_by_the_flag_that_says_so(

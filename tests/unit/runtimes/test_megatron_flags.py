@@ -13,6 +13,7 @@ from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron, megatron_software, read_megatron
 from phaze.runtimes.megatron_model import hybrid_pattern, read_model
+from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.untimed import UNTIMED_FLAGS
 from phaze.spec.blocks import Experts
 from phaze.spec.models import load_transformer
@@ -362,6 +363,19 @@ def test_stages_and_recomputation_are_read(
     recipe, _ = read_megatron(f"{FLAGS} {more}")
     assert (recipe.blocks, recipe.layout.recompute, recipe.recomputed) == (blocks, recompute, recomputed)
     assert recipe.layout.vp == len(blocks) // 2
+
+
+def test_groups_of_microbatches_are_written_where_pp_does_not_divide_all() -> None:
+    for dp, size in ((2, ""), (4, " 6")):
+        layout = Layout(pp=4, vp=2, dp=dp, microbatch=1)
+        own = small(layout, "interleaved", (0, 1, 1, 1, 1, 1, 1, 0))
+        text = emit_megatron(own).files["megatron.txt"]
+        assert (GROUP in text) == bool(size)
+        assert f"{GROUP}{size}" in text or not size
+        assert read_megatron(text, layout.devices)[0].layout == layout
+        assert GROUP not in " ".join(megatron_software(text, own, load_stack("megatron-core")).unmodelled)
+    with pytest.raises(PhazeError, match=f"{GROUP} must leave no group of fewer than pp 4 of 6 microbatches"):
+        read_megatron(text.replace(f"{GROUP} 6", ""), layout.devices)
 
 
 def test_two_levels_of_context_parallelism_are_written_and_read() -> None:

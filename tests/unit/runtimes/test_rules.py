@@ -186,9 +186,9 @@ CASES = [
         "pp * vp must be at most 8, the 6 layers, embedding and head, as no stage may be empty, got 9",
     ),
     Refused(
-        (MEGATRON,), "whole groups", (Layout(pp=4, vp=2, dp=4), "interleaved"),
-        (Layout(pp=4, vp=2, dp=2), "interleaved"),
-        "microbatches of a replica must be a multiple of pp 4 under interleaved, got 6",
+        (MEGATRON,), "microbatch groups", (Layout(pp=4, vp=2, dp=8), "interleaved"),
+        (Layout(pp=4, vp=2, dp=4), "interleaved"),
+        "microbatches of a replica must be at least pp 4 under interleaved, got 3",
     ),
     Refused(
         (MEGATRON,), "sharded pipeline", (Layout(pp=2, dp=2, zero=2), "1f1b"),

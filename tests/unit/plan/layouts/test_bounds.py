@@ -70,6 +70,12 @@ def test_ranks_hold_of_many_microbatches_what_they_hold_of_enough() -> None:
         assert rows.tolist() == held_of_chunks(schedule, depth, 2, rounds * depth).tolist()
 
 
+@pytest.mark.parametrize(("depth", "count"), [(2, 31), (3, 50), (4, 49), (4, 50), (5, 64), (6, 85)])
+def test_ranks_hold_of_uneven_groups_what_they_hold_of_enough(depth: int, count: int) -> None:
+    rows = held_by_rank("interleaved", depth, 3, count)
+    assert rows.tolist() == held_of_chunks("interleaved", depth, 3, count).tolist()
+
+
 def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
     question = replace(DEEP, hbm_gib=1.0).question("megatron")
     layouts = [(Layout(tp=8, pp=1, zero=0), "1f1b"), (Layout(tp=4, dp=2, zero=0), "1f1b")]

@@ -50,6 +50,8 @@ PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.5, global_batch=4, s
 """Communication of which a part overlaps with compute, and the rest never."""
 SHORT = SmallCase("gpt2-xl", 2, 64, devices=2, hbm_gib=5.0, global_batch=256)
 """Sequences so short that the best microbatch has more than 64 of them."""
+UNEVEN = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=2.5, global_batch=6)
+"""Batches of 3 and 6 microbatches, in groups of that many on 2 and 4 ranks with virtual stages."""
 PRUDENT = {
     "prudent": replace(CASES["llama"], hbm_gib=12.0, prudent=True),
     "prudent experts": replace(SPARSE, devices=4, hbm_gib=32.0, prudent=True),
@@ -70,6 +72,7 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(PARTLY, runtime, id=f"partly-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(replace(PAIRED, share=0.6), "megatron", id="partly pairs")]
     + [pytest.param(SHORT, "megatron", id="large microbatches")]
+    + [pytest.param(UNEVEN, "megatron", id="uneven groups")]
     + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()],
 )
 ROUNDING = 1e-9
