@@ -84,6 +84,7 @@ include: "rules/maps.smk"
 include: "rules/measured.smk"
 include: "rules/layouts.smk"
 include: "rules/report.smk"
+include: "rules/papers.smk"
 
 
 localrules:

@@ -1,4 +1,4 @@
-"""Plan inputs with Piper and with what it is compared with: the figures and the table of its paper.
+"""Plan inputs with Piper and with what it is compared with.
 
 READS   a file of plans.folder, or results/{layers,solves}/…, results/graphs/<model>.parquet of a model of ours
 WRITES  results/inputs/<input>.json: a model of ours in the format of the authors' inputs
@@ -6,10 +6,7 @@ WRITES  results/inputs/<input>.json: a model of ours in the format of the author
         results/pipelines/<case>/<point>.parquet              tables.Pipelines
         results/curves/<case>/<point>.parquet                 tables.Curves
         results/benchmarks/durations/<case>/<point>.parquet   tables.Durations, measured
-        results/report/: plans.html, plans.md, and their tables as Parquet and CSV
 """
-
-CASE_TABLES = ("cases", "pipelines", "curves", "durations", "case-claims", "case-checks")
 
 
 rule write_input:
@@ -74,36 +71,6 @@ rule plan_case:
         "../envs/phaze.yaml"
     script:
         "../scripts/plan_case.py"
-
-
-rule report_cases:
-    """Write the page of the plans: figures, tables, claims of the publication, and checks."""
-    message:
-        "write the report of the plans"
-    input:
-        **{table: case_tables(f"<results>/{table}") for table in ("cases", "pipelines", "curves")},
-        durations=case_tables("<benchmarks>/durations"),
-    output:
-        **{table: f"<results>/report/{table}.parquet" for table in CASE_TABLES},
-        sheets=[f"<results>/report/{table}.csv" for table in CASE_TABLES],
-        page="<results>/report/plans.html",
-        markdown="<results>/report/plans.md",
-    params:
-        plans=study["plans"],
-        published=PUBLISHED["plans"],
-        code=source_digest("phaze.papers.piper.build"),
-    log:
-        "<logs>/report/plans.log",
-    benchmark:
-        "<benchmarks>/report/plans.tsv"
-    threads: 1
-    resources:
-        mem_mb=growing(1000),
-        runtime=growing(10),
-    conda:
-        "../envs/phaze.yaml"
-    script:
-        "../scripts/report_page.py"
 
 
 rule cases:

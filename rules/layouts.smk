@@ -57,7 +57,6 @@ rule report_layouts:
         markdown="<results>/report/layouts.md",
     params:
         layouts=study["layouts"],
-        published=None,
         code=source_digest("phaze.report.layouts"),
     log:
         "<logs>/report/layouts.log",

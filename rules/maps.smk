@@ -1,4 +1,4 @@
-"""Cut graphs of operators into stages and map them to devices: the tables and figures of Parmesan's paper.
+"""Cut graphs of operators into stages and map them to devices.
 
 READS   config/models, config/systems
 WRITES  results/operator-graphs/<graph>.json                          operators with their times
@@ -9,7 +9,6 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
         results/search-gaps/<stages>/<topology>.parquet               tables.SearchGaps
         results/benchmarks/gap-durations/<stages>/<topology>.parquet  tables.GapDurations, measured
         results/benchmarks/partition-durations/<stages>.parquet       tables.PartitionDurations, measured
-        results/report/: maps.html, maps.md, and their tables as Parquet and CSV
 """
 
 
@@ -146,35 +145,6 @@ rule map_gaps:
         "../envs/phaze.yaml"
     script:
         "../scripts/map_gaps.py"
-
-
-rule report_maps:
-    """Write the page of the mappings: speed-ups beside the published ones, pictures, checks."""
-    message:
-        "write the report of the mappings"
-    input:
-        **{table: mapped(table) for table in MAP_TABLES},
-    output:
-        **{table.replace("-", "_"): f"<results>/report/{table}.parquet" for table in MAP_SHEETS},
-        sheets=[f"<results>/report/{table}.csv" for table in MAP_SHEETS],
-        page="<results>/report/maps.html",
-        markdown="<results>/report/maps.md",
-    params:
-        maps=study["maps"],
-        published=PUBLISHED["maps"],
-        code=source_digest("phaze.papers.parmesan.build"),
-    log:
-        "<logs>/report/maps.log",
-    benchmark:
-        "<benchmarks>/report/maps.tsv"
-    threads: 1
-    resources:
-        mem_mb=growing(2000),
-        runtime=growing(10),
-    conda:
-        "../envs/phaze.yaml"
-    script:
-        "../scripts/report_page.py"
 
 
 rule maps:

@@ -48,7 +48,6 @@ rule report_measured:
         markdown="<results>/report/validate.md",
     params:
         validate=study["measured"],
-        published=None,
         code=source_digest("phaze.report.measured.build"),
     log:
         "<logs>/report/validate.log",

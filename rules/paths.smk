@@ -6,6 +6,8 @@ try:
     PUBLISHED = load_publications(settings.study, Path(workflow.basedir) / "config")
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
+FAMILIES = PUBLISHED.get("report", {}).get("families", {})
+"""Families of named accelerators: for every workload the one that was made for it."""
 
 SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves them in paths, not in params
 EVALUATIONS = workflow.pathvars.apply("<results>/evaluations")
@@ -123,28 +125,27 @@ def plan_maps(table):
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
-REPORTS = {
-    "report": "checks",
-    "plans": "case-checks",
-    "tiled": "tiled-checks",
-    "maps": "map-checks",
-    "validate": "measured-checks",
-    "layouts": "layout-checks",
+CHECKED = {
+    "report": ("checks", settings.study.models),
+    "plans": ("case-checks", settings.study.plans.made),
+    "tiled": ("tiled-checks", settings.study.tiled.cases),
+    "maps": ("map-checks", settings.study.maps.cases),
+    "validate": ("measured-checks", settings.study.measured.sources),
+    "layouts": ("layout-checks", settings.study.layouts.models),
 }
-"""Pages of a study, and the checks of each."""
+"""Parts of a study, each with the checks of its results, and with what there is of it."""
+CHECKS = [f"<results>/report/{checks}.parquet" for checks, content in CHECKED.values() if content]
 OTHER_PAGES = ("plans", "tiled", "maps", "measured", "layouts")
-"""Parts of a study with a page of their own, on which the report of the models does not depend."""
-THERE = {
-    "report": settings.study.models,
-    "plans": settings.study.plans.made,
-    "tiled": settings.study.tiled.cases,
-    "maps": settings.study.maps.cases,
-    "validate": settings.study.measured.sources,
-    "layouts": settings.study.layouts.models,
-}
-SHOWN = [page for page, content in THERE.items() if content]
-PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
-CHECKS = [f"<results>/report/{REPORTS[page]}.parquet" for page in SHOWN]
+"""Parts of a study on which the report of the models does not depend."""
+PAPERS = [
+    *(["report"] if settings.study.models and "report" in PUBLISHED else []),
+    *(part for part in ("plans", "maps", "tiled") if CHECKED[part][1]),
+]
+"""Parts of a study that stand beside a paper."""
+PAGES = [
+    *(f"<results>/report/{page}.html" for page in ("report", "validate", "layouts") if CHECKED[page][1]),
+    *(["<results>/report/papers.html"] if PAPERS else []),
+]
 PLANS = settings.study.plans
 MAPS = settings.study.maps
 LAYOUTS = settings.study.layouts

@@ -18,7 +18,7 @@ rule read:
         model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
         widths=lambda w: list(settings.workload(w.model).tensor),
         problem=lambda w: settings.reading_problem(w.reading, w.model),
-        architectures=lambda w: settings.read_architectures(w.model),
+        architectures=lambda w: settings.read_architectures(w.model, FAMILIES),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest("phaze.cost.space", "phaze.search.cosearch", programs=("glpsol",)),

@@ -21,8 +21,6 @@ REPORT_TABLES = (
     "areas",
     "complexities",
     "variations",
-    "reading_figures",
-    "reading_scores",
     "plans",
     "plan_stages",
     "simulations",
@@ -33,7 +31,6 @@ REPORT_TABLES = (
     "proofs",
     "certificates",
     "audits",
-    "claims",
     "checks",
 )
 
@@ -203,7 +200,7 @@ rule report:
         technology=settings.technology.model_dump(mode="json"),
         hbm_gib=OWN_HBM_GIB,
         parameters={name: settings.models[name].parameters for name in settings.study.models},
-        published=settings.published,
+        families=FAMILIES,
         code=source_digest("phaze.cost.space", "phaze.report.build"),
     log:
         "<logs>/report/report.log",

@@ -1,4 +1,4 @@
-"""Simulate transformers on tiled accelerators, and what is compared with the PALM paper.
+"""Simulate transformers on tiled accelerators.
 
 READS   nothing but the settings; for printed tables config/systems, config/devices and some of config/models
 WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
@@ -6,19 +6,7 @@ WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
         results/tiled_links/<case>/<point>.parquet   tables.TiledLinks
         results/tiled_networks.parquet               tables.TiledNetworks
         results/tiled_besides.parquet                tables.TiledBesides
-        results/report/: tiled.html, tiled.md, and their tables as Parquet and CSV
 """
-
-TILED_TABLES = (
-    "tiled_runs",
-    "tiled_jobs",
-    "tiled_links",
-    "tiled_networks",
-    "tiled_besides",
-    "tiled_readings",
-    "tiled-claims",
-    "tiled-checks",
-)
 
 
 rule simulate_tiled:
@@ -81,7 +69,7 @@ rule simulate_besides:
         "<results>/tiled_besides.parquet",
     params:
         tables=study["tiled"]["tables"],
-        published=PUBLISHED["tiled"],
+        published=PUBLISHED.get("tiled"),
         code=source_digest("phaze.papers.palm.besides"),
     log:
         "<logs>/tiled_besides.log",
@@ -95,38 +83,6 @@ rule simulate_besides:
         "../envs/phaze.yaml"
     script:
         "../scripts/simulate_besides.py"
-
-
-rule report_tiled:
-    """Write the page of tiled accelerators: figures, tables, claims of the publication, and checks."""
-    message:
-        "write the report of the tiled accelerators"
-    input:
-        **{table: tiled_tables(f"<results>/{table}") for table in TILED_TABLES[:3]},
-        tiled_networks=["<results>/tiled_networks.parquet"],
-        tiled_besides=["<results>/tiled_besides.parquet"],
-    output:
-        **{table: f"<results>/report/{table}.parquet" for table in TILED_TABLES},
-        sheets=[f"<results>/report/{table}.csv" for table in TILED_TABLES],
-        page="<results>/report/tiled.html",
-        markdown="<results>/report/tiled.md",
-    params:
-        tiled=study["tiled"],
-        flops=settings.tiled_flops,
-        published=PUBLISHED["tiled"],
-        code=source_digest("phaze.papers.palm.build"),
-    log:
-        "<logs>/report/tiled.log",
-    benchmark:
-        "<benchmarks>/report/tiled.tsv"
-    threads: 1
-    resources:
-        mem_mb=growing(1000),
-        runtime=growing(10),
-    conda:
-        "../envs/phaze.yaml"
-    script:
-        "../scripts/report_page.py"
 
 
 rule tiled:

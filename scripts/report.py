@@ -11,7 +11,6 @@ from phaze.report.inputs import DetailFiles, Inputs, Outcome, read_times
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.report import write_report
 from phaze.spec.architecture import Technology
-from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
 
@@ -40,7 +39,7 @@ def main(
     technology: dict[str, object],
     hbm_gib: dict[str, float],
     parameters: dict[str, int],
-    published: dict[str, object] | None,
+    families: dict[str, dict[str, str]],
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
     asked = Study.parse(study, "study")
@@ -61,12 +60,12 @@ def main(
         clusters=clusters,
         graphs=tables.Graphs.load(*mine.of("graphs", scenario=False)),
         solves=tables.Solves.load(*mine.of("solves")),
-        details=detail_files(results, scenario, estimates[scenario]),
+        details=DetailFiles.under(results, scenario, estimates[scenario]),
         energy=figures.energy,
         hbm_gib=hbm_gib,
         parameters=parameters,
         **{name: tables.TABLES[name].load(*mine.of(name)) for name in LOADED},
-        published=None if published is None else Published.parse(published, "published"),
+        families=families,
         readings=tables.Readings.load(*mine.of("readings", scenario=False)),
         plan_stages=plan_stages,
         source_scores=tables.SourceScores.load(*(p for p in files if p.stem == "source_scores")),
@@ -102,21 +101,6 @@ def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Outcome:
         tables.Placements.load(*files.of("placements")),
         tables.Placements.load(*files.of("placements", common=True)),
         None if chosen.empty else (str(chosen["architecture"].iloc[0]), float(chosen["hbm_gib"].iloc[0])),
-    )
-
-
-def detail_files(results: Path, scenario: str, estimates: str) -> DetailFiles:
-    """Paths of the large tables of the first scenario."""
-    shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
-    return DetailFiles(
-        patterns={
-            **{table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")},
-            **{
-                table: f"{results}/{table}/{name}/{{model}}/{{layout}}/{{shard}}.parquet"
-                for table, name in shards.items()
-            },
-        },
-        common={t: f"{results}/{t}/{scenario}/{{model}}/common.parquet" for t in ("stages", "schedules")},
     )
 
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phaze.papers.claims import Publication
 from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.parmesan.published import PublishedMaps
+from phaze.papers.phaze.published import Published
 from phaze.papers.piper.published import PublishedPlans
-from phaze.spec.config import load_publication
-from phaze.spec.files import FOLDER
+from phaze.spec.files import FOLDER, named_file
 from phaze.spec.study import Study
 
 Plain = dict[str, object]
 
 
-def load_publications(study: Study, folder: Path = FOLDER) -> dict[str, Plain | None]:
-    """Publications by the part of the study that names them, as plain values; None for none."""
+KINDS: dict[str, type[Publication]] = {
+    "report": Published, "plans": PublishedPlans, "tiled": PublishedTiled, "maps": PublishedMaps,
+}  # fmt: skip
+"""What a part of a study may name as published."""
+
+
+def load_publications(study: Study, folder: Path = FOLDER) -> dict[str, Plain]:
+    """Publications by the part of the study that names them, as plain values; raises PhazeError."""
+    named = {part: getattr(study, part).published for part in KINDS}
     return {
-        "plans": load_publication(PublishedPlans, study.plans.published, folder),
-        "tiled": load_publication(PublishedTiled, study.tiled.published, folder),
-        "maps": load_publication(PublishedMaps, study.maps.published, folder),
+        part: KINDS[part]
+        .from_file(named_file("publication", name, folder / "published"))
+        .model_dump(mode="json")
+        for part, name in named.items()
+        if name is not None
     }

@@ -16,10 +16,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured.sections import measured_section
 from phaze.report.overview import assumptions, claims, find_gains, gains_in_words, turned_over
-from phaze.report.paper import check_claims
 from phaze.report.planners import compared, in_words
-from phaze.report.readings import in_words as read_in_words
-from phaze.report.readings import reading_figures, reading_scores, readings
 from phaze.report.recommend import in_short as losses_in_short
 from phaze.report.recommend import recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
@@ -55,7 +52,6 @@ def summarise(inputs: Inputs) -> Findings:
     energies = anatomy.energies(results, shown)
     designs = tuple(results["design"].unique())
     memories = winners.memories(inputs)
-    figures = reading_figures(inputs)
     return Findings(
         **{name: getattr(inputs, name) for name in GIVEN},
         results=results,
@@ -70,12 +66,9 @@ def summarise(inputs: Inputs) -> Findings:
         areas=anatomy.areas(inputs, results, designs),
         complexities=anatomy.complexities(inputs),
         variations=vary(inputs, results),
-        reading_figures=figures,
-        reading_scores=reading_scores(inputs, figures),
         walks=choose_by_hysteresis(inputs.trials),
         searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
         proofs=count_proofs(inputs.solves),
-        claims=check_claims(inputs, results, memories),
         checks=run_checks(CHECKS, Evidence(inputs, results, energies)),
     )
 
@@ -98,7 +91,7 @@ def beside_measured(inputs: Inputs, _: Findings) -> Iterator[Section]:
 
 
 PARTS: tuple[Part, ...] = (
-    readings, recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
+    recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
     replayed, on_networks, beside_measured, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """The sections in order."""
@@ -123,7 +116,6 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """The first screen: losses and caveats first, then the answer, what it rests on, and a table."""
     sentences = (
         *losses_in_words(inputs, findings),
-        read_in_words(findings),
         *turned_over(claims(inputs, findings)),
         _sentence(inputs, findings),
         *gains_in_words(claims(inputs, findings)),

@@ -106,20 +106,13 @@ def planner_ratios(table: pd.DataFrame, looks: Looks) -> Figure:
     return style.legend_above(figure, ax, 5)
 
 
-def speedups(
-    table: pd.DataFrame, colours: Mapping[str, str], published: Mapping[tuple[str, str], float]
-) -> Figure:
-    """Figure 4: throughput over the baseline with the experts' placement; `published` are diamonds.
+def speedups(table: pd.DataFrame, colours: Mapping[str, str]) -> Figure:
+    """Figure 4: throughput over the baseline with the experts' placement.
 
     `table` has a row for every model and one for the geometric mean, and a column for every design.
     """
     figure, (ax,) = style.axes(style.WIDE, 3.7)
-    for design, at in columns_beside(ax, table, {name: (name, of) for name, of in colours.items()}).items():
-        printed = [published.get((model, design), np.nan) for model in table.index]
-        if not np.isnan(printed).all():
-            ax.plot(at, printed, "D", mfc="white", mec=style.RED, mew=1.1, ms=4.5, zorder=5)
-    if published:
-        ax.plot([], [], "D", mfc="white", mec=style.RED, ms=4.5, label="printed in the paper")
+    columns_beside(ax, table, {name: (name, of) for name, of in colours.items()})
     ax.axvline(len(table) - 1.5, color=style.SILVER, lw=0.8)
     ax.set_ylabel("throughput over baseline expert")
     return style.legend_above(figure, ax, 5)

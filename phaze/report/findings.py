@@ -30,8 +30,6 @@ class Findings:
     areas: pd.DataFrame
     complexities: pd.DataFrame
     variations: pd.DataFrame
-    reading_figures: pd.DataFrame
-    reading_scores: pd.DataFrame
     plans: pd.DataFrame
     plan_stages: pd.DataFrame
     simulations: pd.DataFrame
@@ -43,7 +41,6 @@ class Findings:
     proofs: pd.DataFrame
     certificates: pd.DataFrame
     audits: pd.DataFrame
-    claims: pd.DataFrame
     checks: pd.DataFrame
 
     @cached_property

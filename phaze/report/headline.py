@@ -14,7 +14,7 @@ import pandas as pd
 
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, is_beside
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design
 from phaze.report.words import join, percent, times
 
 LEAST = 5e-4
@@ -97,7 +97,7 @@ def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
 
 
 def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    """Facts for the first screen: the accelerators' gains, the planner's, and both beside printed ones."""
+    """Facts for the first screen: the accelerators' gains, the planner's, and both together."""
     found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
     if found is None:
         return
@@ -112,16 +112,7 @@ def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, st
     gain, how = found.mean(found.baseline, found.expert)
     if gain:
         yield times(gain), f"the planner over the experts' plan, both on {found.baseline} ({what} {how})"
-    printed = _printed(inputs) if several else {}
-    for design, paper in printed.items():
+    for design in about if several else ():
         gain, how = found.mean(design, found.expert)
         if gain:
-            yield times(gain), f"{about[design]} and the planner together ({what} {how}; paper {paper:g}×)"
-
-
-def _printed(inputs: Inputs) -> dict[str, float]:
-    """Printed means by design, where they are over the study's baseline."""
-    published = inputs.published
-    if published is None or published.headline is None or not is_beside(inputs.study, published):
-        return {}
-    return {PER_MODEL: published.headline.per_model, COMMON: published.headline.common}
+            yield times(gain), f"{about[design]} and the planner together ({what} {how})"

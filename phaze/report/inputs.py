@@ -17,7 +17,6 @@ from phaze.spec.system import Scenario
 
 if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only look at a cluster do without
     from phaze.report.pipeline_picture import Shown
-    from phaze.spec.published import Published
     from phaze.spec.study import Study
 
 
@@ -47,6 +46,7 @@ class Details(Protocol):
         """A number by which what was looked up is found again."""
 
 
+Families = Mapping[str, Mapping[str, str]]
 COMMON_SHARD = "common"
 """Shard of what the candidates for the common architecture have of their own: stages and schedules."""
 
@@ -63,6 +63,20 @@ class DetailFiles:
     """By table name, as `results/stages/paper/{model}/{layout}/{shard}.parquet`."""
     common: Mapping[str, str] = field(default_factory=dict)
     """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
+
+    @classmethod
+    def under(cls, results: Path, scenario: str, estimates: str) -> DetailFiles:
+        """Large tables of a scenario in a folder of results; `estimates` is whose estimates it shares."""
+        shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
+        patterns = {
+            table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")
+        }
+        patterns |= {
+            table: f"{results}/{table}/{name}/{{model}}/{{layout}}/{{shard}}.parquet"
+            for table, name in shards.items()
+        }
+        common = {t: f"{results}/{t}/{scenario}/{{model}}/common.parquet" for t in ("stages", "schedules")}
+        return cls(patterns, common)
 
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
@@ -126,7 +140,8 @@ class Inputs:
     """HBM of the named architectures that have one of their own."""
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Published number of parameters of every model, tied ones once; what the layers hold unless given."""
-    published: Published | None = None
+    families: Families = field(default_factory=dict)
+    """Families of named accelerators: for every workload the one that was made for it."""
     fronts: pd.DataFrame = field(default_factory=tables.Fronts.empty)
     trials: pd.DataFrame = field(default_factory=tables.Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=tables.Sensitivities.empty)

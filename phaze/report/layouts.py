@@ -18,7 +18,6 @@ from phaze.report.pages import case_page, notes
 from phaze.report.report import Report
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import percent, seconds
-from phaze.spec.claims import Publication
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.training_plan import TIE, Rank
 
@@ -37,7 +36,6 @@ class LayoutInputs:
     study: LayoutStudy
     ranked_layouts: pd.DataFrame
     layout_proofs: pd.DataFrame
-    published: Publication | None = None
 
     @property
     def shown(self) -> pd.DataFrame:

@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 
 from phaze.report import charts, style
-from phaze.report.differences import differences
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
-from phaze.report.paper import beside_paper, printed_of, printed_speedups
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, candidates, in_order, own_hbm, row_of
 from phaze.report.words import join, percent, times, widths
 from phaze.spec.study import OWN_READING
@@ -34,11 +32,6 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     results = findings.results
     if expert is None or not (results["speedup"] > 0).any():
         return
-    printed, marks = printed_of(inputs, findings), dict[tuple[str, str], float]()
-    if printed is not None:
-        headline = printed.published.headline
-        means = {PER_MODEL: headline.per_model, COMMON: headline.common} if headline else {}
-        marks = printed_speedups(printed) | {(charts.GEOMETRIC_MEAN, d): mean for d, mean in means.items()}
     designs = _design_order(inputs, results)
     wide = results.pivot_table(index="model", columns="design", values="speedup").reindex(inputs.study.models)
     wide.loc[charts.GEOMETRIC_MEAN] = findings.means.set_index("design")["speedup"].reindex(wide.columns)
@@ -46,9 +39,8 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     figure = Chart(
         "speedups",
         f"Throughput of every design over {expert}, by workload and in the geometric mean",
-        "Bars are ours. Diamonds are the speed-ups that the printed utilisations imply, and the "
-        "printed means.",
-        partial(charts.speedups, wide[drawn].fillna(0.0), _colours(drawn, inputs), marks),
+        "A group of bars for every workload, and one for the geometric mean.",
+        partial(charts.speedups, wide[drawn].fillna(0.0), _colours(drawn, inputs)),
     )
     rows = wide.dropna(how="all")
     if len(findings.simulated_means):
@@ -141,7 +133,7 @@ def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(relative=relative, kind=shown["architecture"].map(kinds).fillna(""))
 
 
-PARTS: tuple[Part, ...] = (throughput, beside_paper, differences, memory, ranking)
+PARTS: tuple[Part, ...] = (throughput, memory, ranking)
 """The sections in order."""
 
 
@@ -182,8 +174,7 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The accelerators that gain something, by model: the best, the common one, named ones for all."""
     models, named = inputs.study.models, inputs.study.architectures.named
-    families = inputs.published.families if inputs.published else {}
-    members = {name for family in families.values() for name in family.values()}
+    members = {name for family in inputs.families.values() for name in family.values()}
     for design in (PER_MODEL, COMMON):
         rows = {model: row_of(results, model, design) for model in models}
         yield design, {model: str(row["architecture"]) for model, row in rows.items() if row is not None}

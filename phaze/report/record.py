@@ -13,7 +13,7 @@ from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.verdicts import checks_section
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import decimal, fill, percent, size, widths
+from phaze.report.words import decimal, percent, size, widths
 from phaze.tables import Proofs
 from phaze.tables.columns import by_numbers
 
@@ -48,52 +48,28 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The models, beside Table 4."""
+    """The models."""
+    del inputs
     if findings.complexities.empty:
         return
-    blocks: list[Block] = [_complexities_sheet(inputs, findings.complexities)]
-    if inputs.published and any(w.complexity for w in inputs.published.workloads.values()):
-        blocks.append(Prose(_PRINTED_SIZES))
     about = "Size of every model by its operators, for the smallest TMP width and microbatch of the study."
-    yield Section("models", "The models", about, tuple(blocks))
+    yield Section("models", "The models", about, (_complexities_sheet(findings.complexities),))
 
 
-_PRINTED_SIZES = (
-    "The printed sizes are put where they fit best: parameter size beside a block, activations and FLOPs "
-    "beside the model, since the paper does not say which is meant. Table 4 of the paper does not agree with "
-    "itself (see the notes under the differences), so that it is shown and not fitted to."
-)
-
-
-def _complexities_sheet(inputs: Inputs, table: pd.DataFrame) -> Sheet:
-    """Our sizes, each above the printed ones in the columns that they fit."""
-    columns = (
-        "{model}", "ours, {layout:sliced}", "{layers}", "{operators}", "{parameters:,}",
-        "{held_parameters:,}", "{block_parameter_bytes:B}", "{block_activation_bytes:B}",
-        "{activation_bytes:B}", "{block_tensor_flops:FLOP}", "{tensor_flops:FLOP}",
-        "{block_vector_flops:FLOP}", "{vector_flops:FLOP}",
-    )  # fmt: skip
-    printed = (
-        "", "paper", "{layers}", "{operators}", "–", "–", "{parameter_bytes:B}", "–", "{activation_bytes:B}",
-        "–", "{tensor_flops:FLOP}", "–", "{vector_flops:FLOP}",
-    )  # fmt: skip
-    header = (
-        "workload", "whose", "layers", "operators of a block", "parameters", "held", "weights of a block",
-        "activations of a block", "of the model", "tensor FLOPs of a block", "of the model",
-        "vector FLOPs of a block", "of the model",
-    )  # fmt: skip
-    rows: list[tuple[str, ...]] = []
-    for _, row in table.iterrows():
-        rows.append(tuple(fill(cell, row) for cell in columns))
-        workload = inputs.published.workloads.get(row["model"]) if inputs.published else None
-        if workload and workload.complexity:
-            theirs = pd.Series(dict(workload.complexity), dtype=object)
-            rows.append(tuple(fill(cell, theirs) for cell in printed))
-    marked = frozenset(i for i, row in enumerate(rows) if row[1] != "paper")
+def _complexities_sheet(table: pd.DataFrame) -> Sheet:
+    """Sizes of the models."""
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "point": "{layout:sliced}", "layers": "{layers}",
+        "operators of a block": "{operators}", "parameters": "{parameters:,}", "held": "{held_parameters:,}",
+        "weights of a block": "{block_parameter_bytes:B}",
+        "activations of a block": "{block_activation_bytes:B}", "of the model": "{activation_bytes:B}",
+        "tensor FLOPs of a block": "{block_tensor_flops:FLOP}", "tensor FLOPs": "{tensor_flops:FLOP}",
+        "vector FLOPs of a block": "{block_vector_flops:FLOP}", "vector FLOPs": "{vector_flops:FLOP}",
+    }  # fmt: skip
     caption = (
         "Forward pass of one microbatch; what one slice holds, a tied head's copy and training heads included"
     )
-    return Sheet(caption, header, tuple(rows), 2, marked, "complexities")
+    return sheet_of(caption, table, columns, 2, source="complexities")
 
 
 def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -180,7 +156,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
                 "As Figure 7 of the paper splits the solving time.",
                 partial(charts.stacked, spent.filter(["schedule", "place"]), charts.STAGES, what),
             ),
-            *_times(inputs, findings.times),
+            *_times(findings.times),
         ]
     if len(findings.proofs):
         counts = findings.proofs[["z_needed", "branching"]]
@@ -192,8 +168,8 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         yield Section("proofs", "Time and proof", about, tuple(blocks))
 
 
-def _times(inputs: Inputs, table: pd.DataFrame) -> Iterator[Block]:
-    """Wall time of the jobs, and the share of each stage beside the printed one."""
+def _times(table: pd.DataFrame) -> Iterator[Block]:
+    """Wall time of the jobs."""
     wide = table.pivot_table(
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )
@@ -205,16 +181,6 @@ def _times(inputs: Inputs, table: pd.DataFrame) -> Iterator[Block]:
         "peak memory": "{peak_bytes:size}",
     }  # fmt: skip
     yield sheet_of("Wall time of the jobs, summed", rows, columns, source="times")
-    total = float(table["wall_s"].sum())
-    if inputs.published is None or total == 0:
-        return
-    source = inputs.published.sources.get("times", "its text")
-    for stage, printed in inputs.published.time_shares.items():
-        share = table.loc[table["stage"] == stage, "wall_s"].sum() / total
-        yield Prose(
-            f"The stage {stage} took {percent(share)} of the time here; the paper's program spends about "
-            f"{percent(printed, 0)} on it ({source})."
-        )
 
 
 def _gaps(solves: pd.DataFrame) -> Iterator[Block]:

@@ -18,7 +18,7 @@ from phaze.report.document import Block, Cell, Chart, Prose, Section, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
-from phaze.report.words import file_name, times
+from phaze.report.words import file_name
 from phaze.tables import MILESTONES, Searches, Walks
 
 WALK = "hysteresis-"
@@ -152,7 +152,7 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             for scope, label in _SCOPES.items()
             if scope in optimum and len(rows := walks[walks["scope"] == scope])
         }
-        blocks += _savings(inputs, str(model), shown) if shown else ()
+        blocks += _savings(str(model), shown) if shown else ()
     if blocks:
         about = (
             "Algorithm 1 visits architectures by decreasing area until throughput falls so often in a row."
@@ -174,40 +174,30 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
             "what each level chooses.",
             partial(walked, visits, chosen, optimum, inputs.cluster.area_limit_um2),
         )
-    printed = inputs.published.walks.get(model, {}) if inputs.published else {}
     columns: dict[str, Cell] = {
-        "hysteresis": "{hysteresis}", "chosen": "{architecture}",
-        "paper": lambda row: printed.get(int(row["hysteresis"]), "–"), "area": "{area_um2:area}",
+        "hysteresis": "{hysteresis}", "chosen": "{architecture}", "area": "{area_um2:area}",
         "samples/s": "{samples_per_s:digits4}", "visited": "{visited:,}",
     }  # fmt: skip
-    beside = _printed_in(inputs, "walk") if printed else ""
-    caption = f"What each hysteresis level chooses for {model}{beside}"
-    yield sheet_of(caption, chosen, columns, 3, source="walks")
+    yield sheet_of(f"What each hysteresis level chooses for {model}", chosen, columns, 2, source="walks")
 
 
-def _printed_in(inputs: Inputs, figure: str) -> str:
-    return f" beside {inputs.published.sources.get(figure, 'the paper')}" if inputs.published else ""
-
-
-def _savings(inputs: Inputs, model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
+def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
     """Figure 8: what every level visits, and how near it comes."""
     yield Chart(
         f"levels-{file_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
-        "The paper shows convergence time; every architecture visited is estimated, scheduled and placed.",
+        "Every architecture visited is estimated, scheduled and placed.",
         partial(levels_reached, shown),
     )
-    printed, rows = inputs.published.walk_savings if inputs.published else {}, next(iter(shown.values()))
+    rows = next(iter(shown.values()))
     rows = rows.assign(saved=rows["visited"].max() / rows["visited"])
     columns: dict[str, Cell] = {
         "hysteresis": "{hysteresis}", "visited": "{visited:,}", "fewer than at the largest": "{saved:times}",
-        "paper, time": lambda row: times(printed.get(int(row["hysteresis"]), 0.0)),
         "of the optimum": "{relative:percent2}",
     }  # fmt: skip
-    beside = _printed_in(inputs, "walk_savings") if printed else ""
     caption = (
         f"What each hysteresis level saves for {model} at the smallest microbatch, with the largest HBM and "
-        f"recomputation{beside}, which is over all models"
+        "recomputation"
     )
     yield sheet_of(caption, rows, columns, 1, source="walks")
 

@@ -15,14 +15,12 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import name_ranks, tied, within
-from phaze.base.units import MIB
-from phaze.report.inputs import Inputs, Outcome
+from phaze.report.inputs import Families, Inputs, Outcome
 from phaze.spec.noun import Noun
 from phaze.tables import Architectures, Memories, Placements, Rankings, Results
 from phaze.tables.columns import LAYOUT
 
 if TYPE_CHECKING:
-    from phaze.spec.published import Published, PublishedArchitecture
     from phaze.spec.study import Study
 
 PER_MODEL = "per-model"
@@ -40,11 +38,10 @@ class Design:
     """The accelerator of every model that has one."""
 
 
-def named_designs(study: Study, published: Published | None) -> Iterator[Design]:
+def named_designs(study: Study, families: Families) -> Iterator[Design]:
     """The designs of named accelerators: the baseline, families of one for each model, single ones."""
     named, models = study.architectures.named, study.models
     baseline = study.architectures.baseline
-    families = published.families if published else {}
     members = {name for family in families.values() for name in family.values()}
     if baseline is not None:
         for planner in ("expert-even", "expert", "phaze"):
@@ -100,28 +97,6 @@ def chip_of(cluster: Outcome, row: pd.Series) -> pd.Series:
 def chip_named(cluster: Outcome, architecture: str) -> pd.Series:
     """The row of table architectures of that name."""
     return cast(pd.Series, cluster.chips.loc[architecture])
-
-
-def is_beside(study: Study, published: Published) -> bool:
-    """Speed-ups of a study and of a publication are over the same baseline."""
-    return published.baseline in (None, study.architectures.baseline)
-
-
-def common_name(inputs: Inputs, published: Published) -> str:
-    """The named architecture that is a publication's common one; empty if none is."""
-    members = {name for family in published.families.values() for name in family.values()}
-    chips = inputs.cluster.architectures
-    named = chips[chips["named"] & ~chips["architecture"].isin(members)]
-    same = named.iloc[:0] if published.common is None else same_as(named, published.common)
-    return str(same["architecture"].iloc[0]) if len(same) else ""
-
-
-def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
-    """The rows of table architectures that have the cores and the buffer of a printed one."""
-    same = architectures["glb_bytes"] == chip.glb_mib * MIB
-    for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
-        same &= architectures[key] == getattr(chip, key)
-    return architectures[same]
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
@@ -211,7 +186,7 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
     tolerance = inputs.study.screen.tolerance
     placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
     rows: dict[str, pd.Series | None] = {}
-    for design in named_designs(inputs.study, inputs.published):
+    for design in named_designs(inputs.study, inputs.families):
         named = placements["architecture"] == design.architectures.get(model, "")
         mine = placements[named & (placements["planner"] == design.planner)]
         rows[design.name] = choose(own_hbm(mine, inputs.hbm_gib), tolerance)

@@ -6,7 +6,7 @@ fails if they are out of step with the code.
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,8 +17,6 @@ from phaze.spec.files import FOLDER, named_file, read_mapping
 from phaze.spec.map_study import Maps
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer
-from phaze.spec.noun import Noun
-from phaze.spec.published import Published
 from phaze.spec.settings import VARIED
 from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
@@ -56,8 +54,6 @@ class Settings:
     """Named architectures."""
     technology: Technology
     scenarios: dict[str, Scenario]
-    published: dict[str, object] | None
-    """Published results to show beside the study's own."""
     tiled_models: dict[str, Model] = field(default_factory=dict)
     """Specs of the models of cases on tiles, by name."""
     tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -114,9 +110,10 @@ class Settings:
         scenarios = {main: self.reading_scenarios[reading]}
         return replace(self, study=self.study.under(reading), scenarios=scenarios).problem(main, model)
 
-    def read_architectures(self, model: str) -> list[dict[str, object]]:
-        """Architectures that readings are about: all named ones but those of other workloads."""
-        families = Published.parse(self.published, "published").families if self.published else {}
+    def read_architectures(
+        self, model: str, families: Mapping[str, Mapping[str, str]]
+    ) -> list[dict[str, object]]:
+        """Architectures that readings are about: all named ones but those that families have for others."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [
@@ -218,7 +215,6 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         architectures=architectures,
         technology=load_technology(study.architectures.technology, folder),
         scenarios=scenarios,
-        published=load_publication(Published, study.report.published, folder),
         tiled_systems=load_tiled_systems(study.tiled, folder),
         tiled_flops=tiled_flops(study.tiled, folder),
         tiled_models={
@@ -323,13 +319,6 @@ def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> No
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
     """Technology of config/technologies by name."""
     return Technology.from_file(named_file("technology", name, folder / "technologies"))
-
-
-def load_publication(kind: type[Noun], name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
-    """Published results of config/published by name, as plain values; None for none."""
-    if name is None:
-        return None
-    return kind.from_file(named_file("publication", name, folder / "published")).model_dump(mode="json")
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

@@ -26,8 +26,8 @@ for editors.
 _OTHERS = """
 Written by hand: [commands](commands.md), [file formats](formats.md), [assumptions](assumptions.md),
 [running studies](running.md), [architecture of the code](architecture.md), and the lists of
-[studies](studies/README.md), [systems](systems/README.md), [recipes](recipes/README.md) and
-[measured runs](measured/README.md).
+[studies](studies/README.md), [systems](systems/README.md), [recipes](recipes/README.md),
+[measured runs](measured/README.md) and [publications](published/README.md).
 """
 _HEAD = """# {title}
 

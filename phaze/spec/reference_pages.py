@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from phaze.spec import topology
 from phaze.spec.architecture import Architecture, Technology
-from phaze.spec.claims import Publication
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
 from phaze.spec.mapping import StoredMapping
@@ -161,17 +160,6 @@ PAGES: dict[str, Page] = {
     ),
     "measured": Page(
         "Measured runs", (Entry("Measured runs", PublishedRuns, "`measured.yaml`", "measured.yaml"),)
-    ),
-    "publications": Page(
-        "Publications",
-        (
-            Entry(
-                "A publication, without its printed tables",
-                Publication,
-                "`published/*.yaml`",
-                "published/parmesan-tcad.yaml",
-            ),
-        ),
     ),
     "partitions": Page(
         "Operators, stages and mappings",

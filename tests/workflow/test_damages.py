@@ -40,13 +40,14 @@ Damages = dict[str, tuple[Callable[[bytes], bytes], str, str]]
 """File -> how it is damaged, what is said of it, and a result whose job reads it."""
 ENDS: Damages = {
     "inputs/ours.json": (flipped, "is damaged", "cases/bars/m1-n8.parquet"),
-    "tiled_runs/table/gpt2-xl.wafer.parquet": (flipped, "cannot be read as table", "report/tiled.html"),
-    f"mappings/{STAGES}/mesh.parquet": (cut, "cannot be read as table", "report/maps.html"),
+    "tiled_runs/table/gpt2-xl.wafer.parquet": (flipped, "cannot be read as table", "report/papers.html"),
 }
 MIDDLES: Damages = {
-    "cases/bars/m1-n8.parquet": (older, "cannot be read as table", "report/plans.html"),
-    "tiled_besides.parquet": (cut, "cannot be read as table", "report/tiled.html"),
+    "cases/bars/m1-n8.parquet": (older, "cannot be read as table", "report/papers.html"),
     f"stage-graphs/{STAGES}.json": (flipped, "is damaged", f"mappings/{STAGES}/mesh.parquet"),
+}
+PAGE: Damages = {
+    f"mappings/{STAGES}/mesh.parquet": (cut, "cannot be read as table", "report/papers.html"),
 }
 
 
@@ -73,7 +74,7 @@ def errors(run: Run) -> dict[str, str]:
     return {file: message for file, _, message in files}
 
 
-@pytest.mark.parametrize("damages", [ENDS, MIDDLES], ids=["ends", "middles"])
+@pytest.mark.parametrize("damages", [ENDS, MIDDLES, PAGE], ids=["ends", "middles", "page"])
 def test_a_damaged_file_is_named_and_nothing_is_made_of_it(damages: Damages, folder: Folder) -> None:
     results = folder.path / "results"
     for name, (damage, _, _) in damages.items():

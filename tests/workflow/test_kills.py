@@ -48,10 +48,8 @@ FILES = {
     "profile_graph": 1,
     "partition_graph": 1,
     "map_stages": 3,
-    "report_cases": 14,
-    "report_tiled": 18,
-    "report_maps": 8,
     "report": 40,
+    "report_papers": 30,
 }
 """Scripts of the study in an order in which they can run, with how many files they write."""
 MOMENTS = ("writing", "working", "written", "start")

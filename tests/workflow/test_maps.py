@@ -56,7 +56,7 @@ def test_every_check_of_the_mappings_passes(mapped: Folder) -> None:
 
 def test_a_page_of_the_mappings_and_no_other_report(mapped: Folder) -> None:
     written = {path.name for path in (mapped.path / "results/report").iterdir()}
-    assert {"maps.html", "maps.md", "mappings.csv", "speed-ups.csv"} <= written
+    assert {"papers.html", "papers.md", "mappings.csv", "speed-ups.csv"} <= written
     assert "report.html" not in written
 
 
@@ -92,4 +92,4 @@ def test_other_maps_leave_the_other_pages(prepare: Prepare, tmp_path: Path) -> N
     folder = Folder(tmp_path / "study")
     folder.edit(lambda study: study["maps"].update(seed=7))
     pages = {path for path in folder.stale() if path.endswith(".html")}
-    assert pages == {"report/maps.html"}
+    assert pages == {"report/papers.html"}

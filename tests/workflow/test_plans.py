@@ -53,7 +53,7 @@ def test_every_check_of_the_plans_passes(planned: Folder) -> None:
 
 def test_a_page_of_the_plans_and_no_other_report(planned: Folder) -> None:
     written = {path.name for path in (planned.path / "results/report").iterdir()}
-    assert {"plans.html", "plans.md", "cases.csv", "curves.csv"} <= written
+    assert {"papers.html", "papers.md", "cases.csv", "curves.csv"} <= written
     assert "report.html" not in written
 
 
@@ -79,6 +79,6 @@ def test_the_folder_may_be_given_on_the_command_line(folder: Folder) -> None:
 def test_without_a_folder_only_what_is_ours_is_planned(folder: Folder) -> None:
     folder.edit(lambda study: study["plans"].update(folder=None))
     folder.run()
-    text = (folder.path / "results/report/plans.md").read_text()
+    text = (folder.path / "results/report/papers.md").read_text()
     assert "bars: its input chain is only in the authors' file chain.json" in text
     assert set(pd.read_parquet(folder.path / "results/report/cases.parquet")["case"]) == {"sizes"}

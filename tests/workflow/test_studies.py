@@ -25,8 +25,8 @@ TOGETHER = (
     ("llama-3.1", "palm", "parmesan", "piper", "phaze-paper"),
 )
 PAGES = {
-    "quick": "report", "phaze-paper": "report", "llama-3.1": "layouts", "palm": "tiled", "parmesan": "maps",
-    "piper": "plans",
+    "quick": "report", "phaze-paper": "papers", "llama-3.1": "layouts", "palm": "papers",
+    "parmesan": "papers", "piper": "papers",
 }  # fmt: skip
 
 

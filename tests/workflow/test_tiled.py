@@ -33,8 +33,8 @@ def tiled(prepare: Prepare) -> Folder:
 
 def test_a_page_of_the_tiles_and_no_other_report(tiled: Folder) -> None:
     written = {path.name for path in (tiled.path / "results/report").iterdir()}
-    assert {"tiled.html", "tiled.md", "tiled_runs.csv", "tiled_links.csv"} <= written
-    assert not {"report.html", "plans.html"} & written
+    assert {"papers.html", "papers.md", "tiled_runs.csv", "tiled_links.csv"} <= written
+    assert not {"report.html", "cases.csv"} & written
     checks = pd.read_parquet(tiled.path / "results/report/tiled-checks.parquet")
     assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
     assert (checks["rows"] > 0).all()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze import tables
+from phaze.papers.claims import check_claims
+from phaze.papers.page import Paper, checked, paper_of, part
 from phaze.papers.palm.inputs import FUNCTIONS, RUN, TiledInputs, claimed_tables
 from phaze.papers.palm.readings import (
     WAFER,
@@ -16,61 +18,30 @@ from phaze.papers.palm.readings import (
     tabulate_readings,
 )
 from phaze.papers.palm.sections import FACTOR, sections_of
-from phaze.report.claims import check_claims, claims_sheet
-from phaze.report.document import FirstScreen, Section
-from phaze.report.pages import case_page, missing, notes
-from phaze.report.report import Report
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import percent
 
 LAYERS = "A transformer here is its layers, as PALM's operator: neither embedding nor head."
 
 
-def build_tiled_report(inputs: TiledInputs) -> Report:
-    """The page of the tiled accelerators of a study."""
-    published = inputs.published
-    claims = check_claims(published, claimed_tables(inputs), FUNCTIONS)
+def palm_paper(inputs: TiledInputs) -> Paper:
+    """The PALM paper beside the tiled accelerators of a study."""
+    claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     readings = tabulate_readings(inputs)
-    about = "Every claim of the paper that can be checked, reading by reading."
-    absent = "Printed in the paper and not compared here, and why."
-    sections = (
-        *program_section(inputs),
-        Section("claims", "Claims", about, (claims_sheet(claims, "tiled-claims"),)),
-        *sections_of(inputs),
-        *missing(published.missing if published else (), absent),
-    )
-    simulated = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled_besides")
-    return case_page(
-        "tiled.html",
-        "tiled accelerators",
-        inputs,
-        (
-            "tiled-checks",
-            CHECKS,
-            "simulation, checked on these; `snakemake check` fails if one does not.",
-        ),
-        {
-            **{name: (tables.TABLES[name], getattr(inputs, name)) for name in simulated},
-            "tiled_readings": (tables.TiledReadings, readings),
-            "tiled-claims": (tables.Claims, claims),
-        },
-        lambda _: _answer(inputs, claims, readings),
-        sections,
-        (notes(FACTOR, LAYERS, *(published.notes if published else ())),),
+    checks, table = checked("tiled-checks", CHECKS, inputs)
+    simulated = {name: (tables.TABLES[name], getattr(inputs, name)) for name in SIMULATED}
+    return paper_of(
+        "palm",
+        inputs.published,
+        " ".join(_sentences(inputs, claims, readings)),
+        (readings_sheet(readings), *part((*program_section(inputs), *sections_of(inputs))), *checks),
+        {**simulated, "tiled_readings": (tables.TiledReadings, readings), **table},
+        claims=("tiled-claims", claims),
+        notes=(FACTOR, LAYERS),
     )
 
 
-def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> FirstScreen:
-    """The first screen: how near the readings come, and what nothing gives."""
-    own = f"{int((~readings['theirs']).sum()):,}"
-    facts = (
-        (own, "readings of what the paper leaves open, each with its error"),
-        (f"{claims['holds'].sum()} of {len(claims)}", "claims of the paper that hold, over all readings"),
-        (f"{len(inputs.tiled_runs):,}", "batches simulated with contention"),
-    )
-    sentence = " ".join(_sentences(inputs, claims, readings))
-    question = "Do PALM's case studies come out as printed?"
-    return FirstScreen(question, sentence, facts, readings_sheet(readings))
+SIMULATED = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled_besides")
 
 
 def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Iterator[str]:
@@ -86,8 +57,6 @@ def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame
     never = irreproducible(inputs.published)
     if never:
         yield f"The authors' own program, run as published, gives neither {', nor '.join(never)}."
-    if inputs.published.missing:
-        yield "What is printed and not compared here stands under “Missing”, with the reason."
 
 
 def undominated(readings: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from phaze.papers.claims import Function
 from phaze.papers.palm.published import PrintedWafer, PublishedTiled
-from phaze.report.claims import Function
 from phaze.report.words import join, percent, times
 from phaze.spec.tiled_study import TiledCase, TiledStudy
 

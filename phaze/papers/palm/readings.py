@@ -9,11 +9,11 @@ from math import ceil, floor, isfinite, nan
 import pandas as pd
 
 from phaze.base.units import digits
+from phaze.papers.claims import claims_on
 from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
 from phaze.papers.palm.published import ProgramRun, PublishedTiled
-from phaze.report.claims import claims_on
+from phaze.papers.scores import mean_error, relative_errors
 from phaze.report.document import Cell, Items, Section, Sheet, sheet_of
-from phaze.report.scores import mean_error, relative_errors
 from phaze.report.words import change, join, times
 from phaze.tables import TiledReadings
 

@@ -5,34 +5,34 @@ from __future__ import annotations
 import pandas as pd
 
 from phaze.base.units import digits
+from phaze.papers.page import Paper, checked, paper_of, part
 from phaze.papers.parmesan.inputs import NETWORK, POINT, MapInputs, speed_ups, steps
 from phaze.papers.parmesan.readings import about, groups, nearest, read_figures
 from phaze.papers.parmesan.sections import sections_of
+from phaze.papers.scores import geometric_mean, mean_factor
 from phaze.report.document import FirstScreen
-from phaze.report.pages import case_page, wide
-from phaze.report.report import Report
-from phaze.report.scores import geometric_mean, mean_factor
+from phaze.report.pages import wide
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.spec.map_study import MapCase
 from phaze.tables import FiguresRead, Mappings, SpeedUps
 
 
-def build_map_report(inputs: MapInputs) -> Report:
-    """The page of the mappings of a study."""
+def parmesan_paper(inputs: MapInputs) -> Paper:
+    """The Parmesan paper beside the mappings of a study."""
     gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
-    tables = {
-        "mappings": (Mappings, inputs.mappings),
-        "speed-ups": (SpeedUps, gains),
-        "figures-read": (FiguresRead, figures),
-    }
-    return case_page(
-        "maps.html",
-        "mappings of Parmesan",
-        inputs,
-        ("map-checks", CHECKS, "mappings, checked on these."),
-        tables,
-        lambda _: answer_of(inputs, gains, figures),
-        sections_of(inputs, figures),
+    answer = answer_of(inputs, gains, figures)
+    checks, table = checked("map-checks", CHECKS, inputs)
+    return paper_of(
+        "parmesan",
+        inputs.published,
+        answer.sentence,
+        (answer.sheet, *part(sections_of(inputs, figures)), *checks),
+        {
+            "mappings": (Mappings, inputs.mappings),
+            "speed-ups": (SpeedUps, gains),
+            "figures-read": (FiguresRead, figures),
+            **table,
+        },
     )
 
 

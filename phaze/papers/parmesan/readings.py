@@ -11,9 +11,9 @@ import pandas as pd
 
 from phaze.base.units import digits
 from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
+from phaze.papers.scores import geometric_mean, mean_factor
 from phaze.report.document import Block, Items, Prose, Sheet
 from phaze.report.pages import wide
-from phaze.report.scores import geometric_mean, mean_factor
 from phaze.spec.map_study import Judge, MapCase, MapReading, Search
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
 from phaze.tables import FiguresRead

@@ -22,10 +22,10 @@ from phaze.papers.parmesan.inputs import (
 )
 from phaze.papers.parmesan.published import Mapping
 from phaze.papers.parmesan.readings import cluster_blocks, reading_blocks
+from phaze.papers.scores import geometric_mean
 from phaze.report import map_charts
 from phaze.report.document import Block, Chart, Prose, Section, Sheet, sheet_of
-from phaze.report.pages import missing, wide
-from phaze.report.scores import geometric_mean
+from phaze.report.pages import wide
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
 from phaze.spec.topology import MatrixFile
@@ -274,5 +274,4 @@ def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
             section = part(inputs, name, case)
             first = BESIDE[show](inputs, figures, name, case) if show in BESIDE else ()
             yield replace(section, blocks=(*first, *section.blocks))
-    yield from missing(inputs.published.missing if inputs.published else ())
     yield pictures_section(inputs)

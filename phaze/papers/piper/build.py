@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import GIB
+from phaze.papers.claims import check_claims
+from phaze.papers.page import Paper, checked, paper_of, part
 from phaze.papers.piper.inputs import (
     FUNCTIONS,
     PlanInputs,
@@ -15,51 +17,40 @@ from phaze.papers.piper.inputs import (
     considered,
     read_curve,
 )
-from phaze.papers.piper.sections import how_made, sections_of
-from phaze.report.claims import check_claims, claims_sheet
-from phaze.report.document import FirstScreen
-from phaze.report.pages import case_page
+from phaze.papers.piper.sections import how_made, sections_of, unplanned
 from phaze.report.plan_charts import GROUP
-from phaze.report.report import Report
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, describe, each
-from phaze.tables import TABLES, Claims
+from phaze.tables import TABLES
 
 
-def build_plan_report(inputs: PlanInputs) -> Report:
-    """The page of the plans of a study."""
+def piper_paper(inputs: PlanInputs) -> Paper:
+    """The Piper paper beside the plans of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
-    planned = ("cases", "pipelines", "curves", "durations")
-    return case_page(
-        "plans.html",
-        "plans of Piper",
-        inputs,
-        ("case-checks", CHECKS, "plans, checked on these; `snakemake check` fails if one does not."),
-        {name: (TABLES[name], getattr(inputs, name)) for name in planned} | {"case-claims": (Claims, claims)},
-        lambda checks: _answer(inputs, claims, checks),
-        sections_of(inputs),
-        (how_made(inputs),),
+    checks, table = checked("case-checks", CHECKS, inputs)
+    planned = {name: (TABLES[name], getattr(inputs, name)) for name in PLANNED}
+    return paper_of(
+        "piper",
+        inputs.published,
+        _answer(inputs, claims),
+        (*part(sections_of(inputs)), *checks),
+        {**planned, **table},
+        claims=("case-claims", claims),
+        missing=unplanned(inputs),
+        notes=how_made(inputs),
     )
 
 
-def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> FirstScreen:
-    """The first screen: which of the claims hold."""
-    held = int(claims["holds"].sum())
+def _answer(inputs: PlanInputs, claims: pd.DataFrame) -> str:
+    """Which of the claims hold, and of what."""
     planned = int((inputs.cases["status"] == "planned").sum())
-    title = "its publication" if inputs.published is None else f"“{inputs.published.title}”"
     source = "the authors' inputs" if not inputs.study.stand_ins else "inputs of our own"
-    sentence = (
-        f"{held} of {len(claims)} claims of {title} hold for these plans, made from {source}; "
-        f"{int(checks['passed'].sum())} of {len(checks)} checks of the plans themselves pass."
+    return (
+        f"{int(claims['holds'].sum())} of {len(claims)} claims hold for plans made from {source}; "
+        f"{planned:,} plans are found on {len(inputs.cases):,} clusters."
     )
-    facts = (
-        (f"{held} of {len(claims)}", "claims of the paper that hold here"),
-        (f"{planned:,}", f"plans found on {len(inputs.cases):,} clusters asked"),
-        (f"{inputs.durations['seconds'].sum():,.0f} s", "of one core to find all plans and curves"),
-    )
-    sheet = claims_sheet(claims, "case-claims")
-    return FirstScreen("Do Piper's plans come out as printed?", sentence, facts, sheet)
 
 
+PLANNED = ("cases", "pipelines", "curves", "durations")
 CHECKS: Checklist[PlanInputs] = Checklist()
 SLACK = 1 + ROUNDING
 _CLUSTER = [*GROUP, "devices"]

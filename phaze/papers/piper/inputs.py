@@ -9,8 +9,8 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from phaze.papers.claims import Function
 from phaze.papers.piper.published import OUT_OF_MEMORY, PublishedPlans
-from phaze.report.claims import Function
 from phaze.report.plan_charts import by_values, relative
 from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase, PlanStudy

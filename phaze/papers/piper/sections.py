@@ -12,7 +12,7 @@ from phaze.base.units import digits
 from phaze.papers.piper.inputs import MODE_NAMES, PlanInputs, printed_times, read_curve
 from phaze.report import plan_charts
 from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
-from phaze.report.pages import missing, notes, wide
+from phaze.report.pages import wide
 from phaze.report.plan_charts import PLANNER_NAMES, by_values, planners_of, relative
 from phaze.report.words import join, seconds
 from phaze.spec.planning import PlanCase
@@ -160,8 +160,8 @@ def _plain_sheet(inputs: PlanInputs, name: str) -> Sheet:
     return sheet_of("Time per sample", mine, columns, 0, source="cases")
 
 
-def missing_sentences(inputs: PlanInputs) -> Iterator[str]:
-    """What the study could not plan, and what is printed and cannot be compared, with the reasons."""
+def unplanned(inputs: PlanInputs) -> Iterator[str]:
+    """What the study could not plan, with the reasons."""
     for name, case in inputs.study.cases.items():
         if name not in inputs.study.made:
             yield (
@@ -169,13 +169,11 @@ def missing_sentences(inputs: PlanInputs) -> Iterator[str]:
                 f"{inputs.study.inputs[case.input].file}; set plans.folder to the folder that holds it. Its "
                 "claims and checks are absent."
             )
-    yield from inputs.published.missing if inputs.published is not None else ()
 
 
-def how_made(inputs: PlanInputs) -> Section:
-    """How the numbers are made."""
-    stand_ins = (_stand_in(inputs, name) for name in inputs.study.stand_ins)
-    return notes(_MEMORY, _UNITS, *stand_ins, *(inputs.published.notes if inputs.published else ()))
+def how_made(inputs: PlanInputs) -> Iterator[str]:
+    """How the numbers are made, in sentences."""
+    yield from (_MEMORY, _UNITS, *(_stand_in(inputs, name) for name in inputs.study.stand_ins))
 
 
 _MEMORY = (
@@ -209,8 +207,6 @@ PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """The sections of all cases, and what is missing."""
+    """The sections of all cases."""
     for show, part in PARTS.items():
         yield from (part(inputs, name, case) for name, case in inputs.of(show))
-    about = "Figures that cannot be compared, and cases whose input nothing of ours stands in for."
-    yield from missing(missing_sentences(inputs), about)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pandas as pd
 
-from phaze.spec.claims import Publication
 from phaze.spec.measured import MeasuredStudy
 
 
@@ -21,8 +20,6 @@ class MeasuredInputs:
     group_regrets: pd.DataFrame
     tool_errors: pd.DataFrame
     fitted_constants: pd.DataFrame
-    published: Publication | None = None
-    """Sources are publications themselves."""
 
     @property
     def timed(self) -> pd.DataFrame:
@@ -32,5 +29,5 @@ class MeasuredInputs:
         return known.assign(ratio=known["predicted_s"] / known["measured_s"])
 
 
-MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name not in ("study", "published"))
+MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name != "study")
 """Tables of the page."""

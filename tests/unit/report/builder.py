@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ from phaze.report.pipeline_picture import Pictures
 from phaze.report.verdicts import Checklist
 from phaze.search.pareto import uncovered
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
 from phaze.tables import (
@@ -58,12 +56,12 @@ from tests.unit.report.toy_placements import BATCH, DEVICES, EXPERTS, placed
 from tests.unit.report.toy_plans import plans
 from tests.unit.report.toy_simulations import simulations
 
-PUBLISHED = Path(__file__).parents[3] / "config" / "published" / "phaze-icml-2024.yaml"
 ENERGY = EnergyFigures(
     mac_j=5e-13, register_j_per_byte=1e-13, sram_j_per_byte={8: 6e-13, 1024: 6e-12}, hbm_j_per_byte=3e-11,
     link_j_per_byte=8e-11, leakage_w_per_mm2=0.15,
 )  # fmt: skip
 HBM_GIB = {BASELINE: 32.0}
+FAMILIES = {family: {model: f"{family}-{model}" for model in MODELS} for family in ("phaze", "spotlight")}
 
 
 class BuiltDetails:
@@ -232,7 +230,7 @@ def inputs() -> Inputs:
         details=BuiltDetails(),
         energy=ENERGY,
         hbm_gib=HBM_GIB,
-        published=Published.from_file(PUBLISHED),
+        families=FAMILIES,
         fronts=fronts(main.placements),
         trials=trials(),
         sensitivities=sensitivities(main.placements),

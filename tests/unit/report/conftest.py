@@ -7,7 +7,6 @@ from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.report import Report
-from phaze.spec.published import Published
 from tests.unit.report import builder
 
 
@@ -29,8 +28,3 @@ def evidence(inputs: Inputs, findings: Findings) -> Evidence:
 @pytest.fixture(scope="session")
 def report(inputs: Inputs, findings: Findings) -> Report:
     return compose(inputs, findings)
-
-
-@pytest.fixture(scope="session")
-def published() -> Published:
-    return Published.from_file(builder.PUBLISHED)

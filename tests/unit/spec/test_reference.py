@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.spec.claims import Publication
 from phaze.spec.config import main
 from phaze.spec.files import FOLDER
 from phaze.spec.reference import generated_files
@@ -75,8 +74,7 @@ def read(entry: Entry) -> dict[str, object]:
     found = {"name": "example", **(data[entry.key] if entry.key else data)}
     if entry.noun is Study:
         found |= {"workloads": yaml.safe_load((FOLDER / "config.yaml").read_text())["workloads"]}
-    tables = issubclass(entry.noun, Publication)  # printed tables are keys of each publication's own
-    extra = {key for key in found if key not in entry.noun.model_fields and (tables or key == "name")}
+    extra = {key for key in found if key not in entry.noun.model_fields and key == "name"}
     return {key: value for key, value in found.items() if key not in extra}
 
 

@@ -28,7 +28,7 @@ def _asked() -> tuple[str, dict] | None:
         module = script in ("snakemake", "phaze")
         found = (f"-m {script}" if module else f".{script}.py") in words
         if script.startswith("report_"):
-            found = script.encode() in shared
+            found = found or script.encode() in shared
         if found and not (Path(asked["folder"]) / script).exists():
             return script, {**moment, "done": Path(asked["folder"]) / script}
     return None

@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from phaze.papers.palm.build import CHECKS, build_tiled_report, undominated
+from phaze.papers.page import build_page
+from phaze.papers.palm.build import CHECKS, palm_paper, undominated
 from phaze.papers.palm.inputs import TiledInputs
 from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.palm.readings import WAFER, fewest_microbatches, irreproducible, tabulate_readings
@@ -19,6 +20,7 @@ from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
 from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledStudy
 from phaze.tables import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
+from tests.unit.papers.parts import part, parts
 
 PALM = PublishedTiled.from_file(Path("config/published/palm-2024.yaml"))
 STUDY = TiledStudy(
@@ -100,7 +102,7 @@ def inputs(**changes: pd.DataFrame) -> TiledInputs:
 
 
 def test_claims_hold_where_the_runs_have_what_is_printed() -> None:
-    claims = build_tiled_report(inputs()).tables["tiled-claims"]
+    claims = palm_paper(inputs()).claims
     held = dict(zip(claims["statement"], claims["holds"], strict=True))
     assert held["t-18b on wafer: samples/s of PALM within 20 %"]
     assert held["t-18b on wafer, 20 microbatches: TP of the fastest split"]
@@ -129,9 +131,9 @@ def test_checks_find_what_cannot_be() -> None:
 
 
 def test_the_page_shows_everything(tmp_path: Path) -> None:
-    report = build_tiled_report(inputs())
+    report = build_page([palm_paper(inputs())])
     write_report(report, tmp_path)
-    page, text = (tmp_path / "tiled.html").read_text(), (tmp_path / "tiled.md").read_text()
+    page, text = (tmp_path / "papers.html").read_text(), (tmp_path / "papers.md").read_text()
     assert page.count("<svg") == 6
     for words in (
         "7.3457",
@@ -143,7 +145,7 @@ def test_the_page_shows_everything(tmp_path: Path) -> None:
     ):
         assert words in text
     assert report.failures == []
-    assert text.index("Every reading, with its error") < text.index("Claims of the paper, checked here")
+    assert "Every reading, with its error" in text
 
 
 def test_a_reading_has_its_error_over_all_printed_figures_that_it_gives() -> None:
@@ -171,7 +173,7 @@ def test_only_strategies_with_their_best_adapters_are_said_to_be_faster() -> Non
     other = replace(found, study=study)
     fair, unfair = (tabulate_readings(each).set_index("reading").loc["best"] for each in (found, other))
     assert (fair["statements"], unfair["statements"]) == (4, 0)
-    assert "Figure 12, Section V.C" not in set(build_tiled_report(other).tables["tiled-claims"]["source"])
+    assert "Figure 12, Section V.C" not in set(palm_paper(other).claims["source"])
 
 
 def test_the_authors_program_is_a_reading_that_is_not_ours() -> None:
@@ -190,10 +192,10 @@ def test_the_page_says_what_the_authors_program_does_not_give_either() -> None:
         "the fastest TP of t-76b and t-145b in Figure 10",
         "a gap of 2× between best and worst mapping",
     ]
-    document = build_tiled_report(inputs())
-    assert "Microbatches: 7.3457 samples/s of t-18b need at least" in str(document.sections[0].blocks[-1])
-    assert "the fastest TP of t-76b and t-145b" in document.answer.sentence
-    assert document.sections[0].anchor == "program"
+    paper = palm_paper(inputs())
+    program = part(paper, "The authors' program")
+    assert "Microbatches: 7.3457 samples/s of t-18b need at least" in str(program[-1])
+    assert "the fastest TP of t-76b and t-145b" in paper.answer
 
 
 def test_a_reading_that_another_beats_in_error_and_statements_is_not_in_the_answer() -> None:
@@ -238,8 +240,7 @@ def test_the_constant_of_table_iv_is_fitted_on_runs_that_it_does_not_have() -> N
 
 
 def test_what_is_missing_stands_on_the_page_with_its_reason() -> None:
-    (section,) = [each for each in build_tiled_report(inputs()).sections if each.anchor == "missing"]
-    assert section.blocks == (Items(PALM.missing),)
+    assert part(palm_paper(inputs()), "What is missing") == [Items(PALM.missing)]
     assert "Figure 6" in PALM.missing[0]
 
 
@@ -247,6 +248,6 @@ def test_without_a_publication_there_are_no_claims() -> None:
     found = inputs()
     none = {name: getattr(found, name).iloc[:0] for name in ("tiled_networks", "tiled_besides")}
     alone = replace(found, **none, flops=0.0, published=None)
-    report = build_tiled_report(alone)
-    assert report.tables["tiled-claims"].empty
-    assert {section.anchor for section in report.sections}.isdisjoint({"networks", "tables"})
+    paper = palm_paper(alone)
+    assert paper.claims.empty
+    assert set(parts(paper)).isdisjoint({"The network alone", "Tables I, IV and V"})

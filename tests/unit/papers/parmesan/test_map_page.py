@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.papers.parmesan.build import build_map_report
+from phaze.papers.page import build_page
+from phaze.papers.parmesan.build import parmesan_paper
 from phaze.papers.parmesan.inputs import MapInputs, speed_ups, steps
 from phaze.papers.parmesan.published import PublishedMaps
+from phaze.papers.scores import geometric_mean, mean_factor, rms_factor
 from phaze.report.document import Sheet
-from phaze.report.scores import geometric_mean, mean_factor, rms_factor
 from phaze.spec.map_study import Maps
 from phaze.tables import (
     WAYS,
@@ -22,6 +23,7 @@ from phaze.tables import (
     SearchGaps,
 )
 from phaze.tables.mappings import PHASES
+from tests.unit.papers.parts import part, parts
 
 MAPS = Maps.parse(
     {
@@ -89,9 +91,9 @@ def test_speed_ups_are_medians_over_seeds() -> None:
 
 
 def test_a_page_is_made_and_every_check_passes() -> None:
-    report = build_map_report(inputs_with(STEPS))
-    assert report.failures == []
-    assert [section.anchor for section in report.sections] == ["table", "pictures", "checks"]
+    paper = parmesan_paper(inputs_with(STEPS))
+    assert build_page([paper]).failures == []
+    assert [*parts(paper)][1:] == ["Speed-ups by topology: table", "Topologies and mappings", "Checks"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_a_page_is_made_and_every_check_passes() -> None:
     ],
 )
 def test_a_check_that_fails_is_told(steps_of: dict[str, float], bound_s: float, failed: str) -> None:
-    report = build_map_report(inputs_with(steps_of, bound_s))
+    report = build_page([parmesan_paper(inputs_with(steps_of, bound_s))])
     assert [text.split(":")[0] for text in report.failures] == [failed.split(":", maxsplit=1)[0]]
 
 
@@ -119,7 +121,7 @@ def test_steps_with_shared_ports_and_printed_values_stand_beside_ours() -> None:
     inputs = inputs_with(STEPS)
     by_hand = inputs.mappings["way"].isin(["cs-map", "p2p-map"])
     shared = inputs.mappings["step_s"].where(~by_hand, 2 * inputs.mappings["step_s"])
-    report = build_map_report(
+    report = parmesan_paper(
         replace(
             inputs,
             study=Maps.parse(maps, "maps"),
@@ -127,7 +129,7 @@ def test_steps_with_shared_ports_and_printed_values_stand_beside_ours() -> None:
             published=PublishedMaps.parse(known, "published"),
         )
     )
-    sheets = [block for block in report.sections[0].blocks if isinstance(block, Sheet)]
+    sheets = [block for block in part(report, "Partitions and mappings") if isinstance(block, Sheet)]
     assert [row[1:] for row in sheets[0].rows] == [
         ("CS map", "1.00 / 1.00"), ("p2p map", "1.50 / 1.50"), ("our map", "6.00 / 12.00 (7.5)"),
     ]  # fmt: skip
@@ -143,7 +145,7 @@ def test_gaps_and_times_of_steps_are_shown() -> None:
         for counted, proven, least_s in (("p2p", True, 1.0), ("allreduce", False, 1.05), ("exact", True, 1.0))
     ]
     gaps, took = pd.DataFrame(rows).assign(bound_s=1.0), pd.DataFrame(rows).assign(seconds=2.0)
-    report = build_map_report(
+    report = parmesan_paper(
         replace(
             inputs_with(STEPS),
             study=Maps.parse({**MAPS.model_dump(), "cases": cases}, "maps"),
@@ -152,13 +154,12 @@ def test_gaps_and_times_of_steps_are_shown() -> None:
             partition_durations=PartitionDurations.check(pd.DataFrame(seconds)),
         )
     )
-    by_k_section, gap_section, *_ = report.sections
-    _, times = (block for block in by_k_section.blocks if isinstance(block, Sheet))
+    _, times = (block for block in part(report, "Hyper-operators") if isinstance(block, Sheet))
     assert [row[1:] for row in times.rows] == [
         ("clustering", "500 ms"), ("dynamic program", "500 ms"),
         ("the same over all fronted subgraphs", "500 ms"), ("refinement", "500 ms"),
     ]  # fmt: skip
-    (found,) = (block for block in gap_section.blocks if isinstance(block, Sheet))
+    (found,) = (block for block in part(report, "The local search alone") if isinstance(block, Sheet))
     assert found.rows == (("random", "2x2", "4", "= 10.00%", "≤ 10.00%", "= 10.00%", "2.00 s"),)
 
 
@@ -177,7 +178,7 @@ def test_graphs_of_one_case_have_tables_of_their_own() -> None:
     graphs = {name: MAPS.graphs["net"].model_dump() | {"label": name} for name in ("net", "other")}
     study = {**MAPS.model_dump(), "graphs": graphs, "cases": {"table": {**table, "graphs": ["net", "other"]}}}
     both = pd.concat([inputs.mappings, inputs.mappings.assign(graph="other")])
-    page = build_map_report(replace(inputs, study=Maps.parse(study, "maps"), mappings=Mappings.check(both)))
-    sheets = [block for block in page.sections[0].blocks if isinstance(block, Sheet)]
+    page = parmesan_paper(replace(inputs, study=Maps.parse(study, "maps"), mappings=Mappings.check(both)))
+    sheets = [block for block in part(page, "Speed-ups by topology") if isinstance(block, Sheet)]
     captions = [sheet.caption for sheet in sheets if "(Table III)" in sheet.caption]
     assert captions == [f"{name}: Speed-up over CS map (Table III)" for name in graphs]

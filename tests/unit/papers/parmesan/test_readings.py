@@ -10,15 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.papers.parmesan.build import build_map_report
+from phaze.papers.page import Paper
+from phaze.papers.parmesan.build import parmesan_paper
 from phaze.papers.parmesan.inputs import MapInputs
 from phaze.papers.parmesan.published import PublishedMaps
 from phaze.papers.parmesan.readings import read_figures
 from phaze.report.document import Items, Sheet
-from phaze.report.report import Report
 from phaze.spec.map_study import Maps
 from phaze.tables import Mappings
 from tests.unit.papers.parmesan.test_map_page import MAPS, STEPS, inputs_with
+from tests.unit.papers.parts import part, parts
 
 READINGS = {
     "ours": {"label": "ours"},
@@ -61,12 +62,12 @@ def test_a_reading_takes_its_own_search_and_judge() -> None:
 
 
 @cache
-def page(of: Callable[[], MapInputs]) -> Report:
-    return build_map_report(of())
+def page(of: Callable[[], MapInputs]) -> Paper:
+    return parmesan_paper(of())
 
 
-def sheets(report: Report) -> dict[str, Sheet]:
-    blocks = report.sections[0].blocks
+def sheets(report: Paper) -> dict[str, Sheet]:
+    (blocks,) = (blocks for title, blocks in parts(report).items() if title.endswith(": table"))
     return {block.caption.split(",")[0]: block for block in blocks if isinstance(block, Sheet)}
 
 
@@ -88,14 +89,14 @@ def test_a_sensitivity_is_never_the_nearest() -> None:
     readings = {key: one for key, one in READINGS.items() if key != "stages"}
     case = {**inputs.study.cases["table"].model_dump(), "readings": readings}
     maps = Maps.parse({**inputs.study.model_dump(), "cases": {"table": case}}, "maps")
-    answer = build_map_report(replace(inputs, study=maps)).answer
-    assert "“theirs”" in answer.sentence
-    assert "“half”" not in answer.sentence
+    answer = parmesan_paper(replace(inputs, study=maps)).answer
+    assert "“theirs”" in answer
+    assert "“half”" not in answer
 
 
 def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_nearest_is() -> None:
     report = page(by_topology)
-    sentence = report.answer.sentence
+    sentence = report.answer
     assert "6.27 times as fast on random topologies (Paper prints 3.00)" in sentence
     assert "off by a factor of 1.21 on random topologies (“objective (5)”)" in sentence
     assert "none is measured" in sentence
@@ -103,11 +104,9 @@ def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_
 
 def test_what_is_unexplained_or_missing_is_said() -> None:
     report = page(by_topology)
-    first, missing, *_ = report.sections
-    (items,) = (block for block in first.blocks if isinstance(block, Items))
+    (items,) = (block for block in part(report, ": table") if isinstance(block, Items))
     assert items.sentences[0].startswith("Unexplained: Odd. Nearest is “objective (5)”")
-    assert missing.anchor == "missing"
-    assert missing.blocks == (Items(("No measurements.",)),)
+    assert part(report, "What is missing") == [Items(("No measurements.",))]
 
 
 @cache
@@ -155,7 +154,7 @@ def test_measured_tables_are_read_by_what_messages_hold() -> None:
     """The first row of a table, to which its figures are relative, is none of them."""
     figures = read_figures(by_partitioner()).set_index("reading")
     assert figures["ours"].to_dict() == pytest.approx({"links": 6.0, "held": 9.0})
-    blocks = page(by_partitioner).sections[0].blocks
+    blocks = part(page(by_partitioner), ": table")
     (items,) = (block for block in blocks if isinstance(block, Items))
     assert (
         "7.6, of PipeDream's partition of Net as 2x2. Ours is 6.00 (“links”), 9.00 (“held”)"

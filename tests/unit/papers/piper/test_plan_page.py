@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.papers.piper.build import CHECKS, build_plan_report
+from phaze.papers.page import build_page
+from phaze.papers.piper.build import CHECKS, piper_paper
 from phaze.papers.piper.inputs import PlanInputs, as_printed, extra_time, read_curve
 from phaze.report.plan_charts import relative
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
 from phaze.spec.planning import PlanStudy
+from tests.unit.papers.parts import parts
 from tests.unit.papers.piper.toy_plans import PLANS, PUBLISHED, toy_inputs
 
 
@@ -25,7 +27,7 @@ def inputs() -> PlanInputs:
 
 
 def claims(inputs: PlanInputs) -> dict[str, tuple[str, bool]]:
-    table = build_plan_report(inputs).tables["case-claims"]
+    table = piper_paper(inputs).claims
     return {row["statement"]: (row["ours"], row["holds"]) for _, row in table.iterrows()}
 
 
@@ -105,7 +107,7 @@ def test_a_claim_that_does_not_hold_is_said_so(inputs: PlanInputs) -> None:
 
 
 def test_without_a_publication_there_are_no_claims() -> None:
-    report = build_plan_report(toy_inputs(published=None))
+    report = build_page([piper_paper(toy_inputs(published=None))])
     assert report.tables["case-claims"].empty
     assert not report.failures
 
@@ -113,16 +115,16 @@ def test_without_a_publication_there_are_no_claims() -> None:
 def test_the_page_has_every_section_and_table_once_and_is_written_equally(
     inputs: PlanInputs, tmp_path: Path
 ) -> None:
-    report = build_plan_report(inputs)
+    report = build_page([piper_paper(inputs)])
     write_report(report, tmp_path)
-    page, text = (tmp_path / "plans.html").read_text(), (tmp_path / "plans.md").read_text()
+    page, text = (tmp_path / "papers.html").read_text(), (tmp_path / "papers.md").read_text()
     for title in ("(Figure 1)", "(Figure 2)", "(Figure 3)", "(Table 1)", "Checks"):
-        assert len(re.findall(rf"<h2>[^<]*{re.escape(title)}", page)) == 1
+        assert len(re.findall(rf"<h3>[^<]*{re.escape(title)}", page)) == 1
     assert page.count("<svg") == 3
-    assert build_plan_report(inputs).page == page
+    assert build_page([piper_paper(inputs)]).page == page
     assert "| 8 | 1 GB | 1.25 | 1.25 | 1.24875 | OOM | OOM | OOM | table-1 |" in text
-    assert "plans.html" in text
-    assert {path.stem for path in tmp_path.iterdir()} == {*report.written, "plans"}
+    assert "papers.html" in text
+    assert {path.stem for path in tmp_path.iterdir()} == {*report.written, "papers"}
 
 
 def test_what_stands_in_and_what_is_missing_is_said() -> None:
@@ -130,10 +132,9 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     plans = PLANS.model_dump(mode="json")
     plans["folder"] = None
     plans["inputs"]["bert"]["own"] = {"workload": "w", "microbatch": 4, "architecture": "tpu-v4"}
-    page = build_plan_report(toy_inputs(PlanStudy.parse(plans, "toy"), PUBLISHED))
-    last = {section.title: section for section in page.sections}
-    assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["Missing"])
-    assert "Figure 9 is a picture without values." in str(last["Missing"])
+    last = parts(piper_paper(toy_inputs(PlanStudy.parse(plans, "toy"), PUBLISHED)))
+    assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["What is missing"])
+    assert "Figure 9 is a picture without values." in str(last["What is missing"])
     assert "BERT is ours: w with microbatch 4 as tpu-v4" in str(last["How these numbers are made"])
     assert "Throughput: BERT (ours, on tpu-v4) (Figure 1)" in last
 

@@ -12,14 +12,14 @@ from functools import cached_property
 
 import pandas as pd
 
-from phaze.report.document import Block, Cell, Heading, Items, Section, Sheet, sheet_of
-from phaze.report.findings import Findings
+from phaze.papers.phaze.beside import Beside
+from phaze.papers.phaze.published import Published
+from phaze.papers.scores import geometric_mean, rms_factor
+from phaze.report.document import Block, Cell, Heading, Items, Prose, Sheet, sheet_of
 from phaze.report.inputs import Inputs
 from phaze.report.pages import wide
-from phaze.report.scores import geometric_mean, rms_factor
-from phaze.report.winners import choose, common_name, is_beside
+from phaze.report.winners import choose
 from phaze.report.words import join, percent, storing, times, widths
-from phaze.spec.published import Published
 from phaze.spec.study import OWN_READING
 from phaze.tables import ReadingFigures, ReadingScores
 from phaze.tables.columns import layout_of
@@ -45,13 +45,22 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True)
-class BesidePublication:
+class ReadingsBeside:
     """The readings of a study beside its publication."""
 
-    inputs: Inputs
-    published: Published
+    beside: Beside
     family: str
     """The family of the publication's own accelerators."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """Tables of the study."""
+        return self.beside.inputs
+
+    @property
+    def published(self) -> Published:
+        """The publication."""
+        return self.beside.published
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -72,7 +81,7 @@ class BesidePublication:
         for chip, planner in {
             "expert": [(baseline, "expert-even"), (baseline, "expert")],
             "baseline": [(baseline, "phaze")],
-            "common": [(common_name(self.inputs, self.published), "phaze")],
+            "common": [(self.beside.common_name, "phaze")],
             "per-model": [(families[self.family].get(model, ""), "phaze")],
             "family": [(other.get(model, ""), "phaze")],
         }[role]:
@@ -150,24 +159,23 @@ def _figure(theirs: float, ours: float, near: float, words: Callable[[float], st
     }
 
 
-def reading_figures(inputs: Inputs) -> pd.DataFrame:
+def reading_figures(beside: Beside) -> pd.DataFrame:
     """Table reading_figures; empty for a study that is not beside a publication with accelerators."""
-    published, study = inputs.published, inputs.study
-    if inputs.readings.empty or published is None or not is_beside(study, published):
-        return ReadingFigures.empty()
+    study, families = beside.inputs.study, beside.published.families
     named = set(study.architectures.named)
-    own = next((f for f, chips in published.families.items() if set(chips.values()) & named), None)
-    if study.architectures.baseline is None or own is None:
+    own = next((f for f, chips in families.items() if set(chips.values()) & named), None)
+    none = beside.inputs.readings.empty or not beside.shares_baseline
+    if none or study.architectures.baseline is None or own is None:
         return ReadingFigures.empty()
-    beside = BesidePublication(inputs, published, own)
-    rows = [row for reading in study.shown_readings for row in beside.figures(reading)]
+    read = ReadingsBeside(beside, own)
+    rows = [row for reading in study.shown_readings for row in read.figures(reading)]
     return ReadingFigures.check(pd.DataFrame(rows)) if rows else ReadingFigures.empty()
 
 
-def reading_scores(inputs: Inputs, figures: pd.DataFrame) -> pd.DataFrame:
+def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
     """Table reading_scores from the figures; empty where there are none."""
-    notes = {name: reading.note for name, reading in inputs.study.shown_readings.items()}
-    headline = inputs.published.headline if inputs.published else None
+    notes = {name: reading.note for name, reading in beside.inputs.study.shown_readings.items()}
+    headline = beside.published.headline
     rows = []
     for reading, mine in figures.groupby("reading", sort=False):
         placed, mfus = (mine[mine["kind"] == kind] for kind in ("placement", "mfu"))
@@ -193,14 +201,12 @@ _ABOUT = (
 )
 
 
-def readings(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The section on the readings, for a study that has some."""
-    if not findings.reading_scores.empty:
-        figures = _in_order(inputs, findings.reading_figures)
-        missing = inputs.published.missing if inputs.published else ()
-        absent = (Heading("What is missing"), Items(missing)) if missing else ()
-        blocks = (_scores_sheet(inputs, findings), *_explained(figures), *_beside(figures), *absent)
-        yield Section("readings", "Readings of the paper's setting", _ABOUT, blocks)
+def readings(beside: Beside, every: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Block]:
+    """The readings side by side, from tables reading_figures and reading_scores; nothing without readings."""
+    if not scores.empty:
+        figures = _in_order(beside.inputs, every)
+        yield from (Heading("Readings of the paper's setting"), Prose(_ABOUT))
+        yield from (_scores_sheet(beside, every, scores), *_explained(figures), *_beside(figures))
 
 
 def _in_order(inputs: Inputs, figures: pd.DataFrame) -> pd.DataFrame:
@@ -215,9 +221,8 @@ def _in_order(inputs: Inputs, figures: pd.DataFrame) -> pd.DataFrame:
     return figures.loc[pd.DataFrame(places).fillna(-1).sort_values(list(places), kind="stable").index]
 
 
-def in_words(findings: Findings) -> str:
+def in_words(scores: pd.DataFrame) -> str:
     """How near the best reading comes to the publication in a sentence; empty without readings."""
-    scores = findings.reading_scores
     if len(scores) < 2:
         return ""
     own = scores[scores["reading"] == OWN_READING].iloc[0]
@@ -229,10 +234,10 @@ def in_words(findings: Findings) -> str:
     )
 
 
-def _scores_sheet(inputs: Inputs, findings: Findings) -> Sheet:
+def _scores_sheet(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Sheet:
     """How near every reading comes, with the printed figures as the first row."""
-    headline, figures = inputs.published.headline if inputs.published else None, findings.reading_figures
-    scores = findings.reading_scores.set_index("reading").loc[list(inputs.study.shown_readings)].reset_index()
+    headline = beside.published.headline
+    scores = scores.set_index("reading").loc[list(beside.inputs.study.shown_readings)].reset_index()
     means = figures[(figures["kind"] == "mean") & (figures["model"] == "undecided")]
     by_mean = means.pivot(index="reading", columns="of", values="ours").reindex(columns=list(MEANS))
     scores = scores.join(by_mean.add_prefix("undecided_"), on="reading").fillna("–")

@@ -12,50 +12,43 @@ import pandas as pd
 from phaze.base.units import MIB
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout, layouts_of
+from phaze.papers.phaze.beside import Beside, as_row, implied_s, same_as
+from phaze.papers.phaze.published import PublishedWorkload
 from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
-from phaze.report.document import Block, Heading, Items, Section
-from phaze.report.findings import Findings
+from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.paper import Printed, as_row, implied_s, printed_of
-from phaze.report.winners import PER_MODEL, chip_of, in_order, row_of, same_as, with_areas
+from phaze.report.winners import PER_MODEL, chip_of, in_order, row_of, with_areas
 from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
-from phaze.spec.published import PublishedWorkload
 from phaze.tables import Layers, Operators, Screens
 from phaze.tables.columns import layout_of
 
 
-def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The section on why results differ from the publication's."""
-    printed = printed_of(inputs, findings)
-    workloads = [] if printed is None else list(printed.workloads())
-    if printed is None or not workloads:
-        return
-    blocks: list[Block] = [Items(printed.published.notes)]
-    for model, theirs, _ in workloads:
-        if found := reasons(printed, model):
-            blocks += [Heading(f"{model} ({theirs.label} in the paper)"), Items(found)]
-    about = "Computed from the tables of this study; nothing is tuned to the printed numbers."
-    yield Section("differences", "Where we differ, and why", about, tuple(blocks))
+def differences(beside: Beside) -> Iterator[Block]:
+    """Why results differ from the publication's, workload by workload."""
+    for model, theirs, _ in beside.workloads:
+        if found := reasons(beside, model):
+            yield Heading(f"Why {model} differs ({theirs.label} in the paper)")
+            yield Items(found)
 
 
-def reasons(printed: Printed, model: str) -> tuple[str, ...]:
+def reasons(beside: Beside, model: str) -> tuple[str, ...]:
     """Why our result for a workload differs from the printed one, as far as the tables tell."""
-    row = row_of(printed.findings.results, model, PER_MODEL)
-    theirs = printed.published.workloads.get(model)
+    row = row_of(beside.results, model, PER_MODEL)
+    theirs = beside.published.workloads.get(model)
     if row is None or theirs is None:
         return ()
     return (
-        *_about_accelerator(printed, theirs, row),
-        *_about_placement(printed, theirs, row),
-        *_about_utilisation(printed, model),
+        *_about_accelerator(beside, theirs, row),
+        *_about_placement(beside, theirs, row),
+        *_about_utilisation(beside, model),
     )
 
 
-def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
+def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
     chip = theirs.architecture
     if chip is None:
         return
-    cluster = printed.inputs.cluster
+    cluster = beside.inputs.cluster
     ours = chip_of(cluster, row)
     if compute(ours) == compute(as_row(chip)) and ours["glb_bytes"] == chip.glb_mib * MIB:
         yield "The accelerator is the paper's."
@@ -67,27 +60,27 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
     if same.empty:
         yield f"{name} is not among the architectures of this study."
     elif placed.empty:
-        yield name + _excluded(printed, str(same["architecture"].iloc[0]), row)
+        yield name + _excluded(beside, str(same["architecture"].iloc[0]), row)
     else:
         best = in_order(with_areas(cluster, placed)).iloc[0]
         slower = best["time_per_batch_s"] / row["time_per_batch_s"] - 1
         takes = f"{name} takes {seconds(best['time_per_batch_s'])} here, {_slower(slower)} ours"
-        there, here = limits_of(printed.inputs, best), limits_of(printed.inputs, row)
+        there, here = limits_of(beside.inputs, best), limits_of(beside.inputs, row)
         binds = f": there {_shares(there)}, on ours {_shares(here)} of the time in operators"
         yield f"{takes}{'' if there.empty or here.empty else binds}."
 
 
-def _excluded(printed: Printed, architecture: str, ours: pd.Series) -> str:
+def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
     """Why an architecture was not placed, as the rest of a sentence."""
-    if printed.inputs.study.screen.strategy == "hysteresis":
+    if beside.inputs.study.screen.strategy == "hysteresis":
         return " was not visited before the walk down the areas ended."
-    bound = least_bound(printed.inputs, str(ours["model"]), architecture)
+    bound = least_bound(beside.inputs, str(ours["model"]), architecture)
     if bound is None:
         return " was left out by the screen."
     slower = bound["lower_s"] / ours["time_per_batch_s"] - 1
     exact = math.isclose(bound["lower_s"], bound["feasible_s"], rel_tol=1e-9)
     takes = f" takes {'' if exact else 'at least '}{seconds(bound['lower_s'])} here, {_slower(slower)} ours"
-    there, here = limits_on_all_cores(printed.inputs, bound), limits_on_all_cores(printed.inputs, ours)
+    there, here = limits_on_all_cores(beside.inputs, bound), limits_on_all_cores(beside.inputs, ours)
     if there.empty or here.empty:
         return f"{takes}: the screen excluded it."
     binds = f"with every operator on all cores there {_shares(there)}, on ours {_shares(here)} of their time"
@@ -105,7 +98,7 @@ def _shares(limits: pd.Series) -> str:
     return ", ".join(f"{LIMITS[str(name)]} binds {percent(share, 0)}" for name, share in largest.items())
 
 
-def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
+def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
     plan = theirs.placement
     if plan is None:
         return
@@ -114,26 +107,26 @@ def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series
         yield "The placement is the paper's."
         return
     layout = replace(layout_of(row), tp=plan.tensor)
-    weights = _weight_bytes(printed, str(row["model"]), layout) / plan.pipeline
+    weights = _weight_bytes(beside, str(row["model"]), layout) / plan.pipeline
     if weights:
-        bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
+        bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
         sent = Flat(bandwidth, BOTH_DIRECTIONS).charged_bytes("all_reduce", weights, plan.data)
         about = "" if plan.pipeline == 1 else "about "
         yield (
             f"The paper places it as {printed_widths}. Synchronising the gradients of that first stage "
             f"({about}{size(weights)}) over {plan.data} pipelines takes "
             f"{about}{seconds(sent / bandwidth)} a batch at {size(bandwidth)}/s; our {widths(row)} "
-            f"takes {seconds(row['time_per_batch_s'])} in all, {percent(_part(printed, row, 'sync'))} "
-            f"of it synchronisation and {percent(_part(printed, row, 'fill'))} filling the pipeline."
+            f"takes {seconds(row['time_per_batch_s'])} in all, {percent(_part(beside, row, 'sync'))} "
+            f"of it synchronisation and {percent(_part(beside, row, 'fill'))} filling the pipeline."
         )
-        yield from _about_synchronisation(printed, str(row["model"]), sent)
+        yield from _about_synchronisation(beside, str(row["model"]), sent)
 
 
-def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> Iterator[str]:
+def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Iterator[str]:
     """Network that the printed utilisation needs for the synchronisation alone, if a faster one."""
-    row = row_of(printed.findings.results, model, printed.common)
-    implied = implied_s(printed, row, "common", printed.mfu(model, "common")) if row is not None else None
-    bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
+    row = row_of(beside.results, model, beside.common)
+    implied = implied_s(beside, row, "common", beside.mfu(model, "common")) if row is not None else None
+    bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
     if implied is not None and sent_bytes / implied > bandwidth:
         yield (
             "The utilisation that the paper prints for its common accelerator implies "
@@ -143,35 +136,35 @@ def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> I
         )
 
 
-def _weight_bytes(printed: Printed, model: str, layout: Layout) -> float:
+def _weight_bytes(beside: Beside, model: str, layout: Layout) -> float:
     """The weights of one slice of a model, 0 if it was not extracted for that TMP width."""
-    if layout.tp not in printed.inputs.study.workloads[model].tensor:
+    if layout.tp not in beside.inputs.study.workloads[model].tensor:
         return 0.0
-    layers = printed.inputs.details.rows(Layers, Slicing(model, layout.key), "")
+    layers = beside.inputs.details.rows(Layers, Slicing(model, layout.key), "")
     weights = layers.set_index("layer")["parameter_bytes"]
-    graph = printed.inputs.graphs[printed.inputs.graphs["model"] == model]
+    graph = beside.inputs.graphs[beside.inputs.graphs["model"] == model]
     return float((graph["layer"].map(weights) * graph["count"]).sum())
 
 
-def _part(printed: Printed, row: pd.Series, part: str) -> float:
-    table = printed.findings.breakdowns
+def _part(beside: Beside, row: pd.Series, part: str) -> float:
+    table = beside.breakdowns
     mine = table[(table["model"] == row["model"]) & (table["design"] == row["design"])]
     return float(mine[f"{part}_s"].iloc[0] / row["time_per_batch_s"]) if len(mine) else float("nan")
 
 
-def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
-    """Where the time goes on the designs whose utilisation is printed."""
-    for kind, design in printed.designs().items():
-        theirs = printed.mfu(model, kind)
-        row = row_of(printed.findings.results, model, design)
+def _about_utilisation(beside: Beside, model: str) -> Iterator[str]:
+    """Where the time goes on the designs whose utilisation is beside."""
+    for kind, design in beside.designs.items():
+        theirs = beside.mfu(model, kind)
+        row = row_of(beside.results, model, design)
         if theirs is None or row is None:
             continue
-        limits = limits_of(printed.inputs, row)
+        limits = limits_of(beside.inputs, row)
         binds = f"; {_shares(limits)} of the time in operators" if len(limits) else ""
         yield (
             f"{design}: utilisation {percent(row['mfu_paper'])} (paper {percent(theirs)}); of the time per "
-            f"batch {percent(_part(printed, row, 'fill'))} fills the pipeline, "
-            f"{percent(_part(printed, row, 'sync'))} synchronises gradients{binds}. It runs as "
+            f"batch {percent(_part(beside, row, 'fill'))} fills the pipeline, "
+            f"{percent(_part(beside, row, 'sync'))} synchronises gradients{binds}. It runs as "
             f"{widths(row)}, microbatch {samples(row['layout'])}, {storing(row['recompute'])}."
         )
 

@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.report.claims import check_claims, claims_sheet
-from phaze.spec.claims import Publication
+from phaze.papers.claims import Publication, check_claims, claims_sheet
 from phaze.tables import Claims
 
 CHIPS = pd.DataFrame({"chip": ["a", "b", "b"], "area": [1.0, 9.0, 8.0], "year": [2020, 2021, 2022]})

@@ -8,10 +8,9 @@ from math import exp, log, sqrt
 import pandas as pd
 import pytest
 
+from phaze.papers.phaze.beside import Beside
+from phaze.papers.phaze.readings import in_words, reading_figures, reading_scores, readings
 from phaze.report.document import Items, Sheet
-from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs
-from phaze.report.readings import in_words, reading_figures, reading_scores, readings
 from phaze.spec.study import Reading
 from phaze.tables import Readings
 
@@ -59,8 +58,9 @@ ROWS = (
 
 
 @pytest.fixture(name="read")
-def with_readings(inputs: Inputs) -> Inputs:
+def with_readings(printed: Beside) -> Beside:
     """Return the toy study with a reading of one of its workloads."""
+    inputs = printed.inputs
     study = inputs.study.model_copy(
         update={
             "models": ("bert-large",),
@@ -68,10 +68,11 @@ def with_readings(inputs: Inputs) -> Inputs:
             "architectures": inputs.study.architectures.model_copy(update={"named": NAMED}),
         }
     )
-    return replace(inputs, study=study, readings=Readings.check(pd.DataFrame(ROWS)))
+    read = replace(inputs, study=study, readings=Readings.check(pd.DataFrame(ROWS)))
+    return replace(printed, inputs=read)
 
 
-def test_a_placement_agrees_by_its_widths_and_in_full_with_all_else(read: Inputs) -> None:
+def test_a_placement_agrees_by_its_widths_and_in_full_with_all_else(read: Beside) -> None:
     """Of equal throughput within the tolerance the smallest HBM is the answer, with its microbatch."""
     found = reading_figures(read)
     placed = found[found["kind"] == "placement"].set_index("reading")
@@ -83,7 +84,7 @@ def test_a_placement_agrees_by_its_widths_and_in_full_with_all_else(read: Inputs
     assert placed["in_full"].to_dict() == {"study": False, "units": True}
 
 
-def test_scores_are_root_mean_squares_and_geometric_means(read: Inputs) -> None:
+def test_scores_are_root_mean_squares_and_geometric_means(read: Beside) -> None:
     """Printed are 15.9, 47.4 and 88.1 %; the study has 4, 8 and 16, the reading the printed ones."""
     scores = reading_scores(read, reading_figures(read)).set_index("reading")
     logs = [log(ours / theirs) for ours, theirs in ((4, 15.9), (8, 47.4), (16, 88.1))]
@@ -95,39 +96,36 @@ def test_scores_are_root_mean_squares_and_geometric_means(read: Inputs) -> None:
     assert scores.loc["units", "placements"] == scores.loc["units", "in_full"] == 1
 
 
-def test_a_workload_that_a_reading_changes_several_times_is_decided_by_it(read: Inputs) -> None:
+def test_a_workload_that_a_reading_changes_several_times_is_decided_by_it(read: Beside) -> None:
     """8810 / 1590 is no three times 1600 / 400; with experts three times as slow it is."""
 
-    def means_of(inputs: Inputs) -> set[str]:
-        found = reading_figures(inputs)
+    def means_of(beside: Beside) -> set[str]:
+        found = reading_figures(beside)
         return set(found[found["kind"] == "mean"]["model"])
 
     assert means_of(read) == {"all", "undecided"}
-    slower = read.readings.assign(
-        samples_per_s=read.readings["samples_per_s"].where(read.readings["planner"] != "expert", 530)
-    )
-    assert means_of(replace(read, readings=slower)) == {"all"}
+    rows = read.inputs.readings
+    slower = rows.assign(samples_per_s=rows["samples_per_s"].where(rows["planner"] != "expert", 530))
+    assert means_of(replace(read, inputs=replace(read.inputs, readings=slower))) == {"all"}
 
 
-def test_the_page_says_what_explains_each_figure_and_what_none_does(read: Inputs, findings: Findings) -> None:
+def test_the_page_says_what_explains_each_figure_and_what_none_does(read: Beside) -> None:
     figures = reading_figures(read)
-    mine = replace(
-        findings,
-        reading_figures=figures,
-        reading_scores=reading_scores(read, figures),
-    )
-    (section,) = readings(read, mine)
-    items = next(block for block in section.blocks if isinstance(block, Items))
+    scores = reading_scores(read, figures)
+    blocks = list(readings(read, figures, scores))
+    items = next(block for block in blocks if isinstance(block, Items))
     assert items.sentences == (
         "Of 1 printed placements some reading gives 1.",
         "Of 3 printed utilisations some reading gives 3.",
         f"Of 4 printed means some reading gives 1; unexplained: {UNEXPLAINED} and {OVER_FAMILY}.",
     )
-    sheets = [block for block in section.blocks if isinstance(block, Sheet)]
+    sheets = [block for block in blocks if isinstance(block, Sheet)]
     assert [r[0] for r in sheets[0].rows] == ["", "study", "units"]
-    assert "As printed, 0 of 1 placements of the paper come out" in in_words(mine)
+    assert "As printed, 0 of 1 placements of the paper come out" in in_words(scores)
 
 
-def test_a_study_without_readings_shows_none(inputs: Inputs, findings: Findings) -> None:
-    assert list(readings(inputs, findings)) == []
-    assert in_words(findings) == ""
+def test_a_study_without_readings_shows_none(printed: Beside) -> None:
+    figures = reading_figures(printed)
+    scores = reading_scores(printed, figures)
+    assert list(readings(printed, figures, scores)) == []
+    assert in_words(scores) == ""

@@ -9,32 +9,30 @@ import pytest
 import yaml
 
 from phaze.layout import Layout
-from phaze.report.differences import reasons
-from phaze.report.findings import Findings
-from phaze.report.inputs import Details, Inputs, Only, Slicing
-from phaze.report.paper import (
-    Printed,
+from phaze.papers.page import build_page
+from phaze.papers.phaze import phaze_paper
+from phaze.papers.phaze.beside import (
+    Beside,
     accelerators_sheet,
     as_row,
-    check_claims,
+    claims_of,
     peak_flops,
-    printed_of,
     printed_speedups,
+    sizes_sheet,
     utilisation_sheet,
+    walk_sheets,
 )
-from phaze.spec.published import Published
+from phaze.papers.phaze.differences import reasons
+from phaze.papers.phaze.published import Published
+from phaze.report.document import Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Details, Inputs, Only, Slicing
 from phaze.tables import Screens, Table
+from tests.unit.papers.parts import parts
 from tests.unit.report.builder import among
 
 
-@pytest.fixture(scope="module")
-def printed(inputs: Inputs, findings: Findings) -> Printed:
-    found = printed_of(inputs, findings)
-    assert found is not None
-    return found
-
-
-def test_our_row_stands_above_the_printed_one(printed: Printed) -> None:
+def test_our_row_stands_above_the_printed_one(printed: Beside) -> None:
     sheet = accelerators_sheet(printed)
     assert [row[1] for row in sheet.rows] == ["ours", "paper"] * 3
     assert sheet.rows[1][2:] == ("{2, 512, 256, 256, 256}", "32 MiB", "32 GiB", "{1, 1024, 1}", "4", "stash")
@@ -42,25 +40,27 @@ def test_our_row_stands_above_the_printed_one(printed: Printed) -> None:
 
 
 def test_printed_utilisations_stand_beside_the_accelerator_that_the_paper_calls_common(
-    printed: Printed,
+    printed: Beside,
 ) -> None:
     assert {row[1] for row in utilisation_sheet(printed).rows} == {"tpu-v4 expert", "tpu-v4", "phaze-common"}
 
 
-def test_a_study_with_another_baseline_is_not_beside_the_paper(inputs: Inputs, findings: Findings) -> None:
-    architectures = inputs.study.architectures.model_copy(update={"baseline": "phaze-common"})
-    other = replace(inputs, study=inputs.study.model_copy(update={"architectures": architectures}))
-    assert printed_of(other, findings) is None
+def test_a_study_with_another_baseline_is_not_beside_the_paper(printed: Beside) -> None:
+    study = printed.inputs.study
+    architectures = study.architectures.model_copy(update={"baseline": "phaze-common"})
+    other = replace(printed.inputs, study=study.model_copy(update={"architectures": architectures}))
+    assert printed.shares_baseline
+    assert not replace(printed, inputs=other).shares_baseline
 
 
-def test_a_printed_utilisation_implies_a_time_on_the_same_chip(printed: Printed) -> None:
+def test_a_printed_utilisation_implies_a_time_on_the_same_chip(printed: Beside) -> None:
     """On the baseline the chips are the same, so that times are as utilisations, 8.8 % and 15.9 %."""
     row = next(r for r in utilisation_sheet(printed).rows if r[:2] == ("bert-large", "tpu-v4 expert"))
     ours, theirs = float(row[2].split()[0]), float(row[3].split()[0])
     assert float(row[5].split()[0]) == pytest.approx(float(row[4].split()[0]) * ours / theirs, rel=0.01)
 
 
-def test_printed_speedups_are_ratios_of_printed_utilisations(printed: Printed) -> None:
+def test_printed_speedups_are_ratios_of_printed_utilisations(printed: Beside) -> None:
     assert printed_speedups(printed)["bert-large", "phaze-common"] == pytest.approx(88.1 / 15.9)
     assert printed_speedups(printed)["megatron-bert", "tpu-v4"] == pytest.approx(22.1 / 13.7)
 
@@ -70,15 +70,15 @@ def test_peak_counts_a_multiplication_and_an_addition(inputs: Inputs, published:
     assert peak_flops(inputs, as_row(published.common)) == 2 * 2 * 256 * 256 * 1.05e9
 
 
-def test_a_printed_accelerator_that_was_placed_is_compared_by_time(printed: Printed) -> None:
+def test_a_printed_accelerator_that_was_placed_is_compared_by_time(printed: Beside) -> None:
     assert "24.8 ms here, as long as ours" in reasons(printed, "bert-large")[0]
 
 
-def test_a_printed_accelerator_that_is_not_in_the_study_is_named_so(printed: Printed) -> None:
+def test_a_printed_accelerator_that_is_not_in_the_study_is_named_so(printed: Beside) -> None:
     assert "is not among the architectures of this study" in reasons(printed, "megatron-bert")[0]
 
 
-def test_a_printed_accelerator_that_the_screen_left_out_is_named_so(printed: Printed) -> None:
+def test_a_printed_accelerator_that_the_screen_left_out_is_named_so(printed: Beside) -> None:
     cluster = printed.inputs.cluster
     placements = cluster.placements[~cluster.placements["architecture"].isin(["phaze-common", TWIN])]
     fewer = replace(printed.inputs, clusters={"paper": replace(cluster, placements=placements)})
@@ -108,7 +108,7 @@ class ScreenedDetails:
         return among(pd.DataFrame({**point._asdict(), **keys, **bounds}), only)
 
 
-def test_a_printed_accelerator_that_its_bound_excludes_comes_with_time_and_limits(printed: Printed) -> None:
+def test_a_printed_accelerator_that_its_bound_excludes_comes_with_time_and_limits(printed: Beside) -> None:
     cluster, details = printed.inputs.cluster, printed.inputs.details
     placements = cluster.placements[~cluster.placements["architecture"].isin(["phaze-common", TWIN])]
     inputs = replace(
@@ -122,14 +122,14 @@ def test_a_printed_accelerator_that_its_bound_excludes_comes_with_time_and_limit
     assert reason.count("binds") >= 2
 
 
-def test_synchronisation_of_the_printed_placement_is_worked_out(printed: Printed) -> None:
+def test_synchronisation_of_the_printed_placement_is_worked_out(printed: Beside) -> None:
     """4 (d - 1)/d weights / bandwidth for {1, 1024, 1}, 157,138,944 parameters of 2 bytes, 4 GiB/s."""
     text = reasons(printed, "bert-large")[1]
     assert "{1, 1024, 1}" in text
     assert f"{4 * 1023 / 1024 * 2 * 157138944 / 2**32 * 1e3:.0f} ms" in text
 
 
-def test_a_network_too_slow_for_the_printed_utilisation_is_worked_out(printed: Printed) -> None:
+def test_a_network_too_slow_for_the_printed_utilisation_is_worked_out(printed: Beside) -> None:
     """88.1 % of the peak of 64 chips takes 8.13 ms; 4 (d - 1)/d of the weights in that time are 144 GiB/s."""
     text = reasons(printed, "bert-large")[2]
     assert "implies 8.13 ms for a whole batch" in text
@@ -137,11 +137,11 @@ def test_a_network_too_slow_for_the_printed_utilisation_is_worked_out(printed: P
     assert float(text.split("would need ")[1].split()[0]) == pytest.approx(sent / 8.13e-3 / 2**30, rel=2e-3)
 
 
-def test_a_width_that_was_not_extracted_gives_no_reason(printed: Printed) -> None:
+def test_a_width_that_was_not_extracted_gives_no_reason(printed: Beside) -> None:
     assert not any("places it as" in text for text in reasons(printed, "megatron-bert"))
 
 
-def test_nothing_is_said_about_a_workload_that_is_not_printed(printed: Printed) -> None:
+def test_nothing_is_said_about_a_workload_that_is_not_printed(printed: Beside) -> None:
     assert reasons(printed, "gpt2-xl") == ()
 
 
@@ -164,8 +164,8 @@ def test_printed_numbers_are_those_of_the_paper(published: Published, shared_dat
     assert list(published.headline.model_dump().values())[:4] == list(paper["headline"].values())
 
 
-def test_claims_hold_or_differ_by_our_numbers(findings: Findings) -> None:
-    claims = findings.claims.set_index("statement")
+def test_claims_hold_or_differ_by_our_numbers(printed: Beside) -> None:
+    claims = claims_of(printed).set_index("statement")
     area = claims.loc["every best accelerator uses most of the area limit"]
     assert (area["published"], bool(area["holds"])) == ("at least 91.0 %", False)
     assert "not bert-large, megatron-bert and megatron-gpt3-175b" in area["ours"]
@@ -174,18 +174,39 @@ def test_claims_hold_or_differ_by_our_numbers(findings: Findings) -> None:
 
 
 def test_a_speedup_agrees_within_ten_percent(
-    inputs: Inputs, findings: Findings, published: Published
+    printed: Beside, findings: Findings, published: Published
 ) -> None:
     means = findings.means.set_index("design")["speedup"]
     assert published.headline is not None
     for factor, holds in ((1.09, True), (1.12, False), (0.92, True), (0.88, False)):
         headline = published.headline.model_copy(update={"common": means["phaze-common"] / factor})
         changed = published.model_copy(update={"headline": headline})
-        claims = check_claims(replace(inputs, published=changed), findings.results, findings.memories)
+        claims = claims_of(replace(printed, published=changed))
         row = claims[claims["statement"].str.contains("phaze-common accelerator over tpu-v4 expert")].iloc[0]
         assert bool(row["holds"]) is holds
 
 
-def test_without_a_publication_there_are_no_claims(inputs: Inputs, findings: Findings) -> None:
-    bare = replace(inputs, published=None)
-    assert check_claims(bare, findings.results, findings.memories).empty
+def test_what_levels_choose_and_save_stands_beside_the_paper(printed: Beside) -> None:
+    chosen, saved = walk_sheets(printed)
+    assert isinstance(chosen, Sheet)
+    assert isinstance(saved, Sheet)
+    printed_choices = {row[1]: row[3] for row in chosen.rows}
+    assert (printed_choices["1"], printed_choices["6"], printed_choices["3"]) == (
+        "TPUv4", "{2, 512, 256, 256}", "–",
+    )  # fmt: skip
+    assert {row[1]: row[3] for row in saved.rows} == {"5": "11.00×", "6": "3.00×"}
+
+
+def test_printed_sizes_stand_below_ours(printed: Beside, published: Published) -> None:
+    (sheet,) = sizes_sheet(printed)
+    sizes = {m: w.complexity for m, w in published.workloads.items() if w.complexity}
+    models = [row[0] for row in sheet.rows[::2]]
+    assert models == [model for model in printed.inputs.study.models if model in sizes]
+    assert [row[2] for row in sheet.rows[1::2]] == [str(sizes[model].layers) for model in models]
+
+
+def test_the_section_says_what_holds_and_why_results_differ(printed: Beside) -> None:
+    paper = phaze_paper(printed)
+    assert paper.answer.startswith(f"{paper.claims['holds'].sum()} of {len(paper.claims)} claims hold")
+    assert any("Why bert-large differs" in title for title in parts(paper))
+    assert build_page([paper]).page.count("<svg") == 1

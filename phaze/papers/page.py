@@ -1,0 +1,97 @@
+"""The page of the papers: a section each with what is printed, what comes out here, and why it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pandas as pd
+
+from phaze.papers.claims import Publication, claims_sheet
+from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
+from phaze.report.report import Report, Written, page_of
+from phaze.report.verdicts import Checklist, checks_section, run_checks
+from phaze.tables import Checks, Claims
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a page shows of a paper."""
+
+    name: str
+    """Anchor of its section, and first part of the names of its figures."""
+    title: str
+    answer: str
+    """What comes out, in sentences."""
+    blocks: tuple[Block, ...]
+    claims: pd.DataFrame
+    """Table claims; empty where the paper claims nothing that is compared."""
+    tables: Written
+    shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """Tables of other pages that stand in this one as well."""
+
+
+def paper_of(
+    name: str,
+    published: Publication | None,
+    answer: str,
+    blocks: Iterable[Block],
+    tables: Written,
+    *,
+    claims: tuple[str, pd.DataFrame] | None = None,
+    missing: Iterable[str] = (),
+    notes: Iterable[str] = (),
+    beside: Mapping[str, pd.DataFrame] | None = None,
+) -> Paper:
+    """What a page shows of a paper; `claims` are given with the name of their table."""
+    source, found = claims or ("", Claims.empty())
+    printed = published or Publication(title=name, citation="nothing is published beside these results")
+    absent = (*missing, *printed.missing)
+    told = (*notes, *printed.notes)
+    shown: list[Block] = [claims_sheet(found, source)] if len(found) else []
+    shown += blocks
+    for heading, sentences in (("What is missing", absent), ("How these numbers are made", told)):
+        shown += [Heading(heading), Items(sentences)] if sentences else []
+    named = {source: (Claims, found)} if source else {}
+    title = f"{printed.title}. {printed.citation}."
+    return Paper(name, title, answer, tuple(shown), found, {**tables, **named}, beside or {})
+
+
+def checked(name: str, checklist: Checklist[Subject], subject: Subject) -> tuple[tuple[Block, ...], Written]:
+    """Checks of the results beside a paper: as shown, and as a table of that name."""
+    found = run_checks(checklist, subject)
+    return tuple(part([checks_section(found, name, "What must hold of any results of this kind.")])), {
+        name: (Checks, found)
+    }
+
+
+def part(sections: Iterable[Section]) -> Iterator[Block]:
+    """Sections as parts of the section of a paper."""
+    for section in sections:
+        yield from (Heading(section.title), Prose(section.about), *section.blocks)
+
+
+def build_page(papers: Iterable[Paper]) -> Report:
+    """The page of some papers, with all of their tables."""
+    shown = tuple(papers)
+    rows = tuple((one.title, f"{one.claims['holds'].sum()} of {len(one.claims)}") for one in shown)
+    held, count = (sum(int(of(one.claims["holds"])) for one in shown) for of in (pd.Series.sum, len))
+    sheet = Sheet("Claims that hold here", ("paper", "claims"), rows)
+    sentence = " ".join(f"{one.name.capitalize()}: {one.answer}" for one in shown)
+    facts = ((f"{held} of {count}", "claims of the papers that hold here"),)
+    answer = FirstScreen("What of the papers comes out here, and what does not?", sentence, facts, sheet)
+    sections = (Section(one.name, one.name.capitalize(), one.title, _own_names(one)) for one in shown)
+    tables = {name: table for one in shown for name, table in one.tables.items()}
+    beside = {name: frame for one in shown for name, frame in one.shown.items()}
+    return page_of("papers.html", ", ".join(one.name for one in shown), answer, sections, tables, beside)
+
+
+def _own_names(paper: Paper) -> tuple[Block, ...]:
+    """Blocks whose figures have the paper's name in theirs, so that no two papers share one."""
+    return tuple(
+        replace(block, name=f"{paper.name}-{block.name}") if isinstance(block, Chart) else block
+        for block in paper.blocks
+    )

@@ -1,0 +1,309 @@
+"""A study of models beside Phaze's paper: accelerators, utilisation, sizes, and walks down the areas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+
+import pandas as pd
+
+from phaze.base.units import MIB
+from phaze.cost.utilisation import peak_flops_per_s
+from phaze.papers.claims import check_claims
+from phaze.papers.phaze.published import Published, PublishedArchitecture, PublishedWorkload
+from phaze.report import charts
+from phaze.report.document import Block, Cell, Chart, Sheet, sheet_of
+from phaze.report.inputs import Inputs
+from phaze.report.winners import (
+    COMMON,
+    PER_MODEL,
+    baseline_design,
+    chip_named,
+    chip_of,
+    geometric_means,
+    placed_rows,
+    row_of,
+)
+from phaze.report.words import compute, fill, join, percent, samples, seconds, short, storing, times, widths
+from phaze.tables import Claims
+
+Rows = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A publication, and the result tables of the study that stand beside it."""
+
+    inputs: Inputs
+    published: Published
+    results: pd.DataFrame
+    memories: pd.DataFrame
+    breakdowns: pd.DataFrame
+    complexities: pd.DataFrame
+    walks: pd.DataFrame
+
+    @property
+    def shares_baseline(self) -> bool:
+        """Whether speed-ups of study and publication are over the same baseline."""
+        return self.published.baseline in (None, self.inputs.study.architectures.baseline)
+
+    @cached_property
+    def workloads(self) -> list[tuple[str, PublishedWorkload, pd.Series]]:
+        """Name, printed figures and our best row of every workload that has both."""
+        rows = {m: row_of(self.results, m, PER_MODEL) for m in self.inputs.study.models}
+        printed = self.published.workloads
+        return [(m, printed[m], row) for m, row in rows.items() if m in printed and row is not None]
+
+    @property
+    def common_name(self) -> str:
+        """The named architecture that is the printed common one; empty if none is."""
+        members = {name for family in self.published.families.values() for name in family.values()}
+        chips = self.inputs.cluster.architectures
+        named = chips[chips["named"] & ~chips["architecture"].isin(members)]
+        same = named.iloc[:0] if self.published.common is None else same_as(named, self.published.common)
+        return str(same["architecture"].iloc[0]) if len(same) else ""
+
+    @property
+    def common(self) -> str:
+        """The design that is the printed common accelerator; ours where none of that is named."""
+        return self.common_name or COMMON
+
+    @property
+    def designs(self) -> dict[str, str]:
+        """Our design for every kind of utilisation that is printed."""
+        baseline = self.inputs.study.architectures.baseline
+        expert = baseline_design(self.inputs.study)
+        names = {"baseline_expert": expert, "baseline": baseline, "common": self.common}
+        return {kind: name for kind, name in names.items() if name is not None}
+
+    def mfu(self, model: str, kind: str) -> float | None:
+        """The printed utilisation, or None."""
+        mfu = self.published.workloads[model].mfu if model in self.published.workloads else None
+        return None if mfu is None else float(getattr(mfu, kind))
+
+    def source(self, kind: str) -> str:
+        """Where a kind of figure is printed."""
+        return self.published.sources.get(kind, "the publication")
+
+
+def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
+    """The rows of table architectures that have the cores and the buffer of a printed one."""
+    same = architectures["glb_bytes"] == chip.glb_mib * MIB
+    for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
+        same &= architectures[key] == getattr(chip, key)
+    return architectures[same]
+
+
+def as_row(chip: PublishedArchitecture) -> pd.Series:
+    """A printed accelerator as a row of table architectures, as far as it is printed."""
+    return pd.Series(dict(chip), dtype=object)
+
+
+def accelerators_sheet(beside: Beside) -> Sheet:
+    """Our best accelerators and placements, each above the printed one."""
+    rows: Rows = []
+    for model, theirs, row in beside.workloads:
+        chip, a, p = chip_of(beside.inputs.cluster, row), theirs.architecture, theirs.placement
+        ours = compute(chip), short(chip["glb_bytes"]), f"{row['hbm_gib']:g} GiB", widths(row)
+        rows.append((model, "ours", *ours, samples(row["layout"]), storing(row["recompute"])))
+        if a and p:
+            printed = compute(as_row(a)), f"{a.glb_mib:g} MiB", f"{a.hbm_gib:g} GiB"
+            placed = f"{{{p.pipeline}, {p.data}, {p.tensor}}}", str(p.microbatch), storing(p.recompute)
+            rows.append(("", "paper", *printed, *placed))
+    header = ("workload", "whose", "cores", "buffer", "HBM", "{p, d, t}", "microbatch", "activations")
+    caption = f"Best accelerator and placement of every workload beside {beside.source('architecture')}"
+    return Sheet(caption, header, tuple(rows), 8, _ours(rows), "results")
+
+
+def _ours(rows: Rows) -> frozenset[int]:
+    return frozenset(i for i, row in enumerate(rows) if row[1] != "paper")
+
+
+def utilisation_sheet(beside: Beside) -> Sheet:
+    """MFU and time per batch beside the printed MFU and the time that it implies."""
+    rows, speedups = [], printed_speedups(beside)
+    for model, (kind, design) in product(beside.inputs.study.models, beside.designs.items()):
+        row = row_of(beside.results, model, design)
+        if row is not None:
+            theirs = beside.mfu(model, kind)
+            implied = implied_s(beside, row, kind, theirs)
+            rows.append(
+                (
+                    model, design, percent(row["mfu_paper"]), percent(theirs) if theirs else "–",
+                    seconds(row["time_per_batch_s"]), seconds(implied) if implied else "–",
+                    times(row["speedup"]), times(speedups.get((model, design), 0.0)),
+                )
+            )  # fmt: skip
+    header = (
+        "workload", "design", "MFU as in PaLM", "paper", "time per batch", "paper, implied", "speed-up",
+        "paper, implied",
+    )  # fmt: skip
+    caption = f"Utilisation, time per batch and speed-up beside {beside.source('mfu')}"
+    return Sheet(caption, header, tuple(rows), 2, source="results")
+
+
+def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
+    """Matrix multiplication FLOP/s of a chip, 2 per multiply-accumulate unit and cycle."""
+    clock_hz = inputs.cluster.scenario.clock_hz
+    return peak_flops_per_s(int(chip["num_tc"]), int(chip["pe_x"]), int(chip["pe_y"]), clock_hz)
+
+
+def implied_s(beside: Beside, row: pd.Series, kind: str, mfu: float | None) -> float | None:
+    """The time per batch that a printed MFU implies, with our FLOPs per batch and that chip's peak."""
+    common = beside.published.common
+    if mfu is None or (kind == "common" and common is None):
+        return None
+    ours = peak_flops(beside.inputs, chip_of(beside.inputs.cluster, row))
+    peak = ours if kind != "common" or common is None else peak_flops(beside.inputs, as_row(common))
+    return float(row["time_per_batch_s"] * row["mfu_paper"] * ours / (mfu * peak))
+
+
+def printed_speedups(beside: Beside) -> dict[tuple[str, str], float]:
+    """The speed-ups that the printed utilisations imply where chips have the same peak."""
+    return {
+        (model, design): getattr(workload.mfu, kind) / workload.mfu.baseline_expert
+        for model, workload in beside.published.workloads.items()
+        for kind, design in beside.designs.items()
+        if workload.mfu and kind != "baseline_expert"
+    }
+
+
+def utilisation_chart(beside: Beside) -> Iterator[Chart]:
+    """The figure of the workloads that have a result on every design of which one is printed."""
+    ours, theirs = {}, {}
+    for model in beside.inputs.study.models:
+        rows = [row_of(beside.results, model, design) for design in beside.designs.values()]
+        found = [row["mfu_paper"] for row in rows if row is not None]
+        if len(found) == len(rows):
+            ours[model] = dict(zip(beside.designs.values(), found, strict=True))
+            printed = {design: beside.mfu(model, kind) for kind, design in beside.designs.items()}
+            theirs[model] = {design: value for design, value in printed.items() if value is not None}
+    if theirs:
+        tables = (pd.DataFrame.from_dict(of, orient="index") for of in (ours, theirs))
+        yield Chart(
+            "utilisation",
+            "Model FLOPs utilisation, ours beside the paper's",
+            "Filled: ours. Hollow: printed. The line between them is the difference.",
+            partial(charts.utilisations, *tables),
+        )
+
+
+SIZES = {
+    "layers": ("{layers}", "{layers}"),
+    "operators of a block": ("{operators}", "{operators}"),
+    "weights of a block": ("{block_parameter_bytes:B}", "{parameter_bytes:B}"),
+    "activations of the model": ("{activation_bytes:B}", "{activation_bytes:B}"),
+    "tensor FLOPs of the model": ("{tensor_flops:FLOP}", "{tensor_flops:FLOP}"),
+    "vector FLOPs of the model": ("{vector_flops:FLOP}", "{vector_flops:FLOP}"),
+}
+"""Sizes of a model that are printed: ours and theirs, beside what they fit best."""
+
+
+def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
+    """Sizes of the models (Table 4), each of ours above the printed one."""
+    rows: Rows = []
+    for _, row in beside.complexities.iterrows():
+        workload = beside.published.workloads.get(row["model"])
+        if workload is not None and workload.complexity is not None:
+            theirs = pd.Series(dict(workload.complexity), dtype=object)
+            whose = fill("ours, {layout:sliced}", row)
+            rows.append((str(row["model"]), whose, *(fill(ours, row) for ours, _ in SIZES.values())))
+            rows.append(("", "paper", *(fill(cell, theirs) for _, cell in SIZES.values())))
+    if rows:
+        caption = "Sizes of the models beside Table 4, each printed one beside what it fits best"
+        yield Sheet(caption, ("workload", "whose", *SIZES), tuple(rows), 2, _ours(rows), "complexities")
+
+
+def walk_sheets(beside: Beside) -> Iterator[Block]:
+    """What each level of the walk down the areas chooses and visits, where something of it is printed."""
+    chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
+    chosen = chosen[chosen["model"].isin([*beside.published.walks])]
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "hysteresis": "{hysteresis}", "chosen": "{architecture}",
+        "paper": lambda row: beside.published.walks[row["model"]].get(int(row["hysteresis"]), "–"),
+    }  # fmt: skip
+    if len(chosen):
+        caption = f"What each hysteresis level chooses beside {beside.source('walk')}"
+        yield sheet_of(caption, chosen, columns, 4, source="walks")
+    saved, printed = beside.walks[beside.walks["scope"] == "recomputing"], beside.published.walk_savings
+    saved = saved.assign(saved=saved.groupby("model")["visited"].transform("max") / saved["visited"])
+    saved = saved[saved["hysteresis"].isin([*printed])]
+    columns = {
+        "workload": "{model}", "hysteresis": "{hysteresis}", "fewer visited": "{saved:times}",
+        "paper, time, over all models": lambda row: times(printed[int(row["hysteresis"])]),
+    }  # fmt: skip
+    if len(saved):
+        caption = f"What each hysteresis level saves beside {beside.source('walk_savings')}"
+        yield sheet_of(caption, saved, columns, 1, source="walks")
+
+
+def claims_of(beside: Beside) -> pd.DataFrame:
+    """Table claims of the best accelerators."""
+    best = placed_rows(beside.results, PER_MODEL)
+    if best.empty:
+        return Claims.empty()
+    memories = beside.memories
+    tables = {
+        "means": _means(beside),
+        "winners": _winners(beside.inputs, best),
+        "memories": memories[memories["chosen"]].assign(largest=memories["hbm_gib"].max()),
+    }
+    return check_claims(beside.published, tables, {"largest_memory": _largest_memory})
+
+
+def _means(beside: Beside) -> pd.DataFrame:
+    """The geometric means that are printed, as far as the study has both designs of each."""
+    rows: list[dict[str, object]] = []
+    if beside.published.headline and beside.shares_baseline:
+        means = geometric_means(beside.results).set_index("design")["speedup"]
+        baseline = beside.inputs.study.architectures.baseline or ""
+        common, family = beside.common, beside.published.headline.compared_family
+        searched = f"{common} accelerator over {{}} with searched placements"
+        for mean, design, over, of in (
+            ("per_model", PER_MODEL, None, f"{PER_MODEL} accelerators over {baseline} expert"),
+            ("common", common, None, f"{common} accelerator over {baseline} expert"),
+            ("common_over_baseline", common, baseline, searched.format(baseline)),
+            ("common_over_family", common, family, searched.format(family)),
+        ):
+            if design in means.index and (over is None or over in means.index):
+                ratio = float(means[design]) / (1.0 if over is None else float(means[over]))
+                rows.append({"mean": mean, "of": of, "ratio": ratio})
+    return pd.DataFrame(rows)
+
+
+def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
+    """The best accelerator of every workload: area, global buffer, cores and lanes."""
+    cluster, baseline = inputs.cluster, inputs.study.architectures.baseline
+    base = None if baseline is None else chip_named(cluster, baseline)
+    every = cluster.architectures["area_um2"]
+    allowed = every[every <= cluster.area_limit_um2 * (1 + 1e-9)]
+    rows = []
+    for _, row in best.iterrows():
+        chip = chip_of(cluster, row)
+        rows.append(
+            {
+                "model": row["model"],
+                "area_share": row["area_um2"] / cluster.area_limit_um2,
+                "larger_share": (allowed > row["area_um2"] * (1 + 1e-9)).mean(),
+                "architectures": len(allowed),
+                "glb_mib": chip["glb_bytes"] / MIB,
+                "core_width": max(chip["pe_x"], chip["pe_y"]),
+                "lanes": chip["num_vc"] * chip["pe_vc"],
+                "baseline": baseline or "",
+                "baseline_lanes": 0 if base is None else int(base["num_vc"] * base["pe_vc"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _largest_memory(chosen: pd.DataFrame, printed: object) -> dict[str, object]:
+    """Which workloads need the largest HBM, here and as printed."""
+    ours = set(chosen.loc[chosen["hbm_gib"] == chosen["largest"], "model"])
+    theirs = set(printed) & set(chosen["model"])  # type: ignore[call-overload]
+    return {
+        "theirs": join(sorted(theirs)) or "none of these workloads",
+        "found": join(sorted(ours)) or "none",
+        "same": ours == theirs,
+    }

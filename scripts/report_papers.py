@@ -1,0 +1,105 @@
+"""Write the page of the papers beside a study's results, with its tables."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from phaze import tables
+from phaze.base.job import logged
+from phaze.cost.space import area_limit_um2
+from phaze.papers.page import Paper, build_page
+from phaze.papers.palm.build import palm_paper
+from phaze.papers.palm.inputs import TiledInputs
+from phaze.papers.parmesan.build import parmesan_paper
+from phaze.papers.parmesan.inputs import MapInputs
+from phaze.papers.phaze import phaze_paper
+from phaze.papers.phaze.beside import Beside
+from phaze.papers.phaze.published import Published
+from phaze.papers.piper.build import piper_paper
+from phaze.papers.piper.inputs import PlanInputs
+from phaze.papers.publications import KINDS
+from phaze.report.inputs import DetailFiles, Inputs, Outcome
+from phaze.report.report import write_report
+from phaze.spec.architecture import Technology
+from phaze.spec.noun import Noun
+from phaze.spec.study import Study
+from phaze.spec.system import Scenario
+
+CASES: dict[str, tuple[Callable[..., object], Callable[..., Paper]]] = {
+    "plans": (PlanInputs, piper_paper),
+    "maps": (MapInputs, parmesan_paper),
+    "tiled": (TiledInputs, palm_paper),
+}
+"""Inputs and paper of every part of a study that has cases."""
+BESIDE = ("results", "memories", "breakdowns", "complexities", "walks")
+Plain = dict[str, object]
+
+
+def main(
+    folder: Path,
+    parts: dict[str, dict[str, list[str]]],
+    *,
+    study: Plain,
+    published: dict[str, Plain],
+    models: Plain | None,
+    flops: float,
+) -> None:
+    """Load the tables of every part of the study, write the page into the folder."""
+    asked = Study.parse(study, "study")
+    papers = []
+    if models is not None:
+        loaded = load(parts["report"])
+        printed = Published.parse(published["report"], "published")
+        papers.append(phaze_paper(beside_of(asked, printed, loaded, folder.parent, models)))
+    for part, (inputs, paper) in CASES.items():
+        if part in parts:
+            named = published.get(part)
+            of: Noun | None = None if named is None else KINDS[part].parse(named, "published")
+            extra = {"flops": flops} if part == "tiled" else {}
+            papers.append(
+                paper(inputs(study=getattr(asked, part), published=of, **load(parts[part]), **extra))
+            )
+    write_report(build_page(papers), folder)
+
+
+def load(files: dict[str, list[str]]) -> dict[str, pd.DataFrame]:
+    """Tables by name; none for those without a file."""
+    return {name: tables.TABLES[name].load(*paths) for name, paths in files.items() if paths}
+
+
+def beside_of(
+    study: Study, published: Published, loaded: dict[str, pd.DataFrame], results: Path, models: Plain
+) -> Beside:
+    """The models of a study beside Phaze's paper."""
+    name, scenario = str(models["name"]), Scenario.parse(models["scenario"], "scenario")
+    figures = Technology.parse(models["technology"], "technology")
+    cluster = Outcome(
+        scenario,
+        area_limit_um2(models["area_limit"], figures),  # type: ignore[arg-type]
+        loaded["architectures"],
+        loaded["placements"],
+    )
+    inputs = Inputs(
+        study=study,
+        clusters={name: cluster},
+        graphs=loaded["graphs"],
+        solves=tables.Solves.empty(),
+        details=DetailFiles.under(results, name, str(models["estimates"])),
+        energy=figures.energy,
+        readings=loaded.get("readings", tables.Readings.empty()),
+    )
+    return Beside(inputs, published, **{table: loaded[table] for table in BESIDE})
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], output=snakemake.output[0]):
+        given: dict[str, dict[str, list[str]]] = {}
+        for key, paths in snakemake.input.items():
+            part, _, table = key.partition("__")
+            given.setdefault(part, {})[table] = list(paths)
+        main(
+            Path(snakemake.output.page).parent,
+            given,
+            **{name: asked for name, asked in snakemake.params.items() if name != "code"},
+        )
