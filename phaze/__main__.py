@@ -70,7 +70,7 @@ def _begin(
         bool, typer.Option("--version", help="Print the version.", callback=_told, is_eager=True)
     ] = False,
 ) -> None:
-    """Take another folder of configuration before anything reads one."""
+    """Set another configuration folder before anything reads one."""
     variable = "PHAZE_CONFIG"
     named = os.environ.get(variable) if config is None else str(config)
     if not named:
@@ -87,7 +87,7 @@ app.command(name="map")(map_stages)
 
 
 def main() -> int:
-    """Run the command line; a mistake of the user is one message and exit status 1."""
+    """Run the command line. A user's mistake is one message and exit status 1."""
     said, told = EscapedStream(sys.stdout), EscapedStream(sys.stderr, LONGEST_REMARK)
     try:
         with redirect_stdout(said), redirect_stderr(told):  # type: ignore[type-var]
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 def _status() -> int:
-    """Exit status of the command; SystemExit for a command line that is no command."""
+    """Exit status of the command; SystemExit for a malformed command line."""
     try:
         app()
     except PhazeError as error:
@@ -115,13 +115,13 @@ def _status() -> int:
 
 
 def _mistake(message: str) -> int:
-    """Say what is wrong; exit status of mistakes."""
+    """Print an error message; returns the exit status of mistakes."""
     typer.echo(shortened(f"phaze: {message}"), err=True)
     return 1
 
 
 def _print_the_rest() -> None:
-    """Print what standard output holds back; nobody reads it where a pipe is broken."""
+    """Flush standard output; a broken pipe is ignored."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -129,7 +129,7 @@ def _print_the_rest() -> None:
 
 
 def _print_no_more() -> None:
-    """Drop what standard output still holds, which Python would fail to print again when it ends."""
+    """Discard buffered standard output, which Python would fail to print again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

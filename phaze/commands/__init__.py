@@ -1,1 +1,1 @@
-"""The verbs of the command line, one file each; what a verb needs is imported when it is used."""
+"""Commands of the command line, one file each. A command imports what it needs when it runs."""

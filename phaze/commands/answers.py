@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
 TOKENS = 300e9
-"""What a model of text is trained on unless said, as GPT-3 was (Brown et al., 2020, Table 2.1)."""
+"""Default training tokens of a language model, those of GPT-3 (Brown et al., 2020, Table 2.1)."""
 POWERS = (1, 2, 4, 8)
-"""TMP widths and microbatches that are considered unless some are given."""
+"""Default TMP widths and microbatches to consider."""
 LARGEST_HBM_GIB = 80.0
 TECHNOLOGY = "22nm"
 ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
@@ -52,12 +52,13 @@ ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 @dataclass(frozen=True)
 class PlacementQuestion:
-    """A model on an architecture in a cluster; what is not said is searched or has the study's default."""
+    """A model on an architecture in a cluster. Open options are searched or take the study's default."""
 
     model: str
-    """Name of a spec in config/models, or path of one or of a Hugging Face config.json."""
+    """Name of a spec in config/models, or path of a spec or of a Hugging Face config.json."""
     asked: PlaceOptions
-    """Devices at most the system's, which are all unless given; the batch in samples."""
+    """Options of the command. `devices` is at most the system's and all of them by default; the batch is in
+    samples."""
 
     @property
     def memory(self) -> dict[str, str]:
@@ -66,8 +67,9 @@ class PlacementQuestion:
         return {"optimizer": asked.optimizer, "precision": asked.precision, "schedule": asked.pipeline}
 
     def training(self) -> Training:
-        """The search's training settings: microbatches of 1, 2, 4, 8 that divide the batch unless given, the
-        architecture's HBM or 80 GiB.
+        """Training settings of the search.
+
+        Defaults: microbatches of 1, 2, 4, 8 that divide the batch, and the architecture's HBM or 80 GiB.
         """
         asked, batch = self.asked, self.asked.global_batch or 1
         for microbatch in asked.microbatch or ():
@@ -91,7 +93,7 @@ class PlacementQuestion:
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
-        """What the answer rests on."""
+        """Assumptions of the answer."""
         scenario, model = self.scenario(), load_model_named(self.model)
         tokens = model.usual_sequence if self.asked.sequence is None else self.asked.sequence
         found = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
@@ -110,7 +112,7 @@ class PlacementQuestion:
 
 
 def _refuse_more(name: str, most: int, devices: int) -> None:
-    """Raise PhazeError where a system cannot grow to so many devices."""
+    """Raise PhazeError if a system cannot grow to this number of devices."""
     network = load_network(name)
     if not isinstance(network, Cluster):
         raise PhazeError(f"place: --devices: must be at most the {most} of system {name}, got {devices}")
@@ -119,17 +121,17 @@ def _refuse_more(name: str, most: int, devices: int) -> None:
 
 @dataclass(frozen=True)
 class FoundPlacement:
-    """Placements of a model with their stages, the best, and plans on its HBM as simulated."""
+    """Placements of a model with their stages, the best one, and simulations of plans with its HBM."""
 
     evaluation: Evaluation
     best: pd.Series
-    """Row of table placements; of the leanest if nothing is placed."""
+    """Row of table placements; the one with the least memory if nothing fits."""
     simulated: pd.DataFrame
-    """Table simulations of the best placement and of equal stages, with what the plans are; by planner."""
+    """Table simulations by planner: the best placement and equal stages, with their plans."""
 
 
 def answer(question: PlacementQuestion) -> FoundPlacement:
-    """Everything about the question: placements, and the best as it is simulated."""
+    """Placements of a question, and the simulation of the best one."""
     training, asked = question.training(), question.asked
     subject = read_subject(
         question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward.value
@@ -152,7 +154,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
 def read_subject(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> Subject:
-    """Model's operators for TMP widths and microbatches; without widths for all that divide it."""
+    """Operators of a model per TMP width and microbatch; by default all widths of `POWERS` that divide it."""
     model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
@@ -162,7 +164,7 @@ def read_subject(
 def read_workloads(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> list[Workload]:
-    """Operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
+    """Operators of a model's distinct layers per TMP width and microbatch; the model need not be a chain."""
     model, tokens = _checked(name, sequence, widths)
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
     layouts = layouts_of(widths, microbatches)
@@ -179,14 +181,14 @@ def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[An
 
 
 def read_architecture(name: str) -> pd.DataFrame:
-    """One architecture as table architectures."""
+    """Table architectures with one row."""
     return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
 
 
 def estimate_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> list[pd.DataFrame]:
-    """For every point of a model its operators with their estimates."""
+    """Operators of a model with their estimates, one table per TMP width and microbatch."""
     chips = read_architecture(architecture)
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
@@ -215,7 +217,7 @@ def schedule_subject(
 
 
 def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
-    """Conditions with a batch of which no microbatch of the subject is more than the whole."""
+    """Search terms with a batch at least as large as the subject's largest microbatch."""
     cluster = load_system_of(architecture, system, flat=flat_bandwidth).model_dump()
     largest = max(point.layout.microbatch for point in subject.points)
     scenario = Scenario.parse(cluster, system)
@@ -224,7 +226,7 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
 
 
 def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:
-    """Best placement in plain values, or why there is none."""
+    """Best placement as plain values, or the reason why there is none."""
     best, stages = found.best, found.evaluation.stages
     layout = layout_of(best)
     widths = {"tensor": layout.tp, "microbatch": layout.microbatch}
@@ -262,7 +264,7 @@ def _plain(value: object) -> object:
 
 
 def in_one_line(found: Described) -> str:
-    """Described placement as the answer to the main question."""
+    """Summary of a described placement in one line."""
     if found["status"] != "placed":
         return f"infeasible: {found['reason']}{_assumed(found)}"
     memory = ", ".join(_stage_memory(stage) for stage in _stages(found))
@@ -279,7 +281,7 @@ def in_one_line(found: Described) -> str:
 
 
 def _faster(found: Described) -> str:
-    """Batch time of equal stages where they are simulated to be faster."""
+    """Batch time of equal stages if their simulation is faster."""
     equal = found["equal_stages"]
     if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
         return ""
@@ -311,7 +313,7 @@ def _stage_memory(stage: dict[str, float]) -> str:
 
 
 def describe_space(area_limit_mm2: float | None, *, minimum_share: bool) -> Described:
-    """Size of the searched space, its area limit, and its smallest and largest architecture."""
+    """Size and area limit of the search space, with its smallest and largest architecture."""
     figures = load_technology("22nm").area_um2
     if area_limit_mm2 is None:
         limit_um2 = area_um2(load_architecture("tpu-v4"), figures)

@@ -44,8 +44,8 @@ def calibrate(
     """Fit the few constants of a system and its software stack to your own runs, or those of a device to
     measured kernels.
 
-    Says which of them these runs tell, and the error before, after, and of every run with constants fitted to
-    the others.
+    Prints the constants that these runs determine, the error before and after, and the error of every run
+    with constants fitted to the other runs.
     """
     refuse_outputs(out, reads=(runs, system, kernels, device))
     if kernels is not None or device is not None:
@@ -63,7 +63,7 @@ def calibrate(
 def _fit_kernels(
     kernels: Path | None, device: str | None, out: Path, runs: Path | None, *, as_json: bool
 ) -> str:
-    """Fit a device to measured kernels, and say how far they were off before and after."""
+    """Fit a device to measured kernels and print the errors before and after."""
     if kernels is None or device is None or runs is not None:
         raise PhazeError("calibrate: --kernels and --device must be given together, without runs")
     from phaze.validate.parts.own_kernels import fit_device

@@ -1,4 +1,4 @@
-"""Hold the certificate of a plan against plans by lot."""
+"""Audit the certificate of a plan with random plans."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def certify(
     seed: Annotated[int, typer.Option(help="Seed of the lot.", min=0, max=2**62)] = 0,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Draw layouts and divisions that a plan's certificate excludes, and price them without the search.
+    """Price random layouts and pipeline splits that a plan's certificate excludes, without the search.
 
-    One that fits and is faster than the certificate's bound is a counterexample: exit status 1.
+    A plan that fits and is faster than the certificate's lower bound is a counterexample: exit status 1.
     """
     from phaze.certify.plans import certify_plan
     from phaze.plan.layouts.replay import ReplayedPlan

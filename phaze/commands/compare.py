@@ -1,4 +1,4 @@
-"""Say what a run would gain from a plan, and by which change."""
+"""Compare a run with a plan, change by change."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def compare(
     row: Annotated[int | None, typer.Option(help="Row of the CSV, from 1, where it has several.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Say what a run would gain from a plan of its model, batch and devices, one change at a time in the
-    order of their worth.
+    """Show what a run would gain from a plan of its model, batch and devices: one change at a time, the
+    most valuable first.
     """
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
@@ -48,7 +48,7 @@ def compare(
 
 
 def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
-    """Run of what the plan's runtime is told; torchtitan, which is not told the model, trains the plan's."""
+    """Run from flags or a configuration. torchtitan's names no model: the plan's is used."""
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
@@ -69,7 +69,7 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 
 
 def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
-    """Run of a row; of what it leaves open the fastest that fits."""
+    """Run from a row of a table; open fields take the fastest choice that fits."""
     from phaze.plan.layouts.comparison import Comparison, recipe_of_run
     from phaze.plan.machines import load_machine
     from phaze.validate.table import predict_rows, settled
@@ -89,7 +89,7 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
 
 
 def _row(file: Path, row: int | None) -> RunRow:
-    """The row that is asked for; PhazeError where several could be."""
+    """Selected row; PhazeError if several match."""
     from phaze.validate.rows import read_rows
 
     rows = read_rows(file)[1]

@@ -1,4 +1,4 @@
-"""Write a plan as a runtime is told it, and price a run from what a runtime is told."""
+"""Write a plan as a runtime's flags or configuration, and price a run from them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ReadOption(StrEnum):
-    """Software whose settings are read."""
+    """Runtimes whose settings can be read."""
 
     MEGATRON = "megatron"
     TORCHTITAN = "torchtitan"
 
 
 class ToldOption(StrEnum):
-    """Software that a plan is written for."""
+    """Runtimes that a plan can be written for."""
 
     MEGATRON = "megatron"
     BRIDGE = "bridge"
@@ -47,7 +47,7 @@ def emit(
 ) -> None:
     """Write a plan as flags of Megatron-LM, or as a configuration of another runtime.
 
-    What the runtime will do otherwise, and what it has to be told elsewhere, is said on standard error.
+    Standard error names what the runtime will do differently, and what must be set elsewhere.
     """
     refuse_outputs(out, reads=(planned,))
     from phaze.plan.layouts.replay import ReplayedPlan
@@ -74,7 +74,7 @@ def emit(
 
 
 def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> None:
-    """Raise PhazeError where MaxText's configuration is asked for, or its plan for another runtime."""
+    """Raise PhazeError for a configuration of MaxText, or for a MaxText plan written for another runtime."""
     from phaze.runtimes.maxtext import axes_of
 
     if plan.question.runtime == ToldOption.MAXTEXT.value:
@@ -106,7 +106,7 @@ def _emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What a runtime is told, and where it trains."""
+    """Settings of a runtime, and the cluster that it trains on."""
 
     told: Annotated[
         Path, typer.Argument(metavar="FLAGS", help="Flags of Megatron-LM, or a configuration of torchtitan.")
@@ -136,7 +136,7 @@ class ReadOptions:
 
 @options.takes(ReadOptions)
 def read(asked: ReadOptions) -> None:
-    """Price a run from what its runtime is told: time of a step, memory of every rank, and what takes it."""
+    """Price a run from its runtime's settings: step time, memory of every rank, and its bound."""
     system, count = options.cluster(
         "read", asked.gpus, asked.system, None if asked.devices is None else str(asked.devices)
     )
@@ -181,7 +181,7 @@ def read(asked: ReadOptions) -> None:
 
 
 def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> None:
-    """Raise PhazeError where a run cannot be written to a file and its model beside it."""
+    """Raise PhazeError if the run's file, or its model's file next to it, cannot be written."""
     if out is None:
         return
     from phaze.validate.written_rows import model_file
@@ -194,7 +194,7 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
 def _given(
     told: Path, runtime: ReadOption, devices: int | None, model: str | None, words: int | None
 ) -> GivenRun:
-    """Run of a file of flags, or of a configuration."""
+    """Run from a file of flags or a configuration."""
     from phaze.runtimes.given import GivenRun
     from phaze.spec.models import load_transformer
 

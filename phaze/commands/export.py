@@ -22,7 +22,7 @@ def export(
     form: Annotated[Format, typer.Option("--format", help="Format to write.")] = Format.CSV,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File; else printed.")] = None,
 ) -> None:
-    """Write any table of a run as CSV or JSON."""
+    """Write any table of a study as CSV or JSON."""
     refuse_outputs(out, reads=(table,))
     write_or_print(export_table(table, form.value), out)
 

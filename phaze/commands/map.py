@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InstantiationOption(StrEnum):
-    """What a search counts of a stage's time, or how that is chosen."""
+    """Parts of a stage's time that a search counts, or how they are chosen."""
 
     P2P = "p2p"
     ALLREDUCE = "allreduce"
@@ -35,7 +35,7 @@ class InstantiationOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MapOptions(options.StudyPlanOptions):
-    """Stages, a network, and how to search."""
+    """Stages, a network, and search settings."""
 
     context: typer.Context
     stages: Annotated[
@@ -99,10 +99,10 @@ class MapOptions(options.StudyPlanOptions):
 def map_stages(asked: MapOptions) -> None:
     """Map the stages of a partition, or a plan, to the devices of a network.
 
-    The file holds the devices of all stages and replicas, the simulated step, the longest stage time with its
-    bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
-    Of all plans that a file holds it is the fastest that the options allow, and its batch is simulated too.
-    Of a plan of `plan` it has the device of every rank, and the price of a step with it and without.
+    The file has the devices of all stages and replicas, the simulated step, the longest stage time with its
+    lower bound and whether it is proven optimal, and the result of each method next to CS and p2p map.
+    Of several plans in a file, the fastest that the options allow is mapped, and its batch is simulated.
+    For a plan of `plan` the file has the device of every rank, and the step's price before and after.
     """
     from phaze.base.deadline import Deadline
 
@@ -148,7 +148,7 @@ def map_stages(asked: MapOptions) -> None:
 
 
 def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
-    """Files that are read."""
+    """Input files."""
     files = [stages, *([] if topology is None else [_topology_path(topology)])]
     if is_plan:
         from phaze.plan.single import stages_beside
@@ -173,7 +173,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _MapTask:
-    """What is mapped to what."""
+    """Source, network and settings of one mapping."""
 
     source: Path
     topology: str
@@ -196,7 +196,7 @@ def _map_stages(task: _MapTask) -> tuple[StoredMapping, Mapped, FoundMapping]:
 
 
 def _training_plan(file: Path) -> TrainingPlan | None:
-    """Plan of `plan`, None where a file holds something else."""
+    """Plan written by `plan`; None if the file has something else."""
     from phaze.spec.documents import read_as
     from phaze.spec.plain import read_json
     from phaze.spec.training_plan import TrainingPlan
@@ -254,7 +254,7 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
 
 
 def _topology_path(topology: str) -> Path:
-    """File of a topology given by name or by path."""
+    """File of a topology, by name or path."""
     from phaze.spec.files import FOLDER, named_file
 
     path = Path(topology)
@@ -262,7 +262,7 @@ def _topology_path(topology: str) -> Path:
 
 
 def _summary(found: StoredMapping) -> str:
-    """What a reader wants to know first."""
+    """Summary of a mapping."""
     proof = "proven the least" if found.proven else f"no mapping below {found.bound_s:.6g} s"
     batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
     steps = {} if found.ranks is None else {one.name: one.time_s for one in found.ranks.times}
@@ -317,7 +317,7 @@ def _batch(simulated_s: float | None) -> str:
 
 
 def _proof(one: StoredSearch) -> str:
-    """Least longest stage time that a way searched for, as far as it is known."""
+    """Best proven lower bound on the bottleneck stage time of a method."""
     if one.objective_s is None:
         return ""
     known = "proven the least" if one.proven else f"none below {one.bound_s:.6g} s"

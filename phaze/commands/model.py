@@ -1,4 +1,4 @@
-"""Say what a model consists of: its parameters, its FLOPs, and what its layers keep."""
+"""Describe a model: parameters, FLOPs, and the activations that its layers store."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ SystemOption = Annotated[
 
 
 class BlockAnswer(TypedDict):
-    """A kind of block in an answer."""
+    """One kind of block of a model."""
 
     kind: str
     layers: int
     parameters: int
     active_parameters: int
     forward_flops: float
-    """Of a token."""
+    """FLOPs per token."""
 
 
 class ModelAnswer(TypedDict):
-    """Answer of the command."""
+    """Description of a model."""
 
     model: str
     layers: int
@@ -60,7 +60,7 @@ class ModelAnswer(TypedDict):
     backward_flops_per_token: float
     blocks: list[BlockAnswer]
     kept_bytes_per_token: dict[str, dict[str, float]]
-    """Of a layer by its name, under each recomputation that it can have alone, on one device."""
+    """Stored bytes per layer name and recompute option, on one device."""
 
 
 def model(
@@ -70,8 +70,8 @@ def model(
     given: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a model consists of: parameters by group, FLOPs of a token, kinds of blocks, and the bytes
-    that each keeps of a token under each recomputation.
+    """Describe a model: parameters by group, FLOPs per token, kinds of blocks, and the bytes per token that
+    each stores under every recompute option.
     """
     from phaze.spec.models import load_transformer
 
@@ -83,7 +83,7 @@ def model(
 
 
 def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
-    """Parameters, FLOPs of a token, kinds of blocks of a model, and what they keep on a system."""
+    """Parameters, FLOPs per token and kinds of blocks of a model, with their stored bytes on a system."""
     products = model.products_per_token(sequence, causal=model.causal)
     return ModelAnswer(
         model=model.name,
@@ -102,7 +102,7 @@ def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
 
 
 def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
-    """Bytes that layers keep of a token in half precision with fused attention, by name and recomputation."""
+    """Bytes per token that layers store, by name and recompute option (half precision, fused attention)."""
     from phaze.layout import Layout
     from phaze.plan.kept import LayerMemory, kept_by, kept_with_flash
     from phaze.spec.systems import load_cluster, load_stack_of
@@ -117,7 +117,7 @@ def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float
 
 
 def _recomputes(cost: LayerMemory) -> list[str]:
-    """What may run forward again in a layer: nothing, one of the modules that it has, or all of it."""
+    """Recompute options of a layer: none, one of its modules, or the whole layer."""
     from phaze.layout import MODULES
     from phaze.plan.kept import KEPT
 
@@ -144,7 +144,7 @@ def _kind(model: Model, kind: str, sequence: int) -> BlockAnswer:
 
 
 def in_words(answer: ModelAnswer) -> str:
-    """Answer as tables for a reader."""
+    """Description as tables."""
     whole, active = answer["parameters_by_group"], answer["active_parameters_by_group"]
     head = (
         f"{answer['model']}: {answer['parameters'] / 1e9:.4g}e9 parameters in {answer['layers']} layers, of "

@@ -1,4 +1,4 @@
-"""Options that several verbs have."""
+"""Options shared by several commands."""
 
 import math
 import re
@@ -28,7 +28,7 @@ class Backward(StrEnum):
 
 
 def known_model(name: str | None) -> str | None:
-    """Name of a model as given; PhazeError where it is misspelt, before what computes is imported."""
+    """Name of a model, unchanged; PhazeError if it is unknown, raised before slow imports."""
     from phaze.spec.files import model_path
 
     if name is not None:
@@ -37,14 +37,14 @@ def known_model(name: str | None) -> str | None:
 
 
 def known_system(name: str | None) -> str | None:
-    """Name of a system as its file has it; PhazeError where it is misspelt."""
+    """Name of a system as its file spells it; PhazeError if it is unknown."""
     from phaze.spec.files import is_path, system_path
 
     return name if name is None or is_path(name) else system_path(name).stem
 
 
 def known_stack(name: str | None) -> str | None:
-    """The same for a software stack."""
+    """Name of a software stack, unchanged; PhazeError if it is unknown."""
     from phaze.spec.files import stack_path
 
     if name is not None:
@@ -53,7 +53,7 @@ def known_stack(name: str | None) -> str | None:
 
 
 def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
-    """System and numbers of devices, from one option or two; PhazeError for a misspelt system."""
+    """System and number of devices, from --gpus or from --system and --devices; PhazeError if unknown."""
     if gpus is None and system is None:
         raise PhazeError(f"{verb}: --gpus or --system must be given, such as --gpus 256xH100")
     if gpus is not None:
@@ -74,7 +74,7 @@ _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)
 
 
 def amount(text: str | float) -> float:
-    """Number that a text means, such as 15T or 4e6; BadParameter for a text that is none."""
+    """Number from a text such as 15T or 4e6; BadParameter if it is none."""
     if found := _AMOUNT.fullmatch(str(text)):
         return float(Decimal(found[1]) * SUFFIXES[found[2].lower()])
     try:
@@ -86,7 +86,7 @@ def amount(text: str | float) -> float:
 
 
 def count(text: str | int) -> int:
-    """The same where it must be whole."""
+    """Whole number from a text such as 4M; BadParameter if it is none."""
     value = amount(text)
     if not (value.is_integer() and 1 <= value <= MOST):
         raise typer.BadParameter(
@@ -96,21 +96,21 @@ def count(text: str | int) -> int:
 
 
 def compute(text: str) -> str:
-    """Numbers that products multiply, by any of their names; BadParameter for none."""
+    """Compute precision, by any of its names; BadParameter if unknown."""
     from phaze.layout import compute_of
 
     return _read(compute_of, text)
 
 
 def load(text: str) -> str:
-    """Load of experts; BadParameter for none."""
+    """Expert load; BadParameter if it is none."""
     from phaze.layout import load_of
 
     return _read(load_of, text)
 
 
 def _read(read: Callable[[str], str], text: str) -> str:
-    """Text as it is read; BadParameter, without the first word of the reason, where it cannot be."""
+    """Parsed text; BadParameter with the parser's reason, less its first word."""
     try:
         return read(text)
     except PhazeError as error:
@@ -118,9 +118,9 @@ def _read(read: Callable[[str], str], text: str) -> str:
 
 
 def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int) -> int | None:
-    """Samples of a batch that is given in samples, or in tokens of which as many are used as fill samples.
+    """Samples of a batch given in samples or in tokens, rounded down to whole samples.
 
-    None where neither is given; PhazeError where both are, or where the tokens fill no sample.
+    None if neither is given; PhazeError if both are, or if the tokens do not fill one sample.
     """
     if batch_tokens is None:
         return global_batch
@@ -138,7 +138,7 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
 def grown(
     verb: str, gpus: str | None, system: str | None, devices: int | None
 ) -> tuple[str | None, int | None]:
-    """System and number of devices where --gpus may say both, and none of them must be given."""
+    """System and number of devices, both optional, where --gpus may give both."""
     if gpus is None:
         return system, devices
     named, number = cluster(verb, gpus, system, None if devices is None else str(devices))
@@ -209,7 +209,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
-    """A model, as a stage of a study reads it."""
+    """Model, TMP widths and microbatches of a study's stage."""
 
     model: ModelOption
     sequence: SequenceOption = None
@@ -221,7 +221,7 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureOptions:
-    """An architecture in a cluster."""
+    """Architecture, system and bandwidth."""
 
     architecture: ArchitectureOption = "tpu-v4-as-built"
     system: SystemOption = "tpu-v4-pod"
@@ -230,7 +230,7 @@ class ArchitectureOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlanOptions:
-    """Which plan of a study is meant."""
+    """Selection of one plan of a study."""
 
     model: Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")] = None
     architecture: Annotated[
@@ -241,19 +241,19 @@ class StudyPlanOptions:
 
     @property
     def choice(self) -> tuple[str | None, str | None, float | None, str | None]:
-        """What is given of it, None for what is not."""
+        """Values in the order of `PlanFilter`; None for options not given."""
         return self.model, self.architecture, self.hbm_gib, self.planner
 
 
 def flags(noun: type) -> dict[str, str]:
-    """Options of a dataclass by the parameters that hold them."""
+    """Option names of a dataclass by field name."""
     return {name: f"--{name.replace('_', '-')}" for name in (one.name for one in fields(noun))}
 
 
 def takes(noun: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
-    """Make a function of a dataclass the function of a verb, the fields its arguments and options.
+    """Decorator: run a function of a dataclass as a command whose arguments and options are the fields.
 
-    Those of a class stand before those of the classes that it extends.
+    In help, options of a class precede those of its base classes.
     """
     hints = get_type_hints(noun, include_extras=True)
     own = [get_annotations(one) for one in noun.__mro__]
@@ -278,27 +278,27 @@ def takes(noun: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[...
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether a parameter of the verb is in the command."""
+    """True if the user gave this parameter on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def refuse_unless_positive(verb: str, **values: float | None) -> None:
-    """Raise PhazeError for an option that is given, by parameter, and no finite number above 0."""
+    """Raise PhazeError for a given option that is not a finite number above 0."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
             raise PhazeError(f"{verb}: --{name.replace('_', '-')}: must be a number > 0, got {value:g}")
 
 
 def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> None:
-    """Raise PhazeError where one of these options, by parameter, is in the command; `{}` is its name."""
+    """Raise PhazeError if the user gave one of these options; `{}` in the message stands for its name."""
     for name, option in names.items():
         if is_given(context, name):
             raise PhazeError(message.format(option))
 
 
 def set_fields(text: str | None) -> dict[str, object]:
-    """Fields of `--set` with their values: whole numbers, true, false or words; PhazeError for no pair."""
+    """Fields and values of `--set`: whole numbers, true, false or strings; PhazeError if malformed."""
     from phaze.spec.plain import short
 
     found: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Where answers go: to a file that is whole or absent, or to the terminal."""
+"""Output of answers: to a file, written whole or not at all, or to the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_or_print(text: str, out: Path | None) -> None:
-    """Write a text that ends with a line break to a file, or print it where none is given."""
+    """Write a text that ends with a line break to a file, or print it if no file is given."""
     from phaze.base.files import write_text
 
     if out is None:
@@ -28,9 +28,9 @@ def write_or_print(text: str, out: Path | None) -> None:
 
 
 def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) -> None:
-    """Raise PhazeError for files that cannot or must not be written, before what takes long.
+    """Raise PhazeError for output files that cannot or must not be written, before any slow work.
 
-    `reads` are the files that the command reads, some by names, which have no suffix.
+    `reads` are the input files of the command; some are names without suffix.
     """
     from phaze.base import files
 
@@ -53,17 +53,17 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 PICTURES = (".svg", ".png", ".pdf")
-"""How files of pictures may end."""
+"""Suffixes of picture files."""
 
 
 def refuse_as_picture(path: Path | None) -> None:
-    """Raise PhazeError for a file that no picture can be written as."""
+    """Raise PhazeError for a file whose suffix is no picture format."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
 
 
 def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
-    """Print tables of slices one below the other, with TMP width and microbatch in place of their layout."""
+    """Print tables one below the other, with TMP width and microbatch in place of the layout key."""
     import pandas as pd
 
     from phaze.tables.columns import widths_of
@@ -80,7 +80,7 @@ def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
 
 
 def tell_sequence(model: str, sequence: int | None) -> None:
-    """Say on standard error how many tokens samples of a model have where they are not given."""
+    """Print the default sequence length on standard error if none was given."""
     from phaze.spec.models import load_model_named
 
     found = load_model_named(model)
@@ -90,9 +90,9 @@ def tell_sequence(model: str, sequence: int | None) -> None:
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process while compiled code runs, which hears of no interrupt before it returns.
+    """Let Ctrl-C end the process while compiled code runs, which sees no interrupt before it returns.
 
-    For what writes nothing meanwhile. Where Ctrl-C is ignored, or heard by others, that stays so.
+    Only for code that writes nothing. An ignored or already handled Ctrl-C stays so.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -106,7 +106,7 @@ def ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def telling(verb: str) -> Iterator[None]:
-    """Say on stderr how far a command is, once it takes two seconds and then every ten."""
+    """Print progress on standard error after two seconds and then every ten."""
     from phaze.base.progress import heard
 
     with heard(verb, lambda text: typer.echo(f"progress: {text}", err=True), first_s=2.0, every_s=10.0):

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 _Other = tuple[str, dict[str, object], str]
-"""What another planner makes of the graph: its name, a row, a line."""
+"""Result of another planner: its name, a row, a line."""
 SYSTEM = "titan-v-ethernet"
-"""Whose device runs a model unless another is given: Parmesan's."""
+"""Default system, whose device runs the model: Parmesan's."""
 
 
 class FlowOption(StrEnum):
-    """How a graph is cut."""
+    """Partitioning flows."""
 
     FULL = "full"
     PAPER = "paper"
@@ -36,7 +36,7 @@ class FlowOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions:
-    """What to cut, into what."""
+    """Graph, stages and devices of a partition."""
 
     graph: Annotated[
         str,
@@ -112,8 +112,8 @@ class PartitionOptions:
 def partition(asked: PartitionOptions) -> None:
     """Cut the operators of a model into S stages of R devices each.
 
-    What is not given of --stages and --replicas is searched for --devices. All devices are
-    equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
+    --stages and --replicas are searched for --devices unless given. In this phase all devices and all
+    bandwidths are equal; `map` maps the stages to a network.
     """
     from phaze.partition.study import stored_stages
     from phaze.spec.documents import write_document
@@ -142,17 +142,17 @@ def partition(asked: PartitionOptions) -> None:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What is to be cut."""
+    """Graph to cut into stages."""
 
     operators: OperatorGraph
     name: str
     microbatch: int
     hyper_operators: int | None = None
-    """K of the model, unless another is given."""
+    """Default K of the model."""
 
 
 def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
-    """Operators of a file, or of a model on the device of a system."""
+    """Operators from a file, or of a model on the device of a system."""
     if _holds_operators(graph):
         _refuse_for_files(microbatch, system, sequence)
         return _read(graph)
@@ -166,7 +166,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
 
 
 def _holds_operators(graph: str) -> bool:
-    """True where an argument is a file of operators, not a model or its Hugging Face configuration."""
+    """True if an argument is a file of operators, not a model or its Hugging Face configuration."""
     from phaze.spec.huggingface import describes_model
     from phaze.spec.plain import read_json
 
@@ -230,7 +230,7 @@ def _as_text(found: list[ShapeResult], others: list[_Other], samples: int) -> st
 
 
 def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -> list[_Other]:
-    """Name, row and line of what others make of the best configuration."""
+    """Results of other planners for the best configuration."""
     from phaze.partition.planners import compare_baselines
 
     found = []

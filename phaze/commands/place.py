@@ -1,4 +1,4 @@
-"""Place a model on a cluster, or the layers of an instance file by the planner it is written for."""
+"""Place a model on a cluster, or the layers of an instance file with its planner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 SAMPLES = 4096
-"""Of a batch unless one is given."""
+"""Default batch."""
 
 
 class PlannerOption(StrEnum):
@@ -31,7 +31,7 @@ class PlannerOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PiperOptions:
-    """What Piper is told beside an instance."""
+    """Settings of Piper that override its instance."""
 
     memory_gib: Annotated[
         float | None, typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0)
@@ -79,7 +79,7 @@ class PiperOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(options.ArchitectureOptions):
-    """How a model is trained, and on what."""
+    """Training and cluster of a model."""
 
     gpus: options.GpusOption = None
     global_batch: Annotated[
@@ -112,7 +112,7 @@ class ModelOptions(options.ArchitectureOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(ModelOptions, PiperOptions):
-    """A model or an instance, and who plans it."""
+    """Model or instance, and its planner."""
 
     context: typer.Context
     instance: Annotated[
@@ -161,7 +161,7 @@ def place(asked: PlaceOptions) -> None:
 
 
 def _place_model(asked: PlaceOptions) -> None:
-    """Print how a model is placed, or write it to a file."""
+    """Place a model, and print the placement or write it to a file."""
     given = {name: getattr(asked, name) for name in ("flat_bandwidth", "hbm_gib", "tokens")}
     options.refuse_unless_positive("place", **given)
     from phaze.commands.answers import PlacementQuestion, answer, describe_placement, in_one_line
@@ -176,7 +176,7 @@ def _place_model(asked: PlaceOptions) -> None:
 
 
 def _batch(asked: PlaceOptions) -> int:
-    """Samples of a batch, which is given in samples or in tokens."""
+    """Samples of a batch given in samples or in tokens."""
     if asked.batch_tokens is None or asked.global_batch is not None:
         return options.batch_samples("place", asked.global_batch, asked.batch_tokens, 1) or SAMPLES
     from phaze.spec.models import load_model_named
@@ -186,8 +186,9 @@ def _batch(asked: PlaceOptions) -> int:
 
 
 def _cluster(asked: PlaceOptions) -> dict[str, Any]:
-    """System and number of devices of --gpus, where it is given; its device is the architecture unless one
-    is given.
+    """System, number of devices and architecture from --gpus, as fields to replace.
+
+    The system's device is the architecture unless --architecture is given.
     """
     if asked.gpus is None:
         return {}
@@ -232,7 +233,7 @@ def _by_piper(instance: Path, asked: PlaceOptions) -> str:
 
 
 def _refuse_options_of_models(context: typer.Context, names: Collection[str]) -> None:
-    """Refuse what says nothing about an instance file."""
+    """Raise PhazeError for a given option that has no meaning for an instance file."""
     for name in filter(lambda name: options.is_given(context, name), context.params):
         if name in names:
             option = name.replace("_", "-")

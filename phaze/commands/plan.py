@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3
-"""Exit status where there is no plan."""
+"""Exit status if there is no plan."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
 CLEARLY = 0.05
-"""Share of a step by which a plan is better than the last one that was told, to be told, too."""
+"""Least gain over the last reported plan, a share of its step, for a better plan to be reported."""
 
 
 class RankOption(StrEnum):
-    """Time by which layouts are ranked."""
+    """Time that ranks layouts."""
 
     PRUDENT = "prudent"
     EXPECTED = "expected"
 
 
 class RuntimeOption(StrEnum):
-    """Software whose layouts are planned."""
+    """Runtimes whose layouts can be planned."""
 
     MEGATRON = "megatron"
     BRIDGE = "bridge"
@@ -50,13 +50,13 @@ class RuntimeOption(StrEnum):
 
     @property
     def planned(self) -> str:
-        """Name of the runtime: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
+        """Name of the planned runtime: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
         return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What to plan."""
+    """Model, cluster, search and output of a plan."""
 
     model: Annotated[
         str,
@@ -181,10 +181,10 @@ class PlanOptions:
 
 @options.takes(PlanOptions)
 def plan(asked: PlanOptions) -> None:
-    """Say how a model should be trained on a cluster: the fastest layouts that a runtime can run, and how far
-    from optimal they can be.
+    """Plan the training of a model on a cluster: the fastest layouts that a runtime can run, with a proven
+    lower bound.
 
-    Nothing fits, or none ends within the days: exit status 3, and what comes closest.
+    Exit status 3 if nothing fits or nothing ends within the days, with what comes closest.
     """
     named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
     refuse_outputs(asked.out, reads=(asked.model, named, asked.stack))
@@ -212,7 +212,7 @@ def plan(asked: PlanOptions) -> None:
 
 
 def _run(asked: PlanOptions) -> AskedRun | None:
-    """The whole training that is asked for, if one is."""
+    """Whole training run to plan for; None without --tokens."""
     names = ("price", "days", "mtbf", "checkpoint", "restart")
     rest = {name: getattr(asked, name) for name in names}
     options.refuse_unless_positive("plan", tokens=asked.tokens, **rest)
@@ -233,14 +233,14 @@ def _run(asked: PlanOptions) -> AskedRun | None:
 
 
 def _samples(sequence: int, devices: int) -> int:
-    """Samples of a batch of so many tokens as Llama 3 was trained with: 4 Mi, and 16 Mi on 16,384 devices
-    (Dubey et al. 2024, Section 3.4.1 and Table 4).
+    """Default batch in samples, with the tokens of Llama 3: 4 Mi, and 16 Mi on 16,384 devices (Dubey et al.
+    2024, Section 3.4.1 and Table 4).
     """
     return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
 
 
 def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
-    """Options that were not given, with their values."""
+    """Line that names the default options with their values."""
     said = [] if asked.sequence is not None else [f"--sequence {question.sequence}"]
     if asked.global_batch is None:
         tokens, given = question.global_batch * question.sequence, asked.batch_tokens
@@ -250,7 +250,7 @@ def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
 
 
 def _fields(option: str, text: str | None) -> dict[str, int | str]:
-    """Fields of a layout with their values; PhazeError for a name that there is not."""
+    """Fields and values of a layout; PhazeError for an unknown field."""
     if text is None:
         return {}
     from phaze.base.nearest import choices
@@ -280,7 +280,7 @@ def _numbers(devices: str) -> list[int]:
 
 
 def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
-    """A question for every number of devices; PhazeError at once for what is misspelt or cannot be."""
+    """One question per number of devices; PhazeError at once for bad input."""
     fixed = _fields("--fix", asked.fix)
     from phaze.spec.models import load_transformer  # later than what may be misspelt
     from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
@@ -312,7 +312,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
 
 
 def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
-    """Raise PhazeError where the widths that are fixed are no part of the devices."""
+    """Raise PhazeError if the product of the fixed widths does not divide the devices."""
     from phaze.layout import DEVICE_AXES
 
     widths = {name: int(fixed[name]) for name in DEVICE_AXES if isinstance(fixed.get(name), int)}
@@ -326,7 +326,7 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
 def _answers(
     asked: list[AskedPlan], gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
 ) -> list[TrainingPlan | UnfitPlan]:
-    """Answers to all questions, the best of them named where a whole training is asked for."""
+    """Answers to all questions; for a whole training run, the best one is marked."""
     found = [_answer(one, gap, top, run, unlike) for one in asked]
     if run is None or len(found) == 1:
         return found
@@ -338,7 +338,7 @@ def _answers(
 def _answer(
     asked: AskedPlan, gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
 ) -> TrainingPlan | UnfitPlan:
-    """Answer to one question, with what was asked beside it."""
+    """Answer to one question, with its evidence, training run and explanation."""
     begun = monotonic()
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.training_run import training_run
@@ -363,14 +363,14 @@ def _answer(
 
 
 def _fewest(asked: AskedPlan) -> FewestNodes:
-    """On how few nodes the model fits."""
+    """Fewest nodes on which the model fits."""
     from phaze.plan.layouts.fewest import fewest
 
     return fewest(asked)
 
 
 def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
-    """Answer with what planners of the literature make of the question."""
+    """Answer extended by the plans of Phaze's and Piper's planners."""
     if found.format == "phaze-no-plan":
         return found
     from phaze.plan.layouts.answer import question_of
@@ -381,7 +381,7 @@ def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
 
 
 def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:
-    """What tells on standard error of the first plan, and of each that is clearly better than the last."""
+    """Callback that reports the first plan, and each clearly better one, on standard error."""
     told: list[float] = []
 
     def tell(better: PlannedLayout) -> None:

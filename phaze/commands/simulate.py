@@ -22,14 +22,14 @@ _OF_PLANS = {
     "picture": "--picture",
     "as_json": "--json",
 }
-"""Options that say nothing of runs, by parameter."""
+"""Options without meaning for runs, by field."""
 _OF_STUDIES = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
-"""Options that say nothing of a plan that `plan` wrote, by parameter."""
+"""Options without meaning for a plan that `plan` wrote, by field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(options.StudyPlanOptions):
-    """A plan of a study or runs, and where."""
+    """Plan or runs, cluster, and output files."""
 
     context: typer.Context
     placement: Annotated[
@@ -67,9 +67,8 @@ class SimulateOptions(options.StudyPlanOptions):
 def simulate(asked: SimulateOptions) -> None:
     """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
 
-    A plan: its planner's time, the simulated time, and what the difference consists of; of all that a file
-    holds, the fastest that the options allow. Runs (--runs): time, memory and what binds, beside measured
-    times.
+    A plan: its planner's time, the simulated time, and the parts of the difference. Of several plans in a
+    file, the fastest that the options allow. Runs (--runs): time, memory and bound, next to measured times.
     """
     if (asked.placement is None) == (asked.runs is None):
         raise PhazeError("simulate: give either the file of a study's plans or --runs")
@@ -111,7 +110,7 @@ def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) 
 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
-    """Replay a plan that `plan` wrote, on its system as that is now."""
+    """Replay a plan that `plan` wrote, on the current definition of its system."""
     from phaze.pipeline.trace import write_trace
     from phaze.plan.layouts.replay import ReplayedPlan
     from phaze.spec.documents import read_as
@@ -156,7 +155,7 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
 
 
 def _with_nearest(column: str) -> str:
-    """Column with the known one that it may be meant for."""
+    """Column name, with the nearest known column if one is close."""
     from phaze.base.nearest import nearest
     from phaze.validate.rows import ABOUT, MEANT, OWN
 

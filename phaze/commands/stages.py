@@ -1,4 +1,4 @@
-"""Show the searched space, and what a stage makes of one model: operators, their estimates, schedules."""
+"""Show the search space, and a model's operators, estimates and schedules."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def extract(asked: options.WorkloadOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions(options.WorkloadOptions, options.ArchitectureOptions):
-    """A model on an architecture."""
+    """Model on an architecture."""
 
 
 @options.takes(EstimateOptions)
 def estimate(asked: EstimateOptions) -> None:
-    """Print how long every operator takes on one core and on all, what binds it, and its energy."""
+    """Print the time of every operator on one core and on all, what it is bound by, and its energy."""
     from phaze.commands.answers import estimate_subject
 
     options.refuse_unless_positive("estimate", flat_bandwidth=asked.flat_bandwidth)
@@ -45,14 +45,14 @@ def estimate(asked: EstimateOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(EstimateOptions):
-    """The same, and what is printed of its schedules."""
+    """Model on an architecture, and the table to print."""
 
     operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False
 
 
 @options.takes(ScheduleOptions)
 def schedule(asked: ScheduleOptions) -> None:
-    """Print the latency of every layer with its bound, and who proved it."""
+    """Print the latency of every layer with its lower bound and the solver that proved it."""
     from phaze.commands.answers import schedule_subject
 
     options.refuse_unless_positive("schedule", flat_bandwidth=asked.flat_bandwidth)
@@ -63,7 +63,7 @@ def schedule(asked: ScheduleOptions) -> None:
 
 
 def _read(asked: options.WorkloadOptions) -> Subject:
-    """The model with every width and microbatch that is asked for."""
+    """Model with all requested TMP widths and microbatches."""
     from phaze.commands.answers import read_subject
 
     tell_sequence(asked.model, asked.sequence)
@@ -80,7 +80,7 @@ def space(
     ] = True,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Count the architectures of the searched space, with the smallest and the largest."""
+    """Count the architectures of the search space, with the smallest and the largest."""
     from phaze.commands.answers import describe_space
 
     found = describe_space(area_limit_mm2, minimum_share=minimum_share)

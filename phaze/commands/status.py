@@ -1,4 +1,4 @@
-"""Say what of a study is done, what is stale and why, and how long the rest takes."""
+"""Progress of a study: done, stale and why, and time left."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.commands.options import JsonOption
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds the Snakefile."""
+"""Folder of the Snakefile."""
 REASONS = {
     "missing": "not made yet",
     "updated input files": "an input changed",
@@ -26,7 +26,7 @@ REASONS = {
     "rule implementation changed": "its script or rule changed",
     "ok": "what it depends on is made again",
 }
-"""Snakemake's words for why a file is made again, in ours."""
+"""Snakemake's reasons for making a file again, in plain words."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class File:
 
     rule: str
     log: str
-    """Log of the job that made it, '-' if none did."""
+    """Log of the job that made it, '-' if there is none."""
     reason: str
-    """Why it is made again, empty if it is not."""
+    """Reason to make it again; empty if it is up to date."""
 
     @property
     def benchmark(self) -> str:
-        """File in which the time of the job was measured."""
+        """File with the measured time of the job."""
         return self.log.replace("/logs/", "/benchmarks/", 1).removesuffix(".log") + ".tsv"
 
 
 @dataclass(frozen=True)
 class RuleProgress:
-    """The jobs of one rule."""
+    """Jobs of one rule."""
 
     rule: str
     done: int
     left: int
     """Jobs to run."""
     reasons: tuple[str, ...]
-    """Why they run."""
+    """Reasons to run them."""
     job_s: float | None
-    """Mean time of its jobs as measured, None if none was."""
+    """Mean measured time of its jobs; None if none was measured."""
 
 
 def status(
@@ -70,9 +70,9 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print for every stage of a study how much is done, what is stale and why, and the time for the rest.
+    """Print for every stage of a study the jobs done, the stale ones with their reason, and the time left.
 
-    Also while it runs. Times are those that jobs took before.
+    Works while the study runs. Times are those of earlier jobs.
     """
     stages = study_status(directory, configfile)
     left, shared = seconds_left(stages), cores or os.cpu_count() or 1
@@ -101,16 +101,16 @@ def _summary(stages: list[RuleProgress], left_s: float | None, cores: int) -> st
 
 
 def in_words(seconds: float) -> str:
-    """Time as a reader says it."""
+    """Format a duration."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
-    """Rules of a study in the order of the workflow, as Snakemake sees them from a folder.
+    """Rules of a study in workflow order, as Snakemake sees them from a folder.
 
-    Raises PhazeError with what Snakemake says where the study cannot be planned.
+    Raises PhazeError with Snakemake's message if the study cannot be planned.
     """
     from phaze.spec.config import check_config_files
 
@@ -137,7 +137,7 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
 
 
 def read_summary(text: str) -> list[File]:
-    """Files that `snakemake --summary` prints."""
+    """Files listed by `snakemake --summary`."""
     return [
         File(row["rule"], row["log-file(s)"], "" if row["plan"] == "no update" else _reason(row["status"]))
         for row in csv.DictReader(text.splitlines(), delimiter="\t")
@@ -149,14 +149,14 @@ def _reason(status: str) -> str:
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """Jobs of every rule by a dry run, empty where nothing is to be done."""
+    """Jobs of every rule in a dry run; empty if nothing is to be done."""
     _, _, table = text.partition("Job stats:\n")
     lines = (line.split() for line in table.partition("\n\n")[0].splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
 def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[RuleProgress]:
-    """Jobs done and left of every rule, first those that run first."""
+    """Jobs done and left of every rule, in the order in which they run."""
     order = {rule: i for i, rule in enumerate(_rules())}
     rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
     return [
@@ -186,7 +186,7 @@ def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
 
 
 def _seconds(benchmark: Path) -> float | None:
-    """Time of a job from Snakemake's measurement, None without one."""
+    """Time of a job as Snakemake measured it; None without a measurement."""
     try:
         with benchmark.open(encoding="utf-8") as file:
             return float(next(csv.DictReader(file, delimiter="\t"))["s"])
@@ -195,7 +195,7 @@ def _seconds(benchmark: Path) -> float | None:
 
 
 def seconds_left(stages: list[RuleProgress]) -> float | None:
-    """Work that is left; a rule that never ran counts as the mean job. None if none ran."""
+    """Seconds left; a rule that never ran counts as the mean job. None if no job ran."""
     known = [stage.job_s for stage in stages if stage.job_s is not None]
     if not known:
         return None

@@ -51,8 +51,8 @@ def trace(
 ) -> None:
     """Run a PyTorch module without data, forward and backward, and write the graph of its operators.
 
-    Every operator that PyTorch runs is one of the graph, with times estimated for the device of a system. A
-    comparison shows parameters and FLOPs of a sample as PyTorch counts them, of the graph, and of the spec.
+    The graph has every operator that PyTorch runs, with times estimated for the device of a system. A
+    comparison shows parameters and FLOPs per sample as counted by PyTorch, the graph and the spec.
     """
     from phaze.spec.torch_module import USUAL_SEQUENCE, load_torch_module
 

@@ -30,12 +30,12 @@ SHOWN = {
 }  # fmt: skip
 """Columns of the table for readers."""
 PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}
-"""The same of kernels."""
+"""Columns of the table of kernels."""
 LEFT_OUT_SHOWN = {
     "rows": "{:.0f}", "median_error": "{:.1%}", "mean_error": "{:.1%}", "left_out_median": "{:.1%}",
     "left_out_mean": "{:.1%}",
 }  # fmt: skip
-"""The same of sources that are left out."""
+"""Columns of the table of left-out sources."""
 
 
 def validate(
@@ -73,8 +73,8 @@ def validate(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare predicted with measured training runs, source by source: time, memory, and the layout that one
-    would choose.
+    """Compare predicted with measured training runs, source by source: time, memory, and the cost of choosing
+    the layout that is predicted fastest.
     """
     refuse_outputs(out, errors, reads=(*(files or ()), system))
     if leave_out is not None:
@@ -115,7 +115,7 @@ def validate(
 
 
 def _parts_shown() -> str:
-    """Errors of all parts over the kernels of the configuration, and what is fitted to what."""
+    """Errors of all parts over the configuration's measured kernels, and the fit data of every constant."""
     import pandas as pd
 
     from phaze.spec.measured import PublishedRuns
@@ -139,7 +139,7 @@ def _parts_shown() -> str:
 
 
 def _left_out(source: str, *, as_json: bool) -> str:
-    """Errors of sources by constants that have not seen them, for readers or as JSON."""
+    """Errors of sources with constants fitted to the other sources, as a table or JSON."""
     from phaze.validate.study import left_out
 
     with telling("validate"):
@@ -150,7 +150,7 @@ def _left_out(source: str, *, as_json: bool) -> str:
 
 
 def _part(name: str, files: list[Path] | None, system: str | None, out: Path | None, *, as_json: bool) -> str:
-    """Errors of a part of the price over measured kernels, for readers or as JSON."""
+    """Errors of a part of the price over measured kernels, as a table or JSON."""
     import pandas as pd
 
     from phaze.validate.parts.registry import kernel_files, part_named
@@ -170,14 +170,14 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
 
 
 def _refuse_unpredicted(runs: pd.DataFrame) -> None:
-    """Raise PhazeError with the reasons where no run is predicted, of which there is nothing to compare."""
+    """Raise PhazeError with the reasons if no run has a prediction."""
     if runs["predicted_s"].isna().all():
         reasons = runs["status"].str.removeprefix("invalid: ").unique()
         raise PhazeError(f"validate: none of {len(runs)} runs can be predicted: {'; '.join(reasons[:3])}")
 
 
 def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:
-    """Scores of every source, each with its groups of layouts and what the choice in each costs."""
+    """Scores of every source, each with its groups of layouts and the cost of each choice."""
     from phaze.validate.scoreboard import rows_of
 
     found = json.loads(scores.to_json(orient="records", double_precision=15))
@@ -197,7 +197,7 @@ def _shown(scores: pd.DataFrame) -> str:
 
 
 def _formatted(table: pd.DataFrame, names: tuple[str, ...], shown: dict[str, str]) -> str:
-    """Table for readers: names as they are, numbers by their formats."""
+    """Table with names unchanged and numbers formatted."""
     columns = {
         name.replace("_", " "): ["–" if isnan(value) else form.format(value) for value in table[name]]
         for name, form in shown.items()
