@@ -16,7 +16,7 @@ from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close,
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.words import percent, seconds
 from phaze.spec.files import is_path
-from phaze.tables import BY_HAND
+from phaze.tables import BY_HAND, PLANNERS
 from phaze.tables.plans import PLAN
 
 _CHIP = ("model", "architecture", "hbm_gib")
@@ -32,8 +32,8 @@ def _every_chip_is_planned_by_all(e: Evidence) -> Verdicts:
     shown = (PER_MODEL, COMMON, e.inputs.study.architectures.baseline)
     known = e.inputs.plans.groupby(list(_CHIP)).size()
     results = e.results[e.results["design"].isin(shown)] if len(e.inputs.plans) else e.results.iloc[:0]
-    planned = known.reindex(pd.MultiIndex.from_frame(results[list(_CHIP)])).fillna(0) == 4
-    yield from each(planned.to_numpy(), results, ("model", "design"))
+    planned = known.reindex(pd.MultiIndex.from_frame(results[list(_CHIP)])).fillna(0)
+    yield from each((planned == len(PLANNERS)).to_numpy(), results, ("model", "design"))
 
 
 @PLANNER_CHECKS.hold("stages of every plan are the layers, and sum to it")

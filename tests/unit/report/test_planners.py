@@ -15,7 +15,7 @@ from phaze.report.inputs import Inputs, Outcome
 from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, in_words
 from phaze.report.winners import COMMON, PER_MODEL, ChipChoice, choose_chips, choose_winner, row_of
-from phaze.tables import Placements, Plans
+from phaze.tables import PLANNERS, Placements, Plans
 from tests.unit.report.builder import assert_caught, scaled, with_planner
 
 PARTS = "stages of every plan are the layers, and sum to it"
@@ -39,7 +39,7 @@ def test_every_workload_and_design_is_shown_with_every_planner(section: Section,
     shown = {(row[0], row[1]) for row in rows}
     assert {model for model, _ in shown} == set(inputs.study.models)
     assert {design for _, design in shown} == {PER_MODEL, COMMON, "tpu-v4"}
-    assert len(rows) == 4 * len(shown)
+    assert len(rows) == len(PLANNERS) * len(shown)
     assert [row[2] for row in rows[:4]] == ["Phaze", "Piper", "equal stages", "experts"]
 
 

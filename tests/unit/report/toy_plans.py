@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.report.inputs import Outcome, Slicing
 from phaze.report.winners import ChipChoice, choose_chips, in_order, with_areas
 from phaze.spec.study import Study
-from phaze.tables import Plans, PlanStages
+from phaze.tables import PLANNERS, Plans, PlanStages
 from phaze.tables.columns import layout_of
 from tests.unit.report.toy_models import MODELS
 from tests.unit.report.toy_placements import BATCH, placed
@@ -63,7 +63,7 @@ def _of_chip(
     mine = every[(every["model"] == model) & (every["architecture"] == architecture)]
     best = in_order(with_areas(cluster, mine[mine["hbm_gib"] == hbm_gib])).iloc[0]
     if best["status"] != "placed":
-        for planner in ("phaze", "piper", "equal", "expert"):
+        for planner in PLANNERS:
             yield {**key, "planner": planner}, _nothing(), []
         return
     for planner, slower in SLOWER.items():
