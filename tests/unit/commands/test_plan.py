@@ -227,7 +227,7 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
 def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
     """Of two numbers of devices with one batch the fewer are cheaper; exit status 3 where none is in time."""
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "1024", "--tokens", "1e12")
-    options += ("--fix", "pp=1,cp=1")
+    options += ("--fix", "pp=1,cp=1,microbatch=16")
     failures = ("--mtbf", "50000", "--checkpoint", "60", "--restart", "600")
     found = json.loads(
         run("plan", model, *options, *failures, "--price", "2", "--days", "1e4", "--json").stdout
