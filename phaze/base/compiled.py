@@ -31,7 +31,9 @@ from phaze.base.arrays import Floats
 from phaze.base.progress import busy
 
 PACKAGE = Path(__file__).resolve().parent.parent
-FOLDER = PACKAGE / "__pycache__" / "compiled"
+FOLDER = Path(os.environ.get("PHAZE_COMPILED") or PACKAGE / "__pycache__" / "compiled") / numba.__version__
+"""Machine code of all functions. Installations of one version of Numba may share it: it is found by the code
+that it is compiled from, wherever that lies."""
 EVERYTHING = "*"
 """Stands for all names of a file, as of one that is imported whole."""
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -77,7 +79,7 @@ class ByReach:
 
     def get_disambiguator(self) -> str:
         """What tells functions of one name in files of one name apart."""
-        return hashlib.sha256(str(self._file).encode()).hexdigest()[:8]
+        return hashlib.sha256(str(self._file.relative_to(PACKAGE)).encode()).hexdigest()[:8]
 
 
 def reach(file: Path, name: str, root: Path) -> str:
@@ -90,7 +92,8 @@ def reach(file: Path, name: str, root: Path) -> str:
         if own is not None:
             found[place] = own.digest
             waiting += [_where(path, one, root) if ":" in one else (path, one) for one in own.uses]
-    lines = sorted(f"{path}:{used} {digest}" for (path, used), digest in found.items() if digest)
+    own = {place: digest for place, digest in found.items() if digest}
+    lines = sorted(f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in own.items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -1,5 +1,7 @@
 """Compiled functions and where they are kept."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -117,16 +119,18 @@ def small_package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def answer(package: Path) -> str:
+def answer(package: Path, kept: Path | None = None) -> str:
     command = [sys.executable, "-m", "phaze.loops"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=package).stdout.strip()
+    env = {**os.environ, "PHAZE_COMPILED": str(kept or "")}
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=package, env=env)
+    return found.stdout.strip()
 
 
-def edited(package: Path, name: str, old: str, new: str) -> str:
+def edited(package: Path, name: str, old: str, new: str, kept: Path | None = None) -> str:
     text = (package / name).read_text()
     assert old in text
     (package / name).write_text(text.replace(old, new))
-    return answer(package)
+    return answer(package, kept)
 
 
 def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> None:
@@ -146,3 +150,13 @@ def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_el
     assert edited(package, "phaze/names.py", "STEP = 1", "STEP = 10") == "41 7 1 1 0 0"
     assert edited(package, "phaze/sums.py", "7 * x", "8 * x") == "41 8 0 0 1 1"
     assert answer(package) == "41 8 0 0 0 0"
+
+
+def test_another_installation_finds_what_is_compiled(package: Path, tmp_path: Path) -> None:
+    """In a folder that both are told, wherever the package lies."""
+    kept = tmp_path / "kept"
+    other = tmp_path / "other"
+    shutil.copytree(package / "phaze", other / "phaze", ignore=shutil.ignore_patterns("__pycache__"))
+    assert answer(package, kept) == "3 7 1 1 1 1"
+    assert answer(other, kept) == "3 7 0 0 0 0"
+    assert edited(other, "phaze/names.py", "STEP = 1", "STEP = 10", kept) == "21 7 1 1 0 0"
