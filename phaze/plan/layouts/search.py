@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Bools, Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds
+from phaze.plan.layouts.contenders import Contender, Contenders
 from phaze.plan.layouts.distinct import DistinctPlans
-from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
-from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
-from phaze.plan.layouts.pipeline_bounds import PipelineBounds
-from phaze.plan.layouts.pipeline_shapes import PipelineShape
 from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.shape_flows import ShapeFlows
 from phaze.plan.layouts.slices import distinct_rows
 from phaze.plan.layouts.undecided import undecided_layouts
 from phaze.runtimes.grid import LayoutGrid
@@ -47,12 +45,8 @@ MOST_OPENED = 3_000
 """Families that are opened before a better plan is looked for."""
 MOST_GUESSED = 3
 """Layouts of a family that are simulated, until one fits."""
-SEVERAL = 2
-"""Layouts with pipelines of a shape for which a flow is looked for."""
 MOST_SLICES = 300
 """Slices whose costs stay in memory for what comes next."""
-MOST_READY = 32
-"""Layouts whose linear programs are kept in memory until they are looked at again."""
 MOST_WORK = 20_000
 """Linear programs that are solved at most, longer ones as many as they take longer."""
 MOST_LOOKED_AT = 3000
@@ -68,14 +62,6 @@ ALIKE = ("vp", "tp", "cp", "microbatch", "zero")
 
 
 @dataclass(eq=False)
-class _Contender:
-    place: int
-    search: DivisionSearch | None = None
-    exact: bool = False
-    """Whether all of its divisions were simulated."""
-
-
-@dataclass(eq=False)
 class LayoutSearch:
     """Search over families of layouts by their bounds."""
 
@@ -85,26 +71,16 @@ class LayoutSearch:
     on_better: Callable[[PlannedLayout], None]
     most_work: int
     """Linear programs that are solved at most; the gap says what is left."""
-    distinct: DistinctPlans = field(default_factory=DistinctPlans)
-    """The fastest plan of every family, and the time of the last row that is looked for."""
-    _known: dict[int, _Contender] = field(default_factory=dict)
-    _whole: dict[int, int] = field(default_factory=dict)
-    """Of layouts whose layers keep all, those beside them in which any may run forward again."""
-    _flows: dict[FlowKey, Flow] = field(default_factory=dict)
-    _queue: list[tuple[float, int, _Contender]] = field(default_factory=list)
-    _looked_at: list[_Contender] = field(default_factory=list)
-    _ready: list[DivisionSearch] = field(default_factory=list)
-    """Searches with a program that is in memory, the last one first."""
+    contenders: Contenders = field(init=False)
+    """Layouts of open families."""
+    _shapes: ShapeFlows = field(init=False)
+    _queue: list[tuple[float, int, Contender]] = field(default_factory=list)
     _sharpened: Bools = field(init=False)
     """Families whose bounds are sharpened."""
-    _pipelines: PipelineBounds | None = None
-    """Bounds by flows of the layouts that may be faster than the best plan."""
-    _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
-    """Layouts of shapes of pipelines of which the best flow was looked for."""
-    _flow_work: int = 0
-    """Programs for these, as many as they take longer."""
 
     def __post_init__(self) -> None:
+        self.contenders = Contenders(self.question, self.families, self.gap, self.on_better)
+        self._shapes = ShapeFlows(self.question, self.families)
         self._sharpened = np.zeros(len(self.families.every), np.bool_)
 
     @property
@@ -116,6 +92,11 @@ class LayoutSearch:
     def bounds(self) -> LayoutBounds:
         """Their bounds."""
         return self.families.own
+
+    @property
+    def distinct(self) -> DistinctPlans:
+        """The fastest plan of every family."""
+        return self.contenders.distinct
 
     @property
     def best_s(self) -> float:
@@ -135,7 +116,7 @@ class LayoutSearch:
         for _, _, contender in sorted(self._queue)[: 10 * wanted]:
             if len(self.distinct.found) >= wanted:
                 break
-            self._begun(contender)
+            self.contenders.begun(contender)
         while len(self.distinct.found) < wanted and len(some := self.families.closed(inf)[:wanted]):
             self.families.open(some)
             for family in some.tolist():
@@ -146,16 +127,10 @@ class LayoutSearch:
         if rows <= 1 or not self.distinct.found:
             return
         self.distinct.look_for(rows)
-        longest_s = self.distinct.longest_s
-        for one in self._looked_at:
-            if one.search is not None and not one.exact:  # its bound is one of plans below the best one
-                bound_s = min(one.search.bound_s, self.best_s)
-                one.search = replace(
-                    one.search, enough_s=longest_s, bound_s=bound_s, relaxed=False, done=False
-                )
-        self._pipelines, self._flowed = None, {}
+        self.contenders.look_on()
+        self._shapes.begin_again()
         work = min(MORE_WORK, self.most_work) + self._work
-        searched = MORE_LOOKED_AT + self._searched
+        searched = MORE_LOOKED_AT + self.contenders.searched
         left = True
         while left:
             self._sharpen()
@@ -169,16 +144,16 @@ class LayoutSearch:
     def _close(self, most_work: int, most_searched: int) -> None:
         """Look at layouts, that with the least bound first, until no bound is low enough."""
         while self._queue and self._queue[0][0] < self.enough_s:
-            if self._searched >= most_searched or self._work >= most_work:
+            if self.contenders.searched >= most_searched or self._work >= most_work:
                 break
             known_s, place, contender = heapq.heappop(self._queue)
-            if self._bound_of(contender) >= self._enough_of(contender):
+            if self.contenders.bound_of(contender) >= self.contenders.enough_of(contender):
                 continue
-            risen = self._bound_of(contender) > known_s  # since it was put into the queue
-            if not risen and not self._bound_shape(place):
-                self._look_at(contender)
+            risen = self.contenders.bound_of(contender) > known_s  # since it was put into the queue
+            if not risen and not self._shapes.bound_like(place, self.enough_s):
+                self.contenders.look_at(contender)
             if contender.search is None or not contender.search.done:
-                heapq.heappush(self._queue, (self._bound_of(contender), place, contender))
+                heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
 
     def _sharpen(self) -> None:
         """Raise the bounds of all families that may be faster than the best plan, those with the least first,
@@ -206,10 +181,12 @@ class LayoutSearch:
     def _bound_shapes(self) -> None:
         """Raise bounds by flows, that of the layout with the least bound first, until none is looked for."""
         done = []
-        while self._queue and self._queue[0][0] < self.enough_s and self._flow_work < self.most_work // 2:
+        while self._queue and self._queue[0][0] < self.enough_s and self._shapes.work < self.most_work // 2:
             known_s, place, contender = heapq.heappop(self._queue)
-            left = self._bound_of(contender) > known_s or self._bound_shape(place)
-            again = (self._bound_of(contender), place, contender)
+            left = self.contenders.bound_of(contender) > known_s or self._shapes.bound_like(
+                place, self.enough_s
+            )
+            again = (self.contenders.bound_of(contender), place, contender)
             if left:
                 heapq.heappush(self._queue, again)
             else:
@@ -217,41 +194,10 @@ class LayoutSearch:
         self._queue = [*self._queue, *done]
         heapq.heapify(self._queue)
 
-    def _bound_shape(self, place: int) -> bool:
-        """Raise the bounds of all layouts in pipelines of a shape by the best flow of one of them; False
-        where that is done, or too few layouts have it.
-        """
-        if self._pipelines is None:
-            some = np.flatnonzero(self.bounds.fits & (self.bounds.time_s < self.enough_s))
-            self._pipelines = PipelineBounds.of(self.question, self.grid, some)
-        found = self._pipelines
-        alike = found.alike(place, self.bounds.time_s[found.places] < self.enough_s)
-        if not len(alike) or not (shape := found.shapes[found.shape[alike[0]]]).has_flows:
-            return False
-        flowed = self._flowed.setdefault(shape, [])
-        if place in flowed or len(alike) < SEVERAL * (1 + len(flowed)):
-            return False
-        flowed.append(place)
-        self._flow_work += shape.work
-        flow = found.best(int(alike[0]))
-        if flow is None:
-            return False
-        own = found.places[alike]
-        self.bounds.time_s[own] = np.maximum(self.bounds.time_s[own], found.by_flow(flow, alike))
-        return True
-
     @property
     def enough_s(self) -> float:
         """Seconds that a bound need not exceed."""
-        return self.distinct.longest_s * (1 - self.gap)
-
-    def _enough_of(self, contender: _Contender) -> float:
-        """The same of one layout: its kin are in the table at most once, with the fastest of them."""
-        return min(self.enough_s, self._fastest_s(contender.place) * (1 - self.gap))
-
-    def _fastest_s(self, place: int) -> float:
-        """Seconds of the fastest plan of a layout or one that recomputes something else."""
-        return self.distinct.fastest_s(int(self.families.family[place]))
+        return self.contenders.enough_s
 
     def _guess(self, *names: str) -> None:
         """Simulate equal stages of layouts, of families that have the least bound of those that are alike in
@@ -275,7 +221,7 @@ class LayoutSearch:
         """Simulate layouts of an open family, those with the least bounds first, until one fits."""
         places = np.flatnonzero(self.families.family == family)
         for place in places[np.argsort(self.bounds.time_s[places], kind="stable")][:MOST_GUESSED].tolist():
-            if self.bounds.time_s[place] >= most_s or self._begun(self._contender(place)).found:
+            if self.bounds.time_s[place] >= most_s or self.contenders.begun(self.contenders.at(place)).found:
                 return
 
     def _guess_short(self) -> None:
@@ -291,7 +237,7 @@ class LayoutSearch:
             order = self._order()
             for place in order[(self.grid.pp[order] == stages) & (self.grid.vp[order] == 1)].tolist():
                 if self.bounds.time_s[place] < self.enough_s:
-                    self._begun(self._contender(place))
+                    self.contenders.begun(self.contenders.at(place))
             if self.best_s < inf:
                 return
 
@@ -304,10 +250,8 @@ class LayoutSearch:
         first = np.sort(distinct_rows(kinds[order].astype(np.int64))[1])[:FIRST]
         for place in order[first].tolist():
             if self.bounds.time_s[place] < self.enough_s:
-                self._look_at(self._contender(place))
-        for one in sorted(self._looked_at, key=_time_s)[:BEST]:
-            self._begun(one).climb()
-            self._note(one)
+                self.contenders.look_at(self.contenders.at(place))
+        self.contenders.climb(BEST)
 
     def _fill(self, more: int, most: int | None = None) -> None:
         """Put layouts into the queue: those that may be faster than the last row, and some more."""
@@ -315,87 +259,14 @@ class LayoutSearch:
         times = self.bounds.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more
         for place in order[:count].tolist():
-            contender = self._contender(place)
-            self._queue.append((self._bound_of(contender), place, contender))
+            contender = self.contenders.at(place)
+            self._queue.append((self.contenders.bound_of(contender), place, contender))
         heapq.heapify(self._queue)
-        own = order[:count]
-        words = [self.grid.recomputes[word] for word in self.grid.recompute[own].tolist()]
-        each = list(zip(own.tolist(), self.families.family[own].tolist(), words, strict=True))
-        part = self.question.runtime.recomputes_part
-        whole = {family: place for place, family, word in each if word == "full" and part}
-        self._whole = {
-            place: whole[family] for place, family, word in each if word == "none" and family in whole
-        }
+        self.contenders.relate(order[:count])
 
     def _order(self, most_s: float = inf) -> Ints:
         """Layouts that may fit and take no longer by their bounds, those with the least bound first."""
         return self.bounds.in_order(self.bounds.time_s <= most_s)
-
-    def _contender(self, place: int) -> _Contender:
-        return self._known.setdefault(place, _Contender(place))
-
-    def _bound_of(self, contender: _Contender) -> float:
-        """Seconds that a layout does not go below, as far as it is known by now."""
-        own_s = float(self.bounds.time_s[contender.place])
-        return own_s if contender.search is None else max(own_s, contender.search.bound_s)
-
-    def _begun(self, contender: _Contender) -> DivisionSearch:
-        """Search for divisions of a contender, with a first one."""
-        if contender.search is None:
-            place = contender.place
-            divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
-            limit_bytes = self.question.limit_bytes(divided.layout)
-            contender.search = DivisionSearch(
-                divided, limit_bytes, self.distinct.longest_s, flows=self._flows
-            )
-            self._looked_at.append(contender)
-            contender.search.guess()
-            contender.exact = contender.search.done
-            self._note(contender)
-        return contender.search
-
-    def _look_at(self, contender: _Contender) -> None:
-        """Raise the bound of a layout: first by parts of blocks, at last by whole ones."""
-        search, other = self._begun(contender), self._recomputed(contender.place)
-        if not search.done:
-            if other is not None:
-                self._raise(other)
-                search.follow(self._begun(other), self._enough_of(contender))
-            else:
-                self._raise(contender)
-            self._note(contender)
-        self._keep(search)
-
-    def _keep(self, search: DivisionSearch) -> None:
-        """Keep the program of a search that goes on, and of a few before it; programs are most of memory."""
-        if search.done:
-            search.release()
-            return
-        self._ready = [search, *(one for one in self._ready if one is not search)]
-        for one in self._ready[MOST_READY:]:
-            one.park()
-        del self._ready[MOST_READY:]
-
-    def _raise(self, contender: _Contender) -> None:
-        """Take one more step with the bound of a layout, unless it is high enough."""
-        search, enough_s = self._begun(contender), self._enough_of(contender)
-        if search.bound_s < enough_s and not search.done:
-            (search.finish if search.relaxed else search.relax)(enough_s)
-            self._note(contender)
-
-    def _recomputed(self, place: int) -> _Contender | None:
-        """Contender that differs in nothing but in layers that may run forward again: any number, or none, so
-        that its bound is one of the layout, too.
-        """
-        other = self._whole.get(place)
-        return None if other is None else self._contender(other)
-
-    def _note(self, contender: _Contender) -> None:
-        search = contender.search
-        if search is not None and search.found is not None:
-            plan = PlannedLayout(search.divided, search.found)
-            if self.distinct.note(int(self.families.family[contender.place]), plan):
-                self.on_better(plan)
 
     @property
     def planned(self) -> list[PlannedLayout]:
@@ -416,50 +287,19 @@ class LayoutSearch:
         for place in self._order(last_s).tolist():
             if self.bounds.time_s[place] >= low_s:
                 break
-            bound_s = self._bound_of(self._contender(place))
-            if bound_s < min(last_s, self._fastest_s(place)) * (1 - self.gap):
+            bound_s = self.contenders.bound_of(self.contenders.at(place))
+            if bound_s < min(last_s, self.contenders.fastest_s(place)) * (1 - self.gap):
                 low_s = min(low_s, bound_s)
         return next((i for i, time_s in enumerate(times_s) if time_s * (1 - self.gap) > low_s), len(times_s))
 
     @property
-    def bounds_s(self) -> Floats:
-        """Seconds that each layout does not go below, (N,); infinite for those that do not fit."""
-        found = np.where(self.bounds.fits, self.bounds.time_s, inf)
-        for one in self._looked_at:
-            found[one.place] = max(found[one.place], self._bound_of(one))
-        return found
-
-    @property
     def bound_s(self) -> float:
         """Seconds that no layout goes below."""
-        return min(self.best_s, self.families.closed_s, float(self.bounds_s.min(initial=inf)))
-
-    @property
-    def divisions(self) -> int:
-        """Divisions that were simulated."""
-        return sum(one.search.simulated for one in self._looked_at if one.search is not None)
-
-    @property
-    def _searched(self) -> int:
-        """Layouts of which not all divisions were simulated at once."""
-        return sum(not one.exact for one in self._looked_at)
+        return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
 
     @property
     def _work(self) -> int:
-        searches = (one.search for one in self._looked_at)
-        return self._flow_work + sum(search.work for search in searches if search is not None)
-
-    @property
-    def looked_at(self) -> Bools:
-        """Layouts of which divisions were simulated, (N,)."""
-        found = np.zeros(len(self.grid), np.bool_)
-        found[[one.place for one in self._looked_at]] = True
-        return found
-
-
-def _time_s(contender: _Contender) -> float:
-    search = contender.search
-    return inf if search is None or search.found is None else search.found.time_s
+        return self._shapes.work + self.contenders.work
 
 
 def plan_layouts(
@@ -486,8 +326,8 @@ def plan_layouts(
     plans = tuple(search.planned[:wanted])
     closest = None if plans else families.closest()
     bound_s, unfit, dominated = search.bound_s, families.all_unfit, families.dominated
-    simulated = int(search.looked_at.sum())
-    undecided, count = undecided_layouts(families.grid, search.bounds_s, search.best_s, gap)
+    simulated = int(search.contenders.simulated.sum())
+    undecided, count = undecided_layouts(families.grid, search.contenders.bounds_s, search.best_s, gap)
     certificate = LayoutCertificate(
         layouts=every.layouts,
         illegal={name: count for name, count in every.illegal.items() if count},
@@ -499,7 +339,7 @@ def plan_layouts(
             **({"recompute": dominated} if dominated else {}),
         },
         simulated=simulated,
-        divisions=search.divisions,
+        divisions=search.contenders.divisions,
         bound_s=bound_s,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
         rows=search.proven_rows(plans[:rows]),

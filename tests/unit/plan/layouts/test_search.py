@@ -12,7 +12,7 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.layouts import search
+from phaze.plan.layouts import contenders
 from phaze.plan.layouts.bounds import bound_layouts
 from phaze.plan.layouts.distinct import are_twins
 from phaze.plan.layouts.division_search import DivisionSearch
@@ -211,7 +211,7 @@ def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
             searches.append(self)
             super().guess()
 
-    monkeypatch.setattr(search, "DivisionSearch", Recorded)
+    monkeypatch.setattr(contenders, "DivisionSearch", Recorded)
     question = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=40.0, global_batch=64).question("megatron")
     families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
     own = LayoutSearch(question, families, 0.03, lambda _: None, 10_000)

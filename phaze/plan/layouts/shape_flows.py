@@ -1,0 +1,57 @@
+"""Bounds of open layouts, raised by flows that all layouts in pipelines of a shape have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from phaze.plan.layouts.families import LayoutFamilies
+from phaze.plan.layouts.pipeline_bounds import PipelineBounds
+from phaze.plan.layouts.pipeline_shapes import PipelineShape
+from phaze.plan.layouts.question import PlanQuestion
+
+SEVERAL = 2
+"""Layouts with pipelines of a shape for which a flow is looked for."""
+
+
+@dataclass(eq=False)
+class ShapeFlows:
+    """The best flows of layouts that may be faster than the best plan."""
+
+    question: PlanQuestion
+    families: LayoutFamilies
+    work: int = 0
+    """Linear programs that were solved, as many as they take longer."""
+    _pipelines: PipelineBounds | None = None
+    """Bounds of the layouts by them."""
+    _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
+    """Layouts of shapes of pipelines of which the best flow was looked for."""
+
+    def begin_again(self) -> None:
+        """Look for flows of other layouts."""
+        self._pipelines, self._flowed = None, {}
+
+    def bound_like(self, place: int, enough_s: float) -> bool:
+        """Raise the bounds below `enough_s` of all layouts in pipelines of a shape by the best flow of one of
+        them; False where that is done, or too few layouts have it.
+        """
+        bounds = self.families.own
+        if self._pipelines is None:
+            some = np.flatnonzero(bounds.fits & (bounds.time_s < enough_s))
+            self._pipelines = PipelineBounds.of(self.question, self.families.grid, some)
+        found = self._pipelines
+        alike = found.alike(place, bounds.time_s[found.places] < enough_s)
+        if not len(alike) or not (shape := found.shapes[found.shape[alike[0]]]).has_flows:
+            return False
+        flowed = self._flowed.setdefault(shape, [])
+        if place in flowed or len(alike) < SEVERAL * (1 + len(flowed)):
+            return False
+        flowed.append(place)
+        self.work += shape.work
+        flow = found.best(int(alike[0]))
+        if flow is None:
+            return False
+        own = found.places[alike]
+        bounds.time_s[own] = np.maximum(bounds.time_s[own], found.by_flow(flow, alike))
+        return True
