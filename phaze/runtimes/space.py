@@ -56,10 +56,11 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
     """Layouts with every choice of widths whose product is the number of devices, and of all else.
 
     Widths are divisors of the devices; vp goes up to one layer, the embedding or the head a virtual stage;
-    microbatches are divisors of the global batch; experts fold into tp · cp · dp, etp is 1 or tp unless it is
-    given. Left out is what is another layout under a second name: a schedule other than 1f1b without
-    pipeline, vp that the schedule does not allow, sequence parallelism of one slice, ZeRO of one rank,
-    another exchange of one context-parallel rank. `fixed` gives values of columns, of those with words these.
+    microbatches are divisors of the global batch; experts fold into tp · cp · dp, etp as `is_searched_etp`
+    says unless it is given. Left out is what is another layout under a second name: a schedule other than
+    1f1b without pipeline, vp that the schedule does not allow, sequence parallelism of one slice, ZeRO of one
+    rank, another exchange of one context-parallel rank. `fixed` gives values of columns, of those with words
+    these.
     Raises PhazeError for a column or a value that there is not, and where nothing is left.
     """
     return _enumerated(runtime, task, fixed or {}, ()).grid
@@ -69,11 +70,19 @@ def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fix
     """Whether `space` lists a layout that the runtime can run, with these fixed values."""
     asked = given_values(runtime, task, fixed)[0]
     return (
-        ("etp" in fixed or layout.etp in (1, layout.tp))
+        ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
         and layout.recompute in asked.recomputes(task.model)
         and layout.cp_kind in asked.cp_kinds
         and layout.offload == fixed.get("offload", "none")
     )
+
+
+def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
+    """Whether the space has slices of experts: those that divide tp, and more where no rank has two experts.
+
+    Megatron-Core takes any etp whose product with ep divides tp · cp · dp (`parallel_state`).
+    """
+    return tp % etp == 0 or ep == experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,10 +215,9 @@ def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _
         [
             (key, ep, etp)
             for key, (ranks, tp) in enumerate(distinct.tolist())
-            for etp in sorted({1, *([given.get("etp", tp)] if most else [])})
-            if ranks % etp == 0
+            for etp in (_divisors(ranks).tolist() if most else [1])
             for ep in (_divisors(ranks // etp).tolist() if most else [1])
-            if ep <= max(most, 1)
+            if ep <= max(most, 1) and ("etp" in given or is_searched_etp(tp, ep, etp, most))
         ],
         dtype=np.int64,
     ).reshape(-1, 3)

@@ -52,7 +52,12 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
 def _folded(task: TrainingTask, tp: int, ranks: int) -> list[tuple[int, int]]:
     if not task.experts:
         return [(1, 1)]
-    return [(ep, etp) for ep in range(1, task.experts + 1) for etp in {1, tp} if ranks % (ep * etp) == 0]
+    return [
+        (ep, etp)
+        for ep in range(1, task.experts + 1)
+        for etp in range(1, ranks + 1)
+        if ranks % (ep * etp) == 0 and (tp % etp == 0 or ep == task.experts)
+    ]
 
 
 @pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)
