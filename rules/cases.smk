@@ -5,7 +5,6 @@ WRITES  results/inputs/<input>.json: a model of ours in the format of the author
         results/cases/<case>/<point>.parquet                  tables.Cases
         results/pipelines/<case>/<point>.parquet              tables.Pipelines
         results/curves/<case>/<point>.parquet                 tables.Curves
-        results/benchmarks/durations/<case>/<point>.parquet   tables.Durations, measured
 """
 
 
@@ -52,7 +51,6 @@ rule plan_case:
         cases="<results>/cases/{case}/{point}.parquet",
         pipelines="<results>/pipelines/{case}/{point}.parquet",
         curves="<results>/curves/{case}/{point}.parquet",
-        durations="<benchmarks>/durations/{case}/{point}.parquet",
     params:
         name=lambda w: PLANS.made[w.case].input,
         point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),

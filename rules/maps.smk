@@ -5,10 +5,7 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
         results/stage-graphs/<stages>.json                            stages of a partition
         results/mappings/<stages>/<topology>.parquet                  tables.Mappings
         results/mapped-devices/<stages>/<topology>.parquet            tables.MappedDevices
-        results/benchmarks/map-durations/<stages>/<topology>.parquet  tables.MapDurations, measured
         results/search-gaps/<stages>/<topology>.parquet               tables.SearchGaps
-        results/benchmarks/gap-durations/<stages>/<topology>.parquet  tables.GapDurations, measured
-        results/benchmarks/partition-durations/<stages>.parquet       tables.PartitionDurations, measured
 """
 
 
@@ -72,7 +69,6 @@ rule map_stages:
     output:
         mappings="<results>/mappings/{stages}/{topology}.parquet",
         mapped_devices="<results>/mapped-devices/{stages}/{topology}.parquet",
-        map_durations="<benchmarks>/map-durations/{stages}/{topology}.parquet",
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
@@ -93,32 +89,6 @@ rule map_stages:
         "../scripts/map_stages.py"
 
 
-rule time_partition:
-    """Measure how long the steps of the paper's partition take."""
-    message:
-        "time the partition {wildcards.stages}"
-    input:
-        lambda w: f"<results>/operator-graphs/{MAPS.stages[w.stages].graph}.json",
-    output:
-        "<benchmarks>/partition-durations/{stages}.parquet",
-    params:
-        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
-        bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
-        code=source_digest("phaze.partition.study"),
-    log:
-        "<logs>/partition-durations/{stages}.log",
-    benchmark:
-        "<benchmarks>/partition-durations/{stages}.tsv"
-    threads: 1
-    resources:
-        mem_mb=growing(1000),
-        runtime=growing(10),
-    conda:
-        "../envs/phaze.yaml"
-    script:
-        "../scripts/time_partition.py"
-
-
 rule map_gaps:
     """Measure how far the local search alone stays from the best mappings."""
     message:
@@ -126,8 +96,7 @@ rule map_gaps:
     input:
         "<results>/stage-graphs/{stages}.json",
     output:
-        search_gaps="<results>/search-gaps/{stages}/{topology}.parquet",
-        gap_durations="<benchmarks>/gap-durations/{stages}/{topology}.parquet",
+        "<results>/search-gaps/{stages}/{topology}.parquet",
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),

@@ -15,10 +15,7 @@ PAPER_INPUTS = {
         "placements": points("placements", scenarios=[MAIN]),
         "readings": readings(),
     },
-    "plans": {
-        **{table: case_tables(f"<results>/{table}") for table in ("cases", "pipelines", "curves")},
-        "durations": case_tables("<benchmarks>/durations"),
-    },
+    "plans": {table: case_tables(f"<results>/{table}") for table in ("cases", "pipelines", "curves")},
     "maps": {table: mapped(table) for table in MAP_TABLES},
     "tiled": {
         **{
@@ -31,7 +28,7 @@ PAPER_INPUTS = {
 """Tables that a paper stands beside, by the part of the study that makes them."""
 PAPER_TABLES = {
     "report": ("claims", "reading_figures", "reading_scores"),
-    "plans": ("cases", "pipelines", "curves", "durations", "case-claims", "case-checks"),
+    "plans": ("cases", "pipelines", "curves", "case-claims", "case-checks"),
     "maps": ("mappings", "speed-ups", "figures-read", "map-checks"),
     "tiled": (
         "tiled_runs",

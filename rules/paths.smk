@@ -229,21 +229,13 @@ def own_tables(folder, name, shard=None):
 MAP_TABLES = {
     "mappings": "<results>/mappings",
     "mapped_devices": "<results>/mapped-devices",
-    "map_durations": "<benchmarks>/map-durations",
     "search_gaps": "<results>/search-gaps",
-    "gap_durations": "<benchmarks>/gap-durations",
-    "partition_durations": "<benchmarks>/partition-durations",
 }
-GAP_TABLES = ("search_gaps", "gap_durations")
 MAP_JOBS = MAPS.searches([case for case in MAPS.cases if case not in MAPS.showing("gaps")])
 """Who maps, by stages and topology."""
-MAP_SHEETS = ("mappings", "speed-ups", "figures-read", "map-checks")
 
 
 def mapped(table):
     """Return the files of a table for all stages and topologies of the cases that it is of, each once."""
-    if table == "partition_durations":
-        cut = dict.fromkeys(point.name for case in MAPS.showing("clusters") for point in MAPS.stages_of(case))
-        return [f"{MAP_TABLES[table]}/{stages}.parquet" for stages in cut]
-    jobs = MAPS.searches(MAPS.showing("gaps")) if table in GAP_TABLES else MAP_JOBS
+    jobs = MAPS.searches(MAPS.showing("gaps")) if table == "search_gaps" else MAP_JOBS
     return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]

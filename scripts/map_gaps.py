@@ -16,30 +16,29 @@ from phaze.spec.stages import StoredStages
 
 def main(
     source: str,
-    outputs: dict[str, str],
+    output: str,
     *,
     point: dict[str, object],
     topology: tuple[str, dict[str, object]],
     settings: dict[str, int],
 ) -> None:
-    """Read the stages, write what the local search reaches, and how long it took."""
+    """Read the stages, write what the local search reaches."""
     name, sizes = topology
-    gaps, durations = gap_rows(
+    gaps = gap_rows(
         read_as(StoredStages, Path(source)),
         StagesPoint.parse(point, source),
         (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
         Chains(settings["seed"], settings["gap_steps"]),
         SearchLimits(tries=settings["tries"]),
     )
-    tables.SearchGaps.save(pd.DataFrame(gaps), outputs["search_gaps"])
-    tables.GapDurations.save(pd.DataFrame(durations), outputs["gap_durations"])
+    tables.SearchGaps.save(pd.DataFrame(gaps), output)
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
         main(
             snakemake.input[0],
-            dict(snakemake.output.items()),
+            snakemake.output[0],
             point=snakemake.params.point,
             topology=(snakemake.wildcards.topology, snakemake.params.topology),
             settings=snakemake.params.settings,

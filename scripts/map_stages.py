@@ -22,7 +22,7 @@ def main(
     search: Search,
     settings: dict[str, float],
 ) -> None:
-    """Read the stages, write what every way leads to, the devices, and how long it took."""
+    """Read the stages, write what every way leads to, and the devices."""
     name, sizes = topology
     found = map_point(
         read_as(StoredStages, Path(source)),

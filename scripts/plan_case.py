@@ -9,7 +9,7 @@ from phaze.spec.planning import PlanPoint
 
 
 def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: dict[str, object]) -> None:
-    """Read the input, write the plans with their stages, the curves, and how long planning took."""
+    """Read the input, write the plans with their stages, and the curves."""
     layers = read_instance(source).layers()
     found = plan_point(case, name, layers, PlanPoint.parse(point, case), CONTENDERS)
     for table, path in outputs.items():

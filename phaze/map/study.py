@@ -4,8 +4,6 @@ By every way, for every seed; and how far the local search alone stays from the 
 before it and no mapping by hand.
 """
 
-import time
-
 import pandas as pd
 
 from phaze.cost.network.topologies import make_network
@@ -20,7 +18,7 @@ from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import MatrixFile
-from phaze.tables import MapDurations, MappedDevices, Mappings
+from phaze.tables import MappedDevices, Mappings
 from phaze.workload.operator_graphs import stage_graph
 
 Row = dict[str, object]
@@ -39,7 +37,6 @@ def map_point(
     samples = stored.replicas * stored.microbatches * (stored.settings.microbatch if stored.settings else 1)
     mappings: list[Row] = []
     devices: list[Row] = []
-    durations: list[Row] = []
     for number, (seed, made) in enumerate(sizes.drawn(point.stages * point.replicas)):
         assert not isinstance(made, MatrixFile)
         mapped = map_stages(stages, make_network(made), settings)
@@ -48,14 +45,12 @@ def map_point(
             times = _times(mapped, one, settings.memory_bytes_per_s, made.devices_per_port)
             rate = {"samples_per_s": samples / times["step_s"]}
             mappings.append({**key, "way": one.way, **times, **rate, **_proof(mapped, one)})
-        durations += [{**key, "way": way, "seconds": seconds} for way, seconds in mapped.seconds.items()]
         if number == 0:
             for one in (mapped.best, *mapped.heuristics):
                 devices += [{**key, **row} for row in device_rows(one)]
     return {
         "mappings": Mappings.check(pd.DataFrame(mappings)),
         "mapped_devices": MappedDevices.check(pd.DataFrame(devices)),
-        "map_durations": MapDurations.check(pd.DataFrame(durations)),
     }
 
 
@@ -104,15 +99,11 @@ def device_rows(one: FoundMapping) -> list[Row]:
     ]
 
 
-def find_gap(
-    problem: MappingProblem, chains: Chains, limits: SearchLimits
-) -> tuple[float, float, SearchResult]:
-    """What the local search alone reaches, the seconds it took, and what Algorithm 1 finds from there."""
-    began = time.perf_counter()
+def find_gap(problem: MappingProblem, chains: Chains, limits: SearchLimits) -> tuple[float, SearchResult]:
+    """What the local search alone reaches, and what Algorithm 1 finds from there."""
     starts = sorted(compact_maps(problem), key=problem.value_s)
     _, mapping = best_of_chains(stage_task(problem), starts, near_devices(problem, 0), chains)
-    seconds = time.perf_counter() - began
-    return problem.value_s(mapping), seconds, search(problem, limits, chains.seed, (mapping,))
+    return problem.value_s(mapping), search(problem, limits, chains.seed, (mapping,))
 
 
 def gap_rows(
@@ -121,17 +112,16 @@ def gap_rows(
     topology: tuple[str, MapTopology],
     chains: Chains,
     limits: SearchLimits,
-) -> tuple[list[Row], list[Row]]:
-    """Rows of tables search_gaps and gap_durations, for the first seed of a topology with its name."""
+) -> list[Row]:
+    """Rows of table search_gaps, for the first seed of a topology with its name."""
     name, sizes = topology
     seed, made = sizes.drawn(point.stages * point.replicas)[0]
     assert not isinstance(made, MatrixFile)
     stages, network = stage_graph(stored), make_network(made)
-    gaps, durations = [], []
+    gaps = []
     for counted in INSTANTIATIONS:
-        local_s, seconds, found = find_gap(MappingProblem(stages, network, counted), chains, limits)
+        local_s, found = find_gap(MappingProblem(stages, network, counted), chains, limits)
         key: Row = {**point.model_dump(), "topology": name, "seed": seed, "counted": counted}
         known = {"local_s": local_s, "least_s": found.value_s, "bound_s": found.bound_s}
         gaps.append({**key, **known, "proven": found.proven})
-        durations.append({**key, "seconds": seconds})
-    return gaps, durations
+    return gaps

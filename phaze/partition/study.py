@@ -1,31 +1,23 @@
-"""Partitions of a study of mappings as files, the times of the paper's flow, and the search for S and R."""
+"""Partitions of a study of mappings as files, and the search for S and R."""
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from phaze.base.errors import PhazeError
-from phaze.partition.clustering import ALPHAS, cluster
 from phaze.partition.flow import (
     SLACK,
     CutOptions,
     FoundPartition,
     Partition,
     PartitionProblem,
-    cut_clusters,
     partition,
     problem_of,
 )
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order
-from phaze.partition.program import cut_within
-from phaze.partition.refinement import distances, refine
-from phaze.partition.weights import PartitionTerms, Weights, quotient, stage_graph_of, stage_memory, weigh
+from phaze.partition.weights import PartitionTerms, stage_graph_of, stage_memory, weigh
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import PartitionSettings, StoredStages
@@ -33,8 +25,6 @@ from phaze.workload.operator_graphs import OperatorGraph, operator_graph
 
 ANY_SLACK = 1.0
 """By how much the slowest stage may be above the least time for the fastest step."""
-REPEATS = 3
-"""Timed runs of which the fastest counts; the first also loads what is compiled."""
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
@@ -119,46 +109,6 @@ def _settings(found: FoundPartition, terms: PartitionTerms, microbatch: int) -> 
         alpha=found.alpha,
         moves=found.moves or None,
     )
-
-
-def time_phases(
-    stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float
-) -> dict[str, float]:
-    """Seconds of every phase (Parmesan, Figure 5(b)), of all α, the least of several runs.
-
-    The dynamic program is timed as we run it, where the best partition along one order leaves out what cannot
-    be faster, and as the paper states it, over all fronted subgraphs.
-    """
-    weights = weigh(
-        operator_graph(stored), PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
-    )
-    runs = [_once(weights, point) for _ in range(REPEATS)]
-    return {phase: min(run[phase] for run in runs) for phase in runs[0]}
-
-
-def _once(weights: Weights, point: StagesPoint) -> dict[str, float]:
-    """Seconds of every phase."""
-    seconds: dict[str, float] = defaultdict(float)
-    far, most = distances(weights), max(point.hyper_operators, point.stages)
-    for alpha in ALPHAS:
-        with _timed(seconds, "clustering"):
-            labels = cluster(weights, most, alpha)
-        smaller, group = quotient(weights, labels)
-        with _timed(seconds, "dynamic-program"):
-            cut = cut_clusters(smaller, point.stages)
-        with _timed(seconds, "all-subgraphs"):
-            cut_within(smaller, point.stages)
-        with _timed(seconds, "refinement"):
-            assert cut is not None, "without a limit of memory any partition fits"
-            refine(weights, cut[group], far)
-    return seconds
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    seconds[phase] += time.perf_counter() - began
 
 
 @dataclass(frozen=True, eq=False)

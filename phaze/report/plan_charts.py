@@ -29,7 +29,6 @@ _COLOURS = {
     "piper": style.BLUE, "no-dp": style.RED, "no-tp": style.TEAL, "no-ar": style.PURPLE,
     "equi": style.AMBER, "equi-no-tp": style.SAND,
 }  # fmt: skip
-_SIZES = (style.SKY, style.TEAL, style.AMBER, style.PURPLE, style.BLUE, style.RED, style.GREY)
 
 
 def throughputs(cases: pd.DataFrame) -> Figure:
@@ -94,30 +93,6 @@ def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float, every_k: bool) -> None:
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.grid()
-
-
-def running_times(durations: pd.DataFrame) -> Figure:
-    """Draw Figure 3: processor time against devices, a line for each size, a panel for each N."""
-    parts = list(by_values(durations, "microbatches"))
-    figure, every = style.axes(style.WIDE, 3.4, 1, len(parts))
-    most = durations["seconds"].max()
-    for ax, ((microbatches,), some) in zip(every, parts, strict=True):
-        for colour, ((blocks,), mine) in zip(_SIZES, by_values(some, "blocks"), strict=False):
-            spread = mine.groupby("devices")["seconds"].agg(["mean", "std"]).fillna(0.0)
-            ax.errorbar(
-                spread.index, spread["mean"], spread["std"], color=colour, marker="o", ms=3, lw=1.3,
-                capsize=2, label=f"{blocks:.0f} layers" if blocks else "as given",
-            )  # fmt: skip
-        ax.set_title(f"N = {microbatches:.0f}")
-        ax.set_xscale("log", base=2)
-        ticks = sorted(some["devices"].unique())
-        ax.set_xticks(ticks, [str(tick) for tick in ticks])
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_ylim(0, 1.1 * most)
-        ax.set_xlabel("devices")
-        ax.grid()
-    every[0].set_ylabel("processor time, s")
-    return style.legend_above(figure, every[0])
 
 
 assert set(_COLOURS) == set(PLANNER_NAMES)

@@ -57,10 +57,9 @@ class Clusters(Noun):
 class PlanSettings(Noun):
     """How an input is planned, and how that is shown."""
 
-    show: Literal["throughput", "curve", "runtime", "table"]
+    show: Literal["throughput", "curve", "table"]
     """Throughput over the best (Figure 1); times for every number of devices up to the one given, in a single
-    run, or for several given (Figure 2); the planner's running time (Figure 3); times beside printed ones
-    (Table 1)."""
+    run, or for several given (Figure 2); times beside printed ones (Table 1)."""
     bandwidth_gib: Positive = 25.0
     """Bandwidth B of a device, in GiB/s."""
     planners: tuple[Planner, ...] = Field(PLANNERS, min_length=1)

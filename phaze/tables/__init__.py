@@ -14,18 +14,15 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, are_among, content_digest, places_among, table_name
-from phaze.tables.cases import Cases, Curves, Durations, Pipelines
+from phaze.tables.cases import Cases, Curves, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 from phaze.tables.mappings import (
     OWN_WAYS,
     WAYS,
     FiguresRead,
-    GapDurations,
-    MapDurations,
     MappedDevices,
     Mappings,
-    PartitionDurations,
     SearchGaps,
     SpeedUps,
 )

@@ -64,10 +64,3 @@ class Curves(Table):
         "most_devices": count("largest number of devices considered", 1),
         "time_per_sample": real("time per sample in the input's unit of time, with these devices and more"),
     }
-
-
-class Durations(Table):
-    """Measured time of planning, without reading the input and compiling; lies with the benchmarks."""
-
-    keys = {**_CASE, **_DEVICES, "run": count("which of the equal runs")}
-    columns = {"seconds": real("processor time of the planner")}

@@ -7,7 +7,6 @@ WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
 OWN_WAYS = WAYS[:4]
 """Those that search; the others are heuristics."""
 
-PHASES = ("clustering", "dynamic-program", "all-subgraphs", "refinement")
 """Steps of the paper's partition; all-subgraphs is the dynamic program without our limits."""
 
 POINT = {
@@ -68,20 +67,6 @@ class MappedDevices(Table):
     columns = {"device": count("device d")}
 
 
-class MapDurations(Table):
-    """Measured wall time of each way, on the threads of the job, with loading; lies with the benchmarks."""
-
-    keys = {**_KEYS, "way": text("how the mapping was found", *OWN_WAYS)}
-    columns = {"seconds": real("wall time")}
-
-
-class PartitionDurations(Table):
-    """Measured wall time of the steps of a partition, least of several runs; lies with the benchmarks."""
-
-    keys = {**POINT, "phase": text("step of the partition", *PHASES)}
-    columns = {"seconds": real("wall time, of all α together")}
-
-
 class SearchGaps(Table):
     """Longest stage time by the local search alone, beside the best one known and the bound."""
 
@@ -96,13 +81,6 @@ class SearchGaps(Table):
         "a bound is not above a mapping": lambda f: f["bound_s"] <= f["least_s"] * (1 + 1e-9),
         "the least is not above that of the local search": lambda f: f["least_s"] <= f["local_s"],
     }
-
-
-class GapDurations(Table):
-    """Measured wall time of the local search alone, all chains; lies with the benchmarks."""
-
-    keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
-    columns = {"seconds": real("wall time")}
 
 
 class SpeedUps(Table):

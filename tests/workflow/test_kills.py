@@ -41,13 +41,13 @@ FILES = {
     "simulate": 2,
     "map_plans": 2,
     "write_input": 1,
-    "plan_case": 4,
+    "plan_case": 3,
     "simulate_tiled": 3,
     "simulate_networks": 1,
     "simulate_besides": 1,
     "profile_graph": 1,
     "partition_graph": 1,
-    "map_stages": 3,
+    "map_stages": 2,
     "report": 40,
     "report_papers": 30,
 }
@@ -55,8 +55,8 @@ FILES = {
 MOMENTS = ("writing", "working", "written", "start")
 KILLER = Path(__file__).parent / "killer"
 NOT_COMPARED = ("logs", "benchmarks", "solutions")
-MEASURED = (".html", ".md", "durations.parquet", "durations.csv")
-"""Pages and their figures tell measured times as well, and so does one table of the page of plans."""
+MEASURED = (".html", ".md")
+"""Pages and their figures tell measured times as well."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ PLANS = {
         "bars": {"input": "chain", "show": "throughput", **SMALL},
         "curve": {"input": "chain", "show": "curve", **SMALL},
         "modes": {"input": "chain", "show": "table", "modes": ["program", "table-1"], **SMALL},
-        "sizes": {"input": "ours", "show": "runtime", "repeat": [4, 6], "planners": ["piper"], **SMALL},
+        "sizes": {"input": "ours", "show": "throughput", "repeat": [4, 6], "planners": ["piper"], **SMALL},
     },
 }
 

@@ -105,7 +105,6 @@ def _alone(inputs: MapInputs, gains: pd.DataFrame) -> FirstScreen:
             rows.append(((inputs.label(topology),), means | {"cases": str(len(mine))}))
     sheet = wide("Speed-up, geometric mean over cases", ("topology",), columns, rows, "speed-ups")
     searched = inputs.mappings[inputs.mappings["way"].isin(("p2p", "allreduce", "exact"))]
-    seconds = inputs.map_durations.groupby([*POINT, *NETWORK])["seconds"].sum()
     sentence = (
         "A simulated training step with the mappings found here is "
         f"{geometric_mean(gains['over_consecutive']):.2f} times as fast as with consecutive devices, the "
@@ -114,7 +113,6 @@ def _alone(inputs: MapInputs, gains: pd.DataFrame) -> FirstScreen:
     facts = (
         (f"{geometric_mean(gains['over_heuristics']):.2f}×", "over the better of CS map and p2p map"),
         (f"{int(searched['proven'].sum())} of {len(searched)}", "searches ended with a proof"),
-        (f"{seconds.max():.0f} s", "for the slowest case"),
     )
     return FirstScreen("What does a mapping to the topology gain?", sentence, facts, sheet)
 

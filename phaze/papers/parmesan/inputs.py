@@ -22,13 +22,9 @@ class MapInputs:
     study: Maps
     mappings: pd.DataFrame
     mapped_devices: pd.DataFrame
-    map_durations: pd.DataFrame
     published: PublishedMaps | None = None
     search_gaps: pd.DataFrame | None = None
     """Of cases that are shown as gaps."""
-    gap_durations: pd.DataFrame | None = None
-    partition_durations: pd.DataFrame | None = None
-    """Of cases that are shown by K."""
 
     def of(self, show: str) -> Iterator[tuple[str, MapCase]]:
         """The cases that are shown so."""

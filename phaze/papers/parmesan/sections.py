@@ -161,39 +161,21 @@ def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     return Section(name, f"{title} ({name})", "Samples per second with each mapping.", (figure,))
 
 
-PHASE_NAMES = {
-    "clustering": "clustering",
-    "dynamic-program": "dynamic program",
-    "all-subgraphs": "the same over all fronted subgraphs",
-    "refinement": "refinement",
-}
-
-
 def clusters_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Figure 5: steps by K, and how long the parts of the paper's partition take, if that was measured."""
+    """Figure 5(a): steps by K."""
     rows = inputs.rows(name)
     columns = {k: f"K = {k}" for k in sorted(rows["hyper_operators"].unique())}
     labels = {graph: inputs.study.graphs[graph].label for graph in case.graphs}
     steps = rows.groupby(["graph", "hyper_operators"])["ours"].min().map(seconds)
     cells = [((label,), dict(steps[graph])) for graph, label in labels.items()]
     blocks = [wide("Simulated step with our mapping (Figure 5(a))", ("graph",), columns, cells)]
-    if inputs.partition_durations is not None:
-        keys = ["graph", "phase", "hyper_operators"]
-        took = inputs.partition_durations.groupby(keys)["seconds"].min().map(seconds)
-        parts = [
-            ((label, words), dict(took[graph, phase]))
-            for (graph, label), (phase, words) in product(labels.items(), PHASE_NAMES.items())
-        ]
-        caption = "Measured times of the steps, of all α together (Figure 5(b))"
-        blocks.append(wide(caption, ("graph", "step"), columns, parts))
     return Section(name, f"Hyper-operators K ({name})", "How much the clustering hides.", tuple(blocks))
 
 
 def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     """How far the local search alone stays from optima and bounds."""
     assert inputs.search_gaps is not None, name
-    assert inputs.gap_durations is not None, name
-    rows = inputs.search_gaps[inputs.search_gaps["graph"].isin(case.graphs)].merge(inputs.gap_durations)
+    rows = inputs.search_gaps[inputs.search_gaps["graph"].isin(case.graphs)]
     devices = rows["stages"] * rows["replicas"]
     sign = rows["proven"].map({True: "=", False: "≤"})
     above = (rows["local_s"] / rows["bound_s"] - 1.0).map("{:.2%}".format)
@@ -202,8 +184,8 @@ def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     for (number, topology, _), mine in rows.groupby(["devices", "topology", "stages"]):
         gaps = dict(zip(mine["counted"], mine["gap"], strict=True))
         words = inputs.label(str(topology)), mine["shape"].iloc[0], f"{number:,}"
-        cells.append((words, gaps | {"longest": seconds(mine["seconds"].max())}))
-    columns = {"p2p": "messages", "allreduce": "all-reduce", "exact": "both", "longest": "longest time"}
+        cells.append((words, gaps))
+    columns = {"p2p": "messages", "allreduce": "all-reduce", "exact": "both"}
     caption = "Local search above the optimum, or above the bound (≤)"
     sheet = wide(caption, ("topology", "shape", "devices"), columns, cells)
     about = (

@@ -50,7 +50,7 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame) -> str:
     )
 
 
-PLANNED = ("cases", "pipelines", "curves", "durations")
+PLANNED = ("cases", "pipelines", "curves")
 CHECKS: Checklist[PlanInputs] = Checklist()
 SLACK = 1 + ROUNDING
 _CLUSTER = [*GROUP, "devices"]

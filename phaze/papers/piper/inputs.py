@@ -24,7 +24,6 @@ class PlanInputs:
     cases: pd.DataFrame
     pipelines: pd.DataFrame
     curves: pd.DataFrame
-    durations: pd.DataFrame
     published: PublishedPlans | None = None
 
     def label(self, name: str) -> str:
@@ -141,15 +140,11 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
         curves.append(rows.assign(label=label, most_of_all=rows["most_devices"].max()))
         more = extra_time(rows, considered(inputs, rows))
         slower.append(rows.iloc[[0] * len(more)].assign(label=label, more=more))
-    names = [name for name, _ in inputs.of("runtime")]
-    durations = inputs.durations[inputs.durations["case"].isin(names)]
-    labels = {name: inputs.label(case.input) for name, case in inputs.of("runtime")}
     return {
         "printed": pd.DataFrame(asked, columns=["case", "input", "label"]).merge(printed.reset_index()),
         "throughput": pd.concat(throughput),
         "curves": pd.concat(curves),
         "slower": pd.concat(slower),
-        "durations": durations.assign(label=durations["case"].map(labels)),
     }
 
 

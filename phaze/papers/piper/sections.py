@@ -90,34 +90,6 @@ def _names(rows: pd.DataFrame) -> dict[str, str]:
     return {planner: PLANNER_NAMES[planner] for planner in planners_of(rows)}
 
 
-def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Figure 3 with its table."""
-    rows = inputs.durations[inputs.durations["case"] == name]
-    label = inputs.label(case.input)
-    figure = Chart(
-        name,
-        f"Processor time of the planner: {label}",
-        "One core; mean of equal runs, bars show their standard deviation. Reading the input and compiling "
-        "are not counted.",
-        partial(plan_charts.running_times, rows),
-    )
-    about = (
-        "How long planning takes as the model, the cluster and N grow; larger models repeat the layers of "
-        "the input, as in the paper."
-    )
-    return Section(name, f"Running time: {label} (Figure 3)", about, (figure, _running_sheet(rows)))
-
-
-def _running_sheet(rows: pd.DataFrame) -> Sheet:
-    cells = []
-    for (blocks, n), some in by_values(rows, "blocks", "microbatches"):
-        mean = some.groupby("devices")["seconds"].mean()
-        words = f"{blocks:.0f}" if blocks else "as given", f"{n:.0f}"
-        cells.append((words, {k: seconds(float(value)) for k, value in mean.items()}))
-    columns = {k: f"{k} devices" for k in sorted(rows["devices"].unique())}
-    return wide("Mean processor time", ("layers", "N"), columns, cells, "durations")
-
-
 def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     """Table 1: printed and ours in every mode."""
     label = inputs.label(case.input)
@@ -201,7 +173,7 @@ def _batches(case: PlanCase) -> str:
 
 
 PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
-    "table": table, "throughput": throughput, "curve": curve, "runtime": running_time,
+    "table": table, "throughput": throughput, "curve": curve,
 }  # fmt: skip
 """How cases are shown, in the order of the page."""
 

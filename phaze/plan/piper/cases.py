@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -21,22 +18,17 @@ from phaze.spec.planning import PlanPoint
 from phaze.tables import TABLES
 
 Row = dict[str, object]
-T = TypeVar("T")
-RUNS = 3
-"""How often a running time is measured."""
-_WARM_DEVICES = 16
-"""Sweeping over so few devices first compiles what is timed afterwards; plans are warmed by the smallest."""
 
 
 def plan_point(
     case: str, source: str, layers: ProfiledLayers, point: PlanPoint, contenders: Mapping[str, Contender]
 ) -> dict[str, pd.DataFrame]:
-    """Tables cases, pipelines, curves and durations of one point of a case.
+    """Tables cases, pipelines and curves of one point of a case.
 
     `source` is the name of the input. Raises PhazeError where its layers cannot be repeated.
     """
     sized = repeat_layers(layers, point.blocks) if point.blocks else layers
-    rows: dict[str, list[Row]] = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
+    rows: dict[str, list[Row]] = {name: [] for name in ("cases", "pipelines", "curves")}
     for mode in point.modes:
         for planner in point.planners:
             keys: Row = {
@@ -62,7 +54,7 @@ def _record(
     point: PlanPoint,
     by: Contender,
 ) -> None:
-    """Add the rows of one planner: of a curve, or of plans; what is timed is compiled first."""
+    """Add the rows of one planner: of a curve, or of plans."""
     given, rounds = by.restrict(layers), keys["mode"] == "table-1"
     options = SearchOptions(linear=rounds)
 
@@ -91,39 +83,23 @@ def _record(
             times[devices - 1] = np.inf if found is None else found.time_per_sample_s
         return times
 
-    runs = RUNS if point.show == "runtime" else 1
     if point.show == "curve":
-        most = max(point.devices)
-        _ = sweep(_WARM_DEVICES) if len(point.devices) == 1 else plan(min(point.devices))
-        times, seconds = _timed(best_times, runs)
+        most, times = max(point.devices), best_times()
         before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
         rows["curves"] += [
             {**keys, "input": source, "most_devices": most, "devices": k + 1, "time_per_sample": times[k]}
             for k in np.flatnonzero(times < before).tolist()
         ]
-        rows["durations"] += [{**keys, "devices": most, **measured} for measured in seconds]
         return
-    plan(min(point.devices))
     asked = {"input": source, "layers": len(given), "bandwidth_gib_per_s": point.bandwidth_gib}
     for devices in point.devices:
-        found, seconds = _timed(partial(plan, devices), runs)
+        found = plan(devices)
         on = {**keys, "devices": devices}
         rows["cases"].append({**on, **asked, **_case(found)})
         rows["pipelines"] += [
             {**on, "stage": number, **_pipeline(given, stage)}
             for number, stage in enumerate(found.stages if found else ())
         ]
-        rows["durations"] += [{**on, **measured} for measured in seconds]
-
-
-def _timed(act: Callable[[], T], runs: int) -> tuple[T, list[Row]]:
-    """What some equal runs give, and the processor time that each took."""
-    seconds: list[Row] = []
-    for run in range(runs):
-        started = time.process_time()
-        found = act()
-        seconds.append({"run": run, "seconds": time.process_time() - started})
-    return found, seconds
 
 
 def _case(plan: PiperPlan | None) -> Row:

@@ -87,7 +87,7 @@ def test_what_is_known_beside_the_local_search_alone_is_the_optimum(instantiatio
     problem = MappingProblem(drawn_stages(3, 3, 2), drawn_network(3, 7, "directed"), instantiation)
     least, reached = least_by_trying_all(problem), []
     for steps in (3000, 10):
-        local_s, _, found = find_gap(problem, Chains(1, steps), SearchLimits())
+        local_s, found = find_gap(problem, Chains(1, steps), SearchLimits())
         assert found.proven
         assert found.value_s == pytest.approx(least)
         assert local_s >= least * (1 - 1e-12)

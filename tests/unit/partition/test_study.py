@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from phaze.partition.study import cut_point, time_phases
+from phaze.partition.study import cut_point
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.names import PARTITIONERS, Partitioner
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
-from phaze.tables.mappings import PHASES
 from phaze.workload.operator_graphs import stored_operators
 from tests.unit.partition.graphs import bert_like, operator_graph
 
@@ -73,9 +72,3 @@ def test_pipedream_with_operators_as_layers_cuts_inside_blocks_and_balances_bett
     per_block = (len(bert_like(BLOCKS)) - 1) // BLOCKS
     starts = [int(stage.operators[0].removeprefix("op")) for stage in by_operator.stages[1:]]
     assert any(start % per_block != 1 for start in starts)
-
-
-def test_every_step_of_the_partition_is_timed() -> None:
-    seconds = time_phases(stored_bert(), point_of("paper"), 1e9)
-    assert tuple(seconds) == PHASES
-    assert min(seconds.values()) > 0

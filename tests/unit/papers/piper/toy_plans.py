@@ -13,7 +13,7 @@ from phaze.papers.piper.inputs import PlanInputs
 from phaze.papers.piper.published import PublishedPlans
 from phaze.spec.names import PLANNERS
 from phaze.spec.planning import PlanPoint, PlanStudy
-from phaze.tables import Cases, Curves, Durations, Pipelines
+from phaze.tables import Cases, Curves, Pipelines
 
 FACTOR = {"piper": 1.0, "no-dp": 3.0, "no-tp": 1.2, "no-ar": 1.1, "equi": 1.125, "equi-no-tp": 1.5}
 CASES = {
@@ -21,10 +21,6 @@ CASES = {
         "input": "bert", "show": "throughput", "clusters": [{"devices": [8, 16], "memory_gib": [1, 8]}],
     },
     "lines": {"input": "bert", "show": "curve", "clusters": [{"devices": [32], "memory_gib": [8]}]},
-    "runs": {
-        "input": "bert", "show": "runtime", "repeat": [4, 8], "planners": ["piper"],
-        "clusters": [{"devices": [8, 16], "memory_gib": [8]}],
-    },
     "digits": {
         "input": "gnmt", "show": "table", "planners": ["piper", "equi"], "modes": ["table-1", "program"],
         "clusters": [{"devices": [8, 16], "memory_gib": [1]}],
@@ -92,13 +88,12 @@ Rows = dict[str, list[dict[str, object]]]
 
 
 def made(case: str, point: PlanPoint) -> Rows:
-    rows: Rows = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
+    rows: Rows = {name: [] for name in ("cases", "pipelines", "curves")}
     same = {"case": case, "blocks": point.blocks, "memory_gib": point.memory_gib}
     same |= {"microbatches": point.microbatches}
     for mode, planner in product(point.modes, point.planners):
         keys = {**same, "mode": mode, "planner": planner}
         for k in point.devices:
-            rows["durations"].append({**keys, "devices": k, "run": 0, "seconds": 0.01 * k})
             if point.show != "curve":
                 add_plan(rows, keys, PLANS.cases[case].input, k)
         last = {"no-dp": 4, "no-tp": 16, "equi-no-tp": 16}.get(planner, 32)
@@ -133,15 +128,12 @@ def add_plan(rows: Rows, keys: dict[str, object], source: str, devices: int) -> 
 
 def toy_inputs(plans: PlanStudy = PLANS, published: PublishedPlans | None = PUBLISHED) -> PlanInputs:
     """Return what the page is made from."""
-    rows: Rows = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
+    rows: Rows = {name: [] for name in ("cases", "pipelines", "curves")}
     for case in plans.made:
         for point in plans.made[case].points().values():
             for name, found in made(case, point).items():
                 rows[name] += found
-    frames = {
-        table.name: table.check(pd.DataFrame(rows[table.name]))
-        for table in (Cases, Pipelines, Curves, Durations)
-    }
+    frames = {table.name: table.check(pd.DataFrame(rows[table.name])) for table in (Cases, Pipelines, Curves)}
     return PlanInputs(study=plans, published=published, **frames)
 
 

@@ -1,4 +1,4 @@
-"""A point of a case becomes rows: plans with their stages, curves where they change, and measured times."""
+"""A point of a case becomes rows: plans with their stages, and curves where they change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.piper.cases import RUNS, plan_point
+from phaze.plan.piper.cases import plan_point
 from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 from phaze.plan.piper.planner import SearchOptions
 from phaze.spec.planning import PlanPoint
@@ -70,7 +70,7 @@ def test_a_curve_holds_the_steps_only_and_over_several_numbers_of_devices_plans_
     one = OneStage()
     curves = planned(tmp_path, one, show="curve", devices=(1, 3, 5))["curves"]
     assert curves[["devices", "time_per_sample"]].to_numpy().tolist() == [[3, 3.5]]
-    assert [cluster.devices for _, cluster, _ in one.asked] == [1, 1, 3, 5]
+    assert [cluster.devices for _, cluster, _ in one.asked] == [1, 3, 5]
 
 
 def test_the_cluster_is_that_of_the_point_and_the_mode(tmp_path: Path) -> None:
@@ -80,10 +80,3 @@ def test_the_cluster_is_that_of_the_point_and_the_mode(tmp_path: Path) -> None:
     assert (layers, how) == (9, SearchOptions(linear=True))
     assert cluster == FlatCluster(2, 0.5 * GIB, 25.0 * GIB, 4, synchronisation="round")
     assert {asked.synchronisation for _, asked, how in one.asked if not how.linear} == {"batch"}
-
-
-def test_running_times_are_measured_several_times_after_one_that_compiles(tmp_path: Path) -> None:
-    for show, runs in (("throughput", 1), ("runtime", RUNS)):
-        one = OneStage()
-        assert len(planned(tmp_path, one, show=show)["durations"]) == 2 * runs
-        assert len(one.asked) == 1 + 2 * runs
