@@ -19,7 +19,7 @@ MEASURED = pd.concat([pd.read_csv(path) for path in sorted(Path(__file__).parent
 def test_rules_declare_what_studies_needed() -> None:
     """Memory and time leave room for larger studies, and not so much that a job waits for a node in vain."""
     rules = {one.rule: one for one in declared()}
-    known = MEASURED[MEASURED["rule"].isin(rules)]
+    known = MEASURED[MEASURED["rule"].isin(rules)].groupby("rule", as_index=False).max()
     assert len(known) >= 15
     for row in known.itertuples():
         rule = rules[row.rule]
