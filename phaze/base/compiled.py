@@ -92,8 +92,8 @@ def reach(file: Path, name: str, root: Path) -> str:
         if own is not None:
             found[place] = own.digest
             waiting += [_where(path, one, root) if ":" in one else (path, one) for one in own.uses]
-    own = {place: digest for place, digest in found.items() if digest}
-    lines = sorted(f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in own.items())
+    known = {place: digest for place, digest in found.items() if digest}
+    lines = sorted(f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in known.items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
