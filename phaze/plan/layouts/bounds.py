@@ -27,19 +27,17 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.units import GIB
 from phaze.cost.memory import parameter_bytes
-from phaze.cost.network.network import Kind
-from phaze.layout import Group, Layout
+from phaze.layout import Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.schedules.interleaved import least_group
 from phaze.plan.layouts.capacity import least_times
+from phaze.plan.layouts.exchange_bounds import exchanged_s, late_s, lost_once_s, with_exchanges
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import Common, LayerFigures, Slices, distinct_rows
+from phaze.plan.layouts.slices import Common, Slices, distinct_rows
 from phaze.plan.machines import device_of
-from phaze.plan.overlap import lost_share
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
 
@@ -183,7 +181,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
-    gathered_s, reduced_s = _exchanged_s(question, grid, layers)
+    gathered_s, reduced_s = exchanged_s(question, grid, layers)
     gather_s = gathered_s * (grid.zero == 3)[:, None, None]
     reduce_s = reduced_s * (grid.zero >= 2)[:, None, None]
     held, first = _held(question, grid)
@@ -194,7 +192,10 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         layers.forward_s - paired * layers.hidden_forward_s,
         layers.backward_s - paired * layers.hidden_backward_s,
     )
-    forward_s = _with_exchanges_s(question, paired_s[0], gather_s, links_s[:, :, 0])
+    totals = slices.order.before[-1]
+    forward_s, of_forward = with_exchanges(
+        question, paired_s[0], gather_s, links_s[:, :, 0], totals, ends.first_forward_s + ends.last_forward_s
+    )
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 
     def of_layers(each: Callable[[StateFigures], Floats]) -> Floats:
@@ -205,22 +206,22 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     frozen_bytes = [states.frozen_bytes * each for each in (ends.first_frozen, ends.last_frozen)]
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
-    once_s = _lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
-    exchanged_s = gather_s + reduce_s, beside_s
-    passed_s, backward_s = backward_s, _with_exchanges_s(question, backward_s, *exchanged_s)
-    longer_s = _with_exchanges_s(question, passed_s + layers.again_s, *exchanged_s) - backward_s
-    # Where exchanges outlast the pass, recomputation hides behind them.
-    again_s = np.where(longer_s < layers.again_s * (1 - ROUNDING), 0.0, layers.again_s)
-    late_s, start_s, hidden = _late_s(question, grid, layers, gathered_s)
-    update_s = of_layers(lambda own: own.update_s) + late_s + once_s
+    once_s = lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
+    sent_s = gather_s + reduce_s, beside_s
+    # Ends count where layers are bounded by their passes; else recomputation hides behind exchanges, too.
+    ends_s = ends.first_s - ends.first_forward_s + ends.last_s - ends.last_forward_s
+    backward_s, of_backward = with_exchanges(question, backward_s, *sent_s, totals, ends_s)
+    again_s = layers.again_s * of_backward[:, None]
+    behind_s, start_s, hidden = late_s(question, grid, layers, gathered_s)
+    update_s = of_layers(lambda own: own.update_s) + behind_s + once_s
     first_s, last_s = (
-        (of, passes + added_s * parameters - of)
+        (of * of_forward, (passes + added_s * parameters - of) * of_backward)
         for of, passes, parameters in (
             (ends.first_forward_s, ends.first_s, ends.first_parameters),
             (ends.last_forward_s, ends.last_s, ends.last_parameters),
         )
     )
-    ahead_s = hidden * ends.first_forward_s, hidden * ends.last_forward_s
+    ahead_s = hidden * first_s[0], hidden * last_s[0]
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
@@ -236,7 +237,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         sum(last_s) - ahead_s[1] / count,
         states.bytes_each * ends.first_parameters + frozen_bytes[0] + ends.first_bytes,
         states.bytes_each * ends.last_parameters + frozen_bytes[1] + ends.last_bytes,
-        ends.first_forward_s,
+        first_s[0],
         ~splits,
         start_s,
     ], axis=1)  # fmt: skip
@@ -250,29 +251,11 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         last_s,
         start_s,
         ahead_s,
-        layers.again_s,
+        again_s,
         by_kind[:, :, 4:],
         (figures[:, 3], figures[:, 4]),
     )
     return _Figures(figures, by_kind, shapes, held, loads)
-
-
-def _with_exchanges_s(question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats) -> Floats:
-    """Seconds (N, K) of a pass with exchanges among replicas, of which a share overlaps with it, on links
-    that carry its own collectives as well, (N, K, levels) both.
-    """
-    overlapped_s = question.machine.stack.overlap_share("dp") * exchange_s
-    longer_s = pass_s + lost_share(question.machine) * overlapped_s.sum(axis=2)
-    exposed_s = (exchange_s - overlapped_s).sum(axis=2)
-    found: Floats = exposed_s + np.maximum(longer_s, _with_others_s(overlapped_s, links_s))
-    return found
-
-
-def _with_others_s(exchange_s: Floats, links_s: Floats) -> Floats:
-    """Seconds (N, K) of exchanges on links that carry collectives of a pass as well, (N, K, levels) both."""
-    shared_s = np.where(exchange_s > 0, exchange_s + links_s, 0.0).max(axis=2)
-    found: Floats = np.maximum(exchange_s.sum(axis=2), shared_s)
-    return found
 
 
 def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
@@ -287,76 +270,6 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
         frozen = lowering.frozen_bytes(1, layout)
         rows.append((lowering.state_bytes(1, layout), update_s, lowering.added_s(width, layout), frozen))
     return StateFigures(*np.array(rows)[where].T)
-
-
-def _exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Seconds on links in which replicas gather the weights of a layer (with ZeRO 3 in every pass), and
-    scatter its gradients (from ZeRO 2 on in every pass), both from ZeRO 1 on, (N, K, levels) each; what a
-    collective takes whatever its size is left out.
-    """
-    size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
-    ways: tuple[tuple[Kind, int], ...] = (("all_gather", size.weights), ("reduce_scatter", size.gradients))
-    groups = ((layers.dense, grid.sharers, grid.tp), (layers.experts, grid.edp, grid.expert_stride))
-    gathered_s, reduced_s = (
-        sum(
-            (width * parameters * (grid.zero >= 1)[:, None])[:, :, None]
-            * _collectives(question, kind, ranks, stride)[1][:, None]
-            for parameters, ranks, stride in groups
-        )
-        for kind, width in ways
-    )
-    return np.asarray(gathered_s), np.asarray(reduced_s)
-
-
-def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) -> tuple[Floats, Floats]:
-    """Seconds of collectives whatever their size (N,), and of a byte on the links of each level (N, levels),
-    among so many ranks so far apart.
-
-    Both are lower bounds together: the time is that of the fastest of ways whose time is linear in size.
-    Large collectives take the way with the fewest seconds a byte, and empty ones the one with the least rest.
-    """
-    network = question.machine.network
-    distinct, _, where = distinct_rows(np.stack([ranks, stride], axis=1))
-    groups = [Group(*row) for row in distinct.tolist()]
-    start_s = np.array([network.seconds(kind, 0.0, group) for group in groups])
-    nothing, many, most, twice = (
-        np.array([network.by_level(kind, nbytes, group) for group in groups])
-        for nbytes in (0.0, GIB, ENDLESS, 2.0 * ENDLESS)
-    )
-    byte_s, least_s = (many - nothing) / GIB, (twice - most) / ENDLESS
-    concave = least_s < byte_s * (1.0 - ROUNDING)
-    return start_s[where], np.where(concave, least_s, byte_s)[where]
-
-
-def _lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Seconds of a layer (N, K) that gradients which ZeRO 1 scatters beside the last backward pass add: what
-    that loses to them, and what never overlaps.
-    """
-    share = question.machine.stack.overlap_share("dp")
-    if not share:
-        return np.zeros_like(reduce_s)
-    lost_s = lost_share(question.machine) * np.minimum(share * reduce_s, backward_s)
-    return np.asarray((reduce_s - share * reduce_s + lost_s) * (grid.zero == 1)[:, None])
-
-
-def _late_s(
-    question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures, gather_s: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Seconds after the updates of a rank in which replicas gather weights with ZeRO 1 and 2, for a layer
-    (N, K) and whatever the layers (N,), but for what hides behind the first forward pass; the ends hide more
-    of it where the last value is 1, (N,).
-    """
-    after = (grid.zero == 1) | (grid.zero == 2)
-    start_s = after * (grid.vp - 1) * _collectives(question, "all_gather", grid.sharers, grid.tp)[0]
-    each_s = gather_s.sum(axis=2) * after[:, None]
-    share = question.machine.stack.overlap_share("dp")
-    if not share:
-        return each_s, start_s, np.zeros(len(grid))
-    beside_s = share * each_s
-    lost, left_s = lost_share(question.machine), beside_s - layers.forward_s
-    counts = after & (left_s > 0).all(axis=1)  # else what is left of a layer hides behind another
-    late_s = np.where(counts[:, None], left_s + lost * layers.forward_s, lost * beside_s)
-    return each_s - beside_s + late_s, start_s * counts, counts.astype(float)
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
@@ -412,10 +325,6 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
 _NOTHING = StageCost(0.0)
 AT_ONCE = 250_000
 """Layouts whose figures are in memory together."""
-ENDLESS = 2.0**50
-"""Bytes of a collective so large that its fixed time and its choice of algorithm no longer count."""
-ROUNDING = 1e-9
-"""Share up to which two bandwidths are the same but for rounding."""
 NEAR = 50_000
 """Of these, those with the least mean over ranks of which the fullest rank counts, too."""
 ROUNDS = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,11 +13,15 @@ import pytest
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import bound_layouts, held_by_rank, held_of_chunks
 from phaze.plan.layouts.capacity import CLOSE
-from phaze.plan.layouts.divisions import blocks_at, even_blocks
+from phaze.plan.layouts.divisions import blocks_at, even_blocks, even_division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices
+from phaze.plan.machines import device_of, load_machine
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.spec.models import load_transformer
 from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, drawn_blocks, priced
 
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
@@ -141,3 +146,26 @@ def test_exchanges_of_experts_hide_in_no_pipeline_as_deep_as_its_batch() -> None
     assert not alike.all()
     assert bounds[alike] == pytest.approx(others[alike], rel=CLOSE)
     assert (others[~alike] < bounds[~alike] * (1 - CLOSE)).all()
+
+
+@pytest.mark.parametrize("common", get_args(Common))
+def test_layers_that_wait_for_weights_hide_behind_layers_that_do_not(common: Common) -> None:
+    """With ZeRO 3: a stage takes its passes or its exchanges, and no sum of the longer of both by layer."""
+    machine = load_machine("h100", devices=64)
+    device = device_of(machine).model_copy(update={"hbm_gib": 1000.0})
+    task = TrainingTask(load_transformer("nemotron-3-nano-30b-a3b", "test"), 8192, 2048, 64)
+    question = PlanQuestion(task, replace(machine, device=device), MEGATRON)
+    assert machine.stack.overlap_share("dp") == 1
+    layouts = [
+        Layout(cp=cp, dp=64 // cp, zero=3, microbatch=size, recompute=word)
+        for cp in (2, 16, 64)
+        for size in (1, 16, 32)
+        for word in ("none", "full")
+    ]
+    grid = MEGATRON.grid(task.model, [(one, "1f1b") for one in layouts])
+    bounds_s = bound_layouts(question, grid, common).time_s
+    divided = [question.divided(one, "1f1b") for one in layouts]
+    times_s = [one.timeline(even_division(one)).time_s for one in divided]
+    assert (bounds_s <= times_s).all()
+    if common == "nothing":
+        assert (bounds_s >= 0.7 * np.array(times_s)).all()
