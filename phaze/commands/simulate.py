@@ -67,7 +67,7 @@ class SimulateOptions(options.StudyPlanOptions):
 def simulate(asked: SimulateOptions) -> None:
     """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
 
-    A plan: its planner's time, the simulated time, and the parts of the difference. Of several plans in a
+    A plan: its planner's time, the simulated time, and the difference. Of several plans in a
     file, the fastest that the options allow. Runs (--runs): time, memory and bound, next to measured times.
     """
     if (asked.placement is None) == (asked.runs is None):

@@ -41,15 +41,6 @@ def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: 
         repeats *= 2
 
 
-def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
-    """Time per batch of PALM's equation (1).
-
-    (B/b - 1) * max(FD + BD) + sum(FD + BD) + GU, with `load_s` FD + BD of the stages, shape (p,), and B/b
-    `microbatches` in a pipeline.
-    """
-    return float((microbatches - 1) * load_s.max() + load_s.sum() + update_s)
-
-
 def _period(pipeline: Pipeline) -> int:
     """Microbatches of a lane after which the event graph repeats itself."""
     repeated = lcm(*pipeline.replicas)

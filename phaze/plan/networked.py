@@ -27,8 +27,8 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
 from phaze.plan.plan import Plan, Way
-from phaze.plan.price import LinkUse, charged_s
-from phaze.plan.replay import Replay, planned_on, replay
+from phaze.plan.price import LinkUse, Price, charged_s
+from phaze.plan.replay import planned_on
 from phaze.plan.stage_costs import Tensors, pipeline_of
 
 MOST = 1_000_000
@@ -47,7 +47,7 @@ Devices = Sequence[Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkReplay(Replay):
+class NetworkReplay(Price):
     """A plan simulated on a network."""
 
     fabric: Fabric
@@ -70,28 +70,12 @@ class NetworkReplay(Replay):
     @cached_property
     def alone_s(self) -> float:
         """Same if communication took no time."""
-        return self._free_s(silent(self._shared))
-
-    @cached_property
-    def _steps_s(self) -> tuple[float, float, float]:
-        """Batch with tensors within the passes, as on the planner's network, and on this one."""
-        plan = self.plan
-        quiet = script_on(plan, self.fabric, consecutive_devices(plan), "longest", synchronise=False)
-        return replay(plan)._steps_s[0], self._free_s(quiet), self._free_s(self._loud)
-
-    @cached_property
-    def _loud(self) -> Script:
-        return script_on(self.plan, self.fabric, consecutive_devices(self.plan), "longest")
+        return time_per_batch_s(carry_out(silent(self._shared), self.fabric.topology, "none"))
 
     @cached_property
     def _shared(self) -> Script:
-        if not self.memory_binds:
-            return self._loud
-        return script_on(self.plan, self.fabric, consecutive_devices(self.plan))
-
-    def _free_s(self, script: Script) -> float:
-        """Batch in which no message waits for another one."""
-        return time_per_batch_s(carry_out(script, self.fabric.topology, "none"))
+        tensors: Tensors = "all" if self.memory_binds else "longest"
+        return script_on(self.plan, self.fabric, consecutive_devices(self.plan), tensors)
 
     @property
     def link_uses_s(self) -> tuple[LinkUse, ...]:

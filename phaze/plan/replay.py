@@ -1,31 +1,15 @@
-"""A study's plan, as the tables have it: its price, and its planner's time taken apart from that.
+"""A study's plan, as the tables have it: its price, and its time under its planner's assumptions.
 
-From the planner's time to the simulated one, one assumption after another gives way; what each changes is a
-part of the difference, so that the parts sum to it.
-
-- imbalance: a flushing planner takes (ceil(B/d) + s - 1) max load (Phaze, Appendix B); the ideal pipeline,
-  PALM's equation (1), takes (ceil(B/d) - 1) max load + the sum of the loads.
-- bubbles: passes in the schedule's order wait for each other more than in an ideal pipeline; without a
-  flush, more than the slowest stage alone, where ceil(s/d) stashes are too few. A stage that recomputes
-  does so while it waits for the gradient.
-- transfers: planners charge tensors to the passes of the stages; simulated, they are on their way while
-  devices go on, all that a stage needs at once, the longest deciding.
-- synchronisation: planners with a flush charge the longest exchange of any stage, or that of the first, by
-  their factor of an all-reduce; Piper charges every stage 4 (d - 1)/d of its weights. Simulated, each stage
-  takes 2 (d - 1)/d, in both directions at the same time, after its last backward pass, so that what others
-  still compute hides some of it, or without a flush during the next batch.
-- contention: tensors that enter a stage share its link: their sum decides; and neither links nor HBM carry
-  more than they can (`price`).
-
-Otherwise what operators move between HBM and chip and what slices all-reduce is in the time of the passes;
-how much of it that is, and what of a pass binds, is said beside (`price.INSIDE`).
+A planner's time is a formula. The price executes the plan event by event with what the formula leaves out:
+stages take what they take, tensors are under way while devices go on, each stage exchanges its gradients with
+2 (d - 1)/d in both directions at once, tensors that enter a stage share its link, and neither links nor HBM
+carry more than they can (`price`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -39,11 +23,11 @@ from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.pipeline.steady import ideal_time_s, time_per_microbatch_s
+from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage, StageWork
-from phaze.plan.price import Price, batch_s, silent
+from phaze.plan.price import Price, silent
 from phaze.plan.stage_costs import pipeline_of
-from phaze.tables import PARTS, PlanStages, Simulations, SimulationStages
+from phaze.tables import PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN, TIMED
 
 Row = dict[str, str | int | float | bool]
@@ -82,47 +66,9 @@ def planned_on(plan: Plan) -> Machine:
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
-@dataclass(frozen=True, eq=False)
-class Replay(Price):
-    """The price of a plan, beside its planner's."""
-
-    @cached_property
-    def parts(self) -> Mapping[str, float]:
-        """Seconds per batch, as in table simulations; they sum to simulated - planned."""
-        charged = charged_sync_s(self.plan)
-        within_s, on_the_way_s, synchronised_s = self._steps_s
-        seconds = (
-            self._ideal_s - (self.plan.planned_s - charged),
-            within_s - self._ideal_s,
-            on_the_way_s - within_s,
-            synchronised_s - on_the_way_s - charged,
-            self.time_s - synchronised_s,
-        )
-        return dict(zip(PARTS, seconds, strict=True))
-
-    @property
-    def _ideal_s(self) -> float:
-        if self.plan.flushes:
-            return ideal_time_s(loads_s(self.plan), 0.0, self.plan.in_pipeline)
-        return _slowest_s(self.plan)
-
-    @cached_property
-    def _steps_s(self) -> tuple[float, float, float]:
-        """A batch with tensors within the passes, on their way, and with synchronisation besides."""
-        synchronised = pipeline_of(self.plan, self.machine, "longest")
-        on_the_way = replace(synchronised, stages=tuple(replace(s, sync_s=0.0) for s in synchronised.stages))
-        last_s = self.batch_s if synchronised == self.pipeline else batch_s(synchronised)
-        return batch_s(_within(self.plan, on_the_way)), batch_s(on_the_way), last_s
-
-
-def replay(plan: Plan) -> Replay:
-    """Price of a plan on the machine that it was made for, and the parts of the difference."""
-    return Replay(plan, planned_on(plan))
-
-
-def charged_sync_s(plan: Plan) -> float:
-    """Seconds that the planner adds for synchronisation."""
-    return plan.claimed.sync_s if plan.flushes else plan.planned_s - _slowest_s(plan)
+def replay(plan: Plan) -> Price:
+    """Price of a plan on the machine that it was made for."""
+    return Price(plan, planned_on(plan))
 
 
 def loads_s(plan: Plan) -> Floats:
@@ -141,11 +87,6 @@ def exchanged_s(plan: Plan) -> Floats:
     network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
     groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
     return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
-
-
-def _slowest_s(plan: Plan) -> float:
-    """Time per batch of the slowest stage."""
-    return SCHEDULES["2bw"].lower_bound_s(loads_s(plan), plan.data, plan.microbatches)
 
 
 def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
@@ -234,14 +175,13 @@ def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
     return simulation_row(found), list(simulated_stages(found, float(row["hbm_gib"]) * GIB))
 
 
-def simulation_row(found: Replay) -> Row:
+def simulation_row(found: Price) -> Row:
     """Row of table simulations, without its key."""
     peaks, bound = found.peak_bytes, found.bound_by
     return {
         "schedule": found.plan.schedule,
         "planned_s": found.plan.planned_s,
         "assumed_s": assumed_s(found.plan),
-        **found.parts,
         "simulated_s": found.time_s,
         "samples_per_s": found.samples_per_s,
         "compute_share": found.compute_share,
@@ -256,7 +196,7 @@ def simulation_row(found: Replay) -> Row:
     }
 
 
-def simulated_stages(found: Replay, hbm_bytes: float) -> Iterator[Row]:
+def simulated_stages(found: Price, hbm_bytes: float) -> Iterator[Row]:
     """Rows of table simulation_stages, without their key, and without links of other networks."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):

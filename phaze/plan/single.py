@@ -14,10 +14,11 @@ from phaze.cost.network.fabric import fabric
 from phaze.pipeline.trace import stage_memory
 from phaze.plan.networked import NetworkReplay, replay_on
 from phaze.plan.plan import Plan
-from phaze.plan.replay import Replay, read_plan, replay, simulated_stages, simulation_row
+from phaze.plan.price import Price
+from phaze.plan.replay import read_plan, replay, simulated_stages, simulation_row
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, System
-from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
+from phaze.tables import PLANNERS, Plans, PlanStages
 from phaze.tables.plans import PLAN
 
 Row = dict[str, object]
@@ -62,7 +63,7 @@ class SimulatedPlan:
     """A plan and what its simulation finds."""
 
     plan: pd.Series
-    found: Replay
+    found: Price
 
     def as_row(self) -> Row:
         """Row of tables simulations and simulation_stages, and the memory of stages over time."""
@@ -120,11 +121,8 @@ class SimulatedPlan:
 
     def _times(self) -> str:
         planned, simulated = self.found.plan.planned_s, self.found.time_s
-        parts = (f"{name.removesuffix('_s')} {self.found.parts[name] / planned:+.1%}" for name in PARTS)
-        return (
-            f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s "
-            f"({simulated / planned - 1:+.1%}: {', '.join(parts)})"
-        )
+        more = simulated / planned - 1
+        return f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s ({more:+.1%})"
 
     def _shares(self) -> str:
         row = simulation_row(self.found)

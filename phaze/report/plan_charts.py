@@ -23,6 +23,8 @@ PLANNER_NAMES: dict[Planner, str] = {
     "equi-no-tp": "equi, no TP",
 }
 """As the paper calls them."""
+PANEL = ("blocks", "memory_gib", "microbatches")
+"""What a panel of a chart is of: layers where they are repeated, memory and N."""
 GROUP = ["case", "blocks", "memory_gib", "microbatches", "mode"]
 """What the rows of one panel have in common."""
 _COLOURS = {
@@ -34,12 +36,12 @@ _COLOURS = {
 def throughputs(cases: pd.DataFrame) -> Figure:
     """Draw Figure 1: throughput over the best against devices, a panel for each memory and N."""
     rows = cases.assign(relative=relative(cases))
-    parts = list(by_values(rows, "memory_gib", "microbatches"))
+    parts = list(by_values(rows, *PANEL))
     columns = min(2, len(parts))
     figure, every = style.panels(len(parts), columns, 0.6, 1.9)
-    for ax, ((memory, microbatches), some) in zip(every, parts, strict=True):
+    for ax, (panel, some) in zip(every, parts, strict=True):
         _bars(ax, some)
-        ax.set_title(f"{memory:g} GB a device, N = {microbatches:.0f}")
+        ax.set_title(panel_name(panel))
     for ax in every[::columns]:
         ax.set_ylabel("throughput over best")
     for ax in every[-columns:]:
@@ -62,12 +64,12 @@ def _bars(ax: Axes, rows: pd.DataFrame) -> None:
 
 def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> Figure:
     """Draw Figure 2: time per sample against devices, a panel for each memory and N; dots are plans."""
-    parts = list(by_values(table, "memory_gib", "microbatches"))
+    parts = list(by_values(table, *PANEL))
     figure, every = style.panels(len(parts), min(2, len(parts)), 0.6, 2.9)
-    for ax, ((memory, microbatches), some) in zip(every, parts, strict=True):
+    for ax, (panel, some) in zip(every, parts, strict=True):
         _lines(ax, some, scale_s, every_k)
-        ax.axvline(microbatches, color=style.GREY, lw=0.8, ls=":")
-        ax.set_title(f"N = {microbatches:.0f}, {memory:g} GB a device")
+        ax.axvline(panel[-1], color=style.GREY, lw=0.8, ls=":")
+        ax.set_title(panel_name(panel))
         ax.set_xlabel("devices k; dotted: k = N")
     every[0].set_ylabel("time per sample, s")
     return style.legend_above(figure, every[0])
@@ -96,6 +98,13 @@ def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float, every_k: bool) -> None:
 
 
 assert set(_COLOURS) == set(PLANNER_NAMES)
+
+
+def panel_name(values: tuple[float, ...]) -> str:
+    """What a panel is of, in words."""
+    blocks, memory_gib, microbatches = values
+    layers = f"{blocks:.0f} layers, " if blocks else ""
+    return f"{layers}{memory_gib:g} GB a device, N = {microbatches:.0f}"
 
 
 def planners_of(rows: pd.DataFrame) -> list[Planner]:

@@ -16,19 +16,11 @@ from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, with_areas
 from phaze.report.words import join, percent, seconds, times
 from phaze.spec.study import Study
-from phaze.tables import PARTS, PLANNERS
+from phaze.tables import PLANNERS
 from phaze.tables.plans import PLAN
 
 TITLES = {planner: title for planner, (title, _) in charts.PLANNERS.items()}
 """Planners, for readers."""
-NAMES = {
-    "imbalance_s": "imbalance",
-    "bubbles_s": "bubbles",
-    "transfers_s": "transfers",
-    "synchronisation_s": "synchronisation",
-    "contention_s": "contention",
-}
-"""Parts of what a simulated time differs from the planner's by, for readers."""
 NEAR = 0.05
 """What times may differ by without a word about why."""
 CHIP = ["model", "architecture", "hbm_gib"]
@@ -55,19 +47,6 @@ def change(value: float) -> str:
     """A relative change, with a sign unless it is nothing."""
     text = percent(value)
     return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
-
-
-def in_parts(row: pd.Series, least: float = 0.01) -> str:
-    """By how much a simulated time differs from the planned and where that comes from, largest part first.
-
-    Parts are named where the times differ by more than `NEAR`, and if they are more than the least.
-    """
-    difference = row["simulated_s"] / row["planned_s"] - 1
-    if abs(difference) <= NEAR:
-        return change(difference)
-    shares = {part: row[part] / row["planned_s"] for part in PARTS}
-    named = [part for part in sorted(PARTS, key=lambda part: -abs(shares[part])) if abs(shares[part]) > least]
-    return f"{change(difference)}: {', '.join(f'{NAMES[part]} {change(shares[part])}' for part in named)}"
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:

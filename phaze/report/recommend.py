@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
-from phaze.cost.memory import Gradients
 from phaze.report.document import Cell, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.planners import CHIP, NAMES, NEAR, TITLES, change, in_parts, titled
+from phaze.report.planners import CHIP, NEAR, TITLES, change, titled
+from phaze.report.verdicts import ROUNDING
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import join, percent, samples, seconds, widths
-from phaze.tables import PARTS, Recommendations
+from phaze.tables import Recommendations
 from phaze.tables.plans import PLAN
 
 CERTIFIED = "phaze"
@@ -31,48 +31,20 @@ FLUSHING = (CERTIFIED, "equal", "expert")
 SHAPE = ["tensor", "data", "stages", "microbatch", "memory"]
 """Columns of table plans that say what a plan is."""
 _OF_BEST = (*CHIP[1:], "planner", *SHAPE, "bound_by", "planned_s", "simulated_s", "samples_per_s")
-LEFT_OUT = {
-    "imbalance_s": "takes all stages for as slow as the slowest while the pipeline fills and drains",
-    "bubbles_s": "knows no waits but those of an ideal pipeline",
-    "transfers_s": "has devices wait for tensors that are under way while they go on",
-    "contention_s": "gives every tensor its own link and every operator the whole HBM",
-}
-"""What the planner's formula does about every part of a time otherwise than the simulator."""
-EXCHANGE = {
-    "first-stage": "charges the gradients of the first stage only",
-    "every-stage": (
-        "charges the longest exchange of gradients in full, even where links carry both directions at once "
-        "or other stages still work"
-    ),
-}
-"""What it does about gradients, by `training.gradients`."""
 
 
-def loss(certified: pd.Series, other: pd.Series, gradients: Gradients) -> dict[str, object]:
-    """Loss of the certified plan to another in the simulator, given rows of table simulations: what is lost
-    and what of it is unexplained, in parts of the other's time, and the reason why it is more than a little.
+def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
+    """Loss of the certified plan to another in the simulator, in parts of the other's time.
 
-    Both simulated times are the planned one and its parts. So the certified plan, which is planned to take no
-    longer, loses by what the formula leaves out, and what that does not account for is a defect. A formula
-    that charges the gradients of every stage may charge too much for the other plan, but never too little for
-    the certified one: that is no reason.
+    Given are rows of table simulations. The certified plan is planned to take no longer, so that it loses by
+    what the planner's formula leaves out; where it is planned to take longer, that part is a defect.
     """
-    taken_s, parts = float(other["simulated_s"]), dict[str, tuple[float, float]]()
-    for part in PARTS:
-        parts[part] = float(certified[part]), float(other[part])
-    if gradients == "every-stage":
-        ours, theirs = parts["synchronisation_s"]
-        parts["synchronisation_s"] = min(ours, 0.0), min(theirs, 0.0)
-    causes = {part: max(ours - theirs, 0.0) for part, (ours, theirs) in parts.items()}
-    left_s = float(certified["simulated_s"]) - taken_s
-    lost = max(float(certified["simulated_s"]) / taken_s - 1, 0.0)
-    unexplained, reasons = max(left_s - sum(causes.values()), 0.0) / taken_s, list[str]()
-    words = LEFT_OUT | {"synchronisation_s": EXCHANGE[gradients]}
-    for part, cause_s in sorted(causes.items(), key=lambda cause: -cause[1]):
-        if lost > NEAR >= unexplained and left_s > NEAR * taken_s and cause_s:  # the largest cause first
-            reasons.append(f"{NAMES[part]}, {seconds(cause_s)}: the planner's formula {words[part]}")
-            left_s -= cause_s
-    return {"lost": lost, "unexplained": unexplained, "reason": "; ".join(reasons)}
+    taken_s, planned_s = float(other["simulated_s"]), float(other["planned_s"])
+    longer_s = float(certified["planned_s"]) - planned_s
+    return {
+        "lost": max(float(certified["simulated_s"]) / taken_s - 1, 0.0),
+        "unexplained": longer_s / taken_s if longer_s > ROUNDING * planned_s else 0.0,
+    }
 
 
 def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
@@ -82,18 +54,15 @@ def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     baseline = found[found["design"] == inputs.study.architectures.baseline]
     reference = baseline[baseline["planner"] == "expert"].set_index("model")["simulated_s"]
     also = ("piper",) if inputs.study.place.planner == "piper" else ()
-    gradients = inputs.study.training.gradients
     rows = [
-        {"model": model, "design": design, **_row(mine, reference.get(model, 0.0), also, gradients)}
+        {"model": model, "design": design, **_row(mine, reference.get(model, 0.0), also)}
         for (model, design), mine in found.groupby(["model", "design"])
         if CERTIFIED in set(mine["planner"])
     ]
     return table_of(Recommendations, rows)
 
 
-def _row(
-    plans: pd.DataFrame, reference_s: float, also: tuple[str, ...], gradients: Gradients
-) -> dict[str, object]:
+def _row(plans: pd.DataFrame, reference_s: float, also: tuple[str, ...]) -> dict[str, object]:
     """The recommended plan of one accelerator, given a row for each planner."""
     certified, best = fastest(plans, (CERTIFIED,)), fastest(plans, (*FLUSHING, *also))
     taken = dict(zip(plans["planner"], plans["simulated_s"], strict=True))
@@ -103,7 +72,7 @@ def _row(
         "certified_planned_s": certified["planned_s"],
         "certified_simulated_s": certified["simulated_s"],
         **{f"{planner}_s": taken.get(planner, np.inf) for planner in ("equal", "expert", "piper")},
-        **loss(certified, fastest(plans, FLUSHING), gradients),
+        **loss(certified, fastest(plans, FLUSHING)),
     }
 
 
@@ -124,11 +93,6 @@ _PIPER = (
     "(PipeDream-2BW), which is another training. So they are shown beside, and recommended only where the "
     "planner of the study is Piper's (place.planner: piper)."
 )
-_PARTS = (
-    "Where times differ by more than 5 %, the parts of the difference are given, of the planned time; they "
-    "are explained with the simulated plans below. A positive synchronisation says that gradients are "
-    "exchanged that the formula does not charge, a negative one that it charges more than links need."
-)
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -138,13 +102,14 @@ def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     rows = rows.sort_values("design", key=lambda name: name != PER_MODEL, kind="stable")
     rows = rows.sort_values("model", key=lambda name: name.map(inputs.study.models.index), kind="stable")
-    simulated, marked = findings.simulations.set_index(list(PLAN)), rows["design"] == PER_MODEL
+    marked = rows["design"] == PER_MODEL
+    rows = rows.assign(
+        certified_differs=rows["certified_simulated_s"] / rows["certified_planned_s"] - 1,
+        differs=rows["simulated_s"] / rows["planned_s"] - 1,
+    )
     certified: dict[str, Cell] = {
         "workload": "{model}", "design": "{design}",
-        "simulated over planned": lambda row: in_parts(simulated.loc[(*row[CHIP], CERTIFIED)]),
-        "why it loses": (
-            lambda row: row["reason"] or ("" if row["lost"] <= NEAR else "nothing that is known")
-        ),
+        "simulated over planned": in_form("certified_differs", change),
         "planned": "{certified_planned_s:seconds}", "simulated": "{certified_simulated_s:seconds}",
         "equal stages": "{equal_s:seconds}", "experts": "{expert_s:seconds}",
         "Piper (no flush)": "{piper_s:seconds}", "loses": in_form("lost", change),
@@ -152,21 +117,20 @@ def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     best: dict[str, Cell] = {
         "workload": "{model}", "design": "{design}", "plan": lambda row: PLANS[row["planner"]],
         "{p, d, t}": shape, "microbatch": "{microbatch}", "activations": "{memory}",
-        "simulated over planned": lambda row: in_parts(simulated.loc[(*row[CHIP], row["planner"])]),
+        "simulated over planned": in_form("differs", change),
         "planned": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}", "speed-up": "{speedup:times}",
     }  # fmt: skip
     blocks = (
         Items(tuple(_losses(rows[marked]))),
-        sheet_of(_BEST, rows, best, 7, marked, "recommendations"),
-        Prose(_PARTS),
-        sheet_of(_CERTIFIED, rows, certified, 4, marked, "recommendations"),
+        sheet_of(_BEST, rows, best, 6, marked, "recommendations"),
+        sheet_of(_CERTIFIED, rows, certified, 2, marked, "recommendations"),
         Prose(_PIPER),
     )
     yield Section("recommended", "Recommended plans", _ABOUT, blocks)
 
 
 _BEST = (
-    "The recommended plan with its time per batch as planned and as simulated, and why they differ; "
+    "The recommended plan with its time per batch as planned and as simulated; "
     "speed-up as simulated, over the experts' plan on the baseline"
 )
 _CERTIFIED = (
@@ -233,9 +197,9 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
             f"({seconds(row['certified_planned_s'])} as planned, {seconds(row['certified_simulated_s'])} as "
             f"simulated; theirs {seconds(min(row['equal_s'], row['expert_s']))} as simulated)."
         )
-    silent = losing[losing["reason"] == ""]
-    if len(silent):
-        yield f"Nothing that is known of the formula says why on {join(silent['model'])}: a defect."
+    wrong = losing[losing["unexplained"] > 0]
+    if len(wrong):
+        yield f"It is planned to take longer, too, on {join(wrong['model'])}: a defect."
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:

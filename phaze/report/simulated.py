@@ -14,10 +14,10 @@ from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
-from phaze.report.planners import NAMES, TITLES, change, titled
+from phaze.report.planners import TITLES, change, titled
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import join, percent, times
-from phaze.tables import BY_HAND, PARTS
+from phaze.tables import BY_HAND
 from phaze.tables.plans import PLAN
 
 
@@ -28,18 +28,17 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     best, marked = rows[rows["design"] == PER_MODEL], rows["design"] == PER_MODEL
     rows["difference"] = rows["simulated_s"] / rows["planned_s"] - 1
-    shares = rows[list(PARTS)].div(rows["planned_s"], axis=0).add_prefix("share_of_")
-    caption = "Time per batch as planned and as simulated, and its difference with its parts, of the planned"
-    planned = sheet_of(caption, rows.join(shares), _TIMES, 3, marked, "simulations")
+    caption = "Time per batch as planned and as simulated, and the difference, of the planned"
+    planned = sheet_of(caption, rows, _TIMES, 3, marked, "simulations")
     caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
     spent = sheet_of(caption, rows, _SHARES, 5, source="simulations", folded=True)
     blocks: tuple[Block, ...] = (
-        *_difference_chart(best, inputs), planned, Prose(_PARTS), *_facts(best),
+        *_difference_chart(best, inputs), planned, Prose(_LEFT_OUT), *_facts(best),
         *_picture(best, inputs), spent, Prose(_MOVED),
     )  # fmt: skip
     about = (
         "A planner's time is a formula. Here every plan is executed event by event, microbatch by microbatch "
-        "and stage by stage, and what the formula leaves out is named."
+        "and stage by stage, and takes what the formula leaves out."
     )
     yield Section("simulated", "Simulated", about, blocks)
 
@@ -48,7 +47,6 @@ _TIMES: dict[str, Cell] = {
     "workload": "{model}", "design": "{design}", "planner": "{title}",
     "planner's time": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}",
     "difference": in_form("difference", change),
-    **{NAMES[part]: in_form(f"share_of_{part}", change) for part in PARTS},
 }  # fmt: skip
 _SHARES: dict[str, Cell] = {
     "workload": "{model}", "design": "{design}", "planner": "{title}", "schedule": "{schedule}",
@@ -57,20 +55,16 @@ _SHARES: dict[str, Cell] = {
     "HBM": "{hbm_share:percent}", "links": "{link_share:percent}", "samples/s": "{samples_per_s:digits4}",
     "most memory": "{peak_bytes:size}", "in stage": "{fullest_stage}",
 }  # fmt: skip
-_PARTS = (
-    "The parts sum to the difference; negative ones say that the planner assumes more time than the "
-    "simulation needs. Imbalance: Phaze's formula takes every stage for as slow as the slowest while the "
-    "pipeline fills and drains. Bubbles: passes wait for each other differently than in an ideal pipeline, "
-    "and without a flush where a stage holds too few microbatches for the rate of the slowest. Transfers: "
-    "planners charge tensors between stages to the passes, the simulator has them under way while devices "
-    "go on; what is left of them is exposed communication. Synchronisation: all stages exchange their "
-    "gradients, with a flush after their last backward pass while the stages before still work, without one "
-    "during the next batch; the simulator counts 2 (d − 1)/d in each direction, both at once, while planners "
-    "with a flush charge the longest exchange of any stage (with `training.gradients: first-stage` the first "
-    "stage's only) by the system's factor of an all-reduce, and Piper 4 (d − 1)/d a stage. Contention: "
-    "tensors that enter a stage together, as skip connections do, share its link, and in a batch no link "
-    "carries more than its bandwidth allows of tensors, gradients, and the all-reduces between the slices of "
-    "a replica, which take part of the passes; operators that run side by side share the HBM of their device."
+_LEFT_OUT = (
+    "What formulas leave out or charge otherwise: Phaze's takes every stage for as slow as the slowest while "
+    "the pipeline fills and drains. Passes wait for each other differently than in an ideal pipeline. "
+    "Planners charge tensors between stages to the passes, the simulator has them under way while devices go "
+    "on. All stages exchange their gradients, with a flush after their last backward pass while the stages "
+    "before still work, without one during the next batch; the simulator counts 2 (d − 1)/d in each "
+    "direction, both at once, while planners with a flush charge the longest exchange of any stage (with "
+    "`training.gradients: first-stage` the first stage's only) by the system's factor of an all-reduce, and "
+    "Piper 4 (d − 1)/d a stage. Tensors that enter a stage together share its link, no link carries more "
+    "than its bandwidth allows, and operators that run side by side share the HBM of their device."
 )
 _MOVED = (
     "HBM: what operators as they are scheduled move to and from memory, of what it could move in the time. "
@@ -86,21 +80,13 @@ def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
         return
     order = [model for model in inputs.study.models if model in set(best["model"])]
     by_plan = best.set_index(["planner", "model"])
-    shares = by_plan[["simulated_s", *PARTS]].div(by_plan["planned_s"], axis=0)
-    wide = shares["simulated_s"].unstack("planner").reindex(index=order, columns=list(TITLES)).fillna(0.0)
-    parts = {
-        TITLES[name]: shares.loc[shares.index.get_level_values("planner") == name, list(PARTS)]
-        .droplevel("planner")
-        .reindex(order)
-        .fillna(0.0)
-        for name in ("phaze", "piper")
-    }
+    ratios = by_plan["simulated_s"] / by_plan["planned_s"]
+    wide = ratios.unstack("planner").reindex(index=order, columns=list(TITLES)).fillna(0.0)
     yield Chart(
         "simulated",
         "Simulated time per batch over the planner's, on each workload's best accelerator",
-        "Above the line a plan takes longer than its planner says. Below: what the difference consists of, "
-        "in parts of the planner's time, for Phaze's and for Piper's plans.",
-        partial(differences, wide, parts),
+        "Above 1 a plan takes longer than its planner says.",
+        partial(over_planned, wide),
     )
 
 
@@ -125,10 +111,9 @@ def _facts(best: pd.DataFrame) -> Iterator[Items]:
     for title, mine in best.groupby("title", sort=False):
         ratio = mine["simulated_s"] / mine["planned_s"]
         largest = mine.iloc[int(np.argmax((ratio - 1).abs()))]
-        part = max(PARTS, key=lambda name: abs(largest[name]))
         sentences.append(
             f"{title}: simulated plans take {times(ratio.min())} to {times(ratio.max())} the "
-            f"planner's time; the farthest is {largest['model']}, most of it by {NAMES[part]}."
+            f"planner's time; the farthest is {largest['model']}."
         )
     if sentences:
         yield Items((*sentences, *_choices(best)))
@@ -149,38 +134,12 @@ def _choices(best: pd.DataFrame) -> Iterator[str]:
         )
 
 
-_PART_COLOURS = {
-    "imbalance_s": style.SKY,
-    "bubbles_s": style.PURPLE,
-    "transfers_s": style.TEAL,
-    "synchronisation_s": style.SAND,
-    "contention_s": style.RED,
-}
-
-
-def differences(ratios: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> Figure:
-    """A bar for every planner and workload, and below the parts of the difference of two planners."""
-    figure, (top, bottom) = style.axes(style.WIDE, 5.6, rows=2)
-    charts.columns_beside(top, ratios, charts.PLANNERS)
-    top.set_ylabel("simulated over planned")
-    for number, (title, table) in enumerate(parts.items()):
-        at = np.arange(len(table)) - 0.21 + 0.42 * number
-        up, down = np.zeros(len(table)), np.zeros(len(table))
-        for part, colour in _PART_COLOURS.items():
-            values = table[part].to_numpy(float)
-            base, label = np.where(values >= 0, up, down), "_" if number else NAMES[part]
-            bottom.bar(at, values, 0.38, bottom=base, color=colour, label=label)
-            up, down = up + np.maximum(values, 0), down + np.minimum(values, 0)
-        for x in at:
-            bottom.annotate(
-                title, (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
-            )
-    bottom.axhline(0, color=style.GREY, lw=0.8)
-    bottom.set_ylabel("difference over planned")
-    style.name_groups(bottom, ratios.index)
-    for ax, columns in ((top, 4), (bottom, 5)):
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
-    return figure
+def over_planned(ratios: pd.DataFrame) -> Figure:
+    """A bar for every planner and workload."""
+    figure, (ax,) = style.axes(style.WIDE, 3.0)
+    charts.columns_beside(ax, ratios, charts.PLANNERS)
+    ax.set_ylabel("simulated over planned")
+    return style.legend_above(figure, ax, 4)
 
 
 WAYS = {

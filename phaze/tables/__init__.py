@@ -38,7 +38,6 @@ from phaze.tables.measured import (
 from phaze.tables.plans import (
     BY_HAND,
     MAP_WAYS,
-    PARTS,
     PLANNERS,
     PlanDevices,
     PlanMaps,

@@ -126,25 +126,14 @@ class PlanDevices(Table):
     columns = {"device": count("device, numbered as the network numbers them")}
 
 
-PARTS = ("imbalance_s", "bubbles_s", "transfers_s", "synchronisation_s", "contention_s")
-"""What the simulated time differs from the planner's by; negative where the planner assumes more."""
-
-
 class Simulations(Table):
-    """Every plan replayed event by event: its time per batch, and why it differs from the planner's."""
+    """Every plan replayed event by event: its time per batch beside the planner's, and what binds it."""
 
     keys = PLAN
     columns = {
         "schedule": text("how microbatches pass the stages", "1f1b", "gpipe", "2bw"),
         "planned_s": real("the planner's time per batch"),
         "assumed_s": real("the same simulated as the planner assumes it"),
-        "imbalance_s": real("stages take what they take, not all as long as the slowest", None),
-        "bubbles_s": real("waits that the planner's formula does not have", None),
-        "transfers_s": real("tensors are under way while devices go on, and may keep others waiting", None),
-        "synchronisation_s": real(
-            "gradients of all stages at 2 (d - 1)/d of the weights, not 4 (d - 1)/d", None
-        ),
-        "contention_s": real("all that is sent shares the links, and operators share the HBM", None),
         "simulated_s": real("simulated time per batch, all of it; without flush in the long run"),
         "samples_per_s": real("throughput"),
         "compute_share": real("device time spent on passes, with recomputation"),
@@ -156,11 +145,6 @@ class Simulations(Table):
         "fullest_stage": count("its stage"),
         "bound_by": text("what takes most of the critical path"),
         "bound_stage": count("stage with the largest part of that"),
-    }
-    rules = {
-        "the parts make up the difference": lambda f: (
-            (f["planned_s"] + f[list(PARTS)].sum(axis=1) - f["simulated_s"]).abs() <= 1e-9 * f["planned_s"]
-        ),
     }
 
 

@@ -129,8 +129,7 @@ class Recommendations(Table):
         "expert_s": real("the same of the experts' stages", finite=False),
         "piper_s": real("the same of Piper's plan, which does not flush", finite=False),
         "lost": real("simulated time of the certified plan over the least of those that flush, less 1"),
-        "unexplained": real("part of it that is none of what the planner's formula leaves out"),
-        "reason": text("why it loses that much, empty if it does not or nothing says why"),
+        "unexplained": real("part of it by which the certified plan is also planned to take longer"),
     }
     rules = {
         "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (

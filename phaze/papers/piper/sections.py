@@ -13,7 +13,7 @@ from phaze.papers.piper.inputs import MODE_NAMES, PlanInputs, printed_times, rea
 from phaze.report import plan_charts
 from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
 from phaze.report.pages import wide
-from phaze.report.plan_charts import PLANNER_NAMES, by_values, planners_of, relative
+from phaze.report.plan_charts import PANEL, PLANNER_NAMES, by_values, panel_name, planners_of, relative
 from phaze.report.words import join, seconds
 from phaze.spec.planning import PlanCase
 
@@ -41,14 +41,14 @@ def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
     cells = []
-    for (memory, n, devices), some in by_values(rows, "memory_gib", "microbatches", "devices"):
+    for (*panel, devices), some in by_values(rows, *PANEL, "devices"):
         shares = relative(some).set_axis(some["planner"])
         best = seconds(some["time_per_sample"].min() * scale_s)
         found = {str(p): f"{share:.3f}" if share > 0 else "none" for p, share in shares.items()}
-        cells.append(((f"{memory:g} GB",), {"N": f"{n:.0f}", "k": f"{devices:.0f}", "best": best} | found))
-    columns = {"N": "N", "k": "devices", "best": "best time per sample"} | _names(rows)
+        cells.append(((panel_name(tuple(panel)),), {"k": f"{devices:.0f}", "best": best} | found))
+    columns = {"k": "devices", "best": "best time per sample"} | _names(rows)
     caption = f"Throughput over the best, mode {mode}; none: no plan fits"
-    return wide(caption, ("memory",), columns, cells, "cases", folded=True)
+    return wide(caption, ("clusters",), columns, cells, "cases", folded=True)
 
 
 def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
@@ -74,16 +74,16 @@ def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
     cells = []
-    for (memory, n), some in by_values(rows, "memory_gib", "microbatches"):
-        asked = {k for point in case.points().values() if point.memory_gib == memory for k in point.devices}
+    for panel, some in by_values(rows, *PANEL):
+        asked = {k for point in case.points().values() if point.memory_gib == panel[1] for k in point.devices}
         powers = [2**i for i in range(1, int(np.log2(max(asked))) + 1)]
         for k in sorted(asked) if len(asked) > 1 else powers:
             times = {str(p): read_curve(own, np.array([k]))[0] for p, own in some.groupby("planner")}
             found = {planner: seconds(time * scale_s) for planner, time in times.items()}
-            cells.append(((f"{memory:g} GB",), {"N": f"{n:.0f}", "k": str(k)} | found))
-    columns = {"N": "N", "k": "devices"} | _names(rows)
+            cells.append(((panel_name(panel),), {"k": str(k)} | found))
+    columns = {"k": "devices"} | _names(rows)
     caption = f"Best time per sample, mode {mode}"
-    return wide(caption, ("memory",), columns, cells, "curves", folded=True)
+    return wide(caption, ("clusters",), columns, cells, "curves", folded=True)
 
 
 def _names(rows: pd.DataFrame) -> dict[str, str]:

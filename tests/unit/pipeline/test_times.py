@@ -16,8 +16,8 @@ from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.graph import has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import longest_path, simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
-from phaze.pipeline.steady import ideal_time_s
 from phaze.pipeline.timeline import Timeline
+from tests.oracles.ideal_pipeline import ideal_time_s
 from tests.oracles.pipeline_events import simulate_events
 from tests.oracles.pipelines import interleaved_bubble, merged, picture
 from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline, random_stage

@@ -11,7 +11,6 @@ import pytest
 
 from phaze.cost.network.network import Flat, Levels, Tier
 from phaze.layout import Layout
-from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import ModelTraining, lowered_plan
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
@@ -24,6 +23,7 @@ from phaze.spec.models import load_model_named
 from phaze.spec.system import Stack
 from phaze.tables import PLANNERS
 from phaze.workload.models import library_workload
+from tests.oracles.ideal_pipeline import ideal_time_s
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 from tests.unit.validate.examples import SMALL as RUN
 from tests.unit.validate.examples import changed, machine

@@ -1,4 +1,4 @@
-"""Plans replayed: the planner's time comes out under its own assumptions, and the parts explain the rest."""
+"""Plans replayed: the planner's time comes out under its own assumptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phaze.plan.plan import Claim, Execution, Plan, Stage
 from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import assumed_s, exchanged_s, loads_s, read_plan, replay, replay_plans, replayed_rows
 from phaze.plan.side_by_side import plan_model
-from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
+from phaze.tables import PLANNERS, Plans, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
@@ -124,11 +124,8 @@ def test_a_plan_takes_its_planners_time_under_its_planners_assumptions(seed: int
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_parts_make_up_the_difference(seed: int) -> None:
-    plan = random_plan(seed)
-    found = replay(plan)
-    assert list(found.parts) == list(PARTS)
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-12)
+def test_no_more_than_the_time_is_spent(seed: int) -> None:
+    found = replay(random_plan(seed))
     assert 0 < found.compute_share <= 1 + 1e-3
     assert found.compute_share + found.exposed_share <= 1 + 1e-3
 
@@ -139,13 +136,12 @@ def test_equal_stages_without_communication_take_phazes_time(
 ) -> None:
     found = replay(flushing([with_data(STAGE, data)] * stages, microbatches))
     assert found.time_s == pytest.approx((-(-microbatches // data) + stages - 1) * 3.0, rel=1e-12)
-    assert max(map(abs, found.parts.values())) < 1e-9
 
 
 def test_unequal_stages_are_faster_by_the_imbalance() -> None:
     stages = [STAGE, replace(STAGE, forward_s=0.5, backward_s=1.0), replace(STAGE, forward_s=0.25)]
     found = replay(flushing(stages, 8))
-    assert found.parts["imbalance_s"] == pytest.approx((3.0 + 1.5 + 2.25) - 3 * 3.0)
+    assert 8 * 3.0 <= found.time_s < (8 + 2) * 3.0
 
 
 def test_the_factor_of_planners_is_twice_the_simulators() -> None:
@@ -153,22 +149,22 @@ def test_the_factor_of_planners_is_twice_the_simulators() -> None:
     stages = [with_data(STAGE, 2, weight_bytes=1e9)] * 3
     plan = flushing(stages, 8)
     charged = 4 * (2 - 1) / 2 * 1e9 / BANDWIDTH
-    assert replay(plan).parts["synchronisation_s"] == pytest.approx(-charged / 2)
+    assert replay(plan).time_s == pytest.approx(plan.planned_s - charged / 2)
 
 
 def test_a_first_stage_with_few_weights_does_not_hide_the_others() -> None:
     stages = [with_data(STAGE, 2), with_data(STAGE, 2, weight_bytes=1e11)]
     found = replay(flushing(stages, 8))
     # The last stage has finished a forward and a backward pass of the first before.
-    assert found.parts["synchronisation_s"] == pytest.approx(2 / 2 * 100.0 - 2.0)
+    assert found.time_s == pytest.approx((4 + 1) * 3.0 + 2 / 2 * 100.0 - 2.0)
     assert found.timeline.bound_by.resource == "synchronisation"
 
 
 def test_tensors_that_enter_together_share_the_link() -> None:
     two = replace(STAGE, arriving_bytes=2e9, longest_arriving_bytes=1e9)
     first = replace(STAGE, departing_bytes=2e9, longest_departing_bytes=1e9)
-    found = replay(flushing([first, two], 4))
-    assert found.parts["contention_s"] > 0
+    found, alone = (replay(flushing([first, last], 4)) for last in (two, replace(two, arriving_bytes=1e9)))
+    assert found.time_s > alone.time_s
 
 
 def test_no_link_carries_more_than_its_bandwidth() -> None:
@@ -252,8 +248,7 @@ def test_operators_that_share_the_memory_take_what_it_needs() -> None:
     """Forward passes of 1 s move what takes 1.5 s: so much more a microbatch; backward passes have time."""
     busy = replace(STAGE, forward_hbm_bytes=1.5 * HBM_BANDWIDTH, backward_hbm_bytes=1.0 * HBM_BANDWIDTH)
     found, free = (replay(flushing([stage] * 2, 6)) for stage in (busy, STAGE))
-    assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
-    assert free.parts["contention_s"] == 0
+    assert found.time_s == pytest.approx(free.time_s + 7 * 0.5)
     assert found.hbm_shares == pytest.approx([6 * 2.5 / found.time_s] * 2)
     assert found.busy_s == pytest.approx([6 * 3.5] * 2)
     assert found.exposed_share == 0
@@ -271,7 +266,6 @@ def test_half_of_the_memorys_bandwidth_is_never_faster(seed: int) -> None:
     loose = 1e-9 if plan.flushes else 2e-4
     assert slower.time_s >= found.time_s * (1 - loose)
     assert all(share <= 1 + loose for one in (found, slower) for share in one.hbm_shares)
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-12)
 
 
 def test_a_link_carries_what_slices_stages_and_replicas_send() -> None:

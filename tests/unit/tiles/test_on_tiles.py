@@ -10,11 +10,11 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.layout import Layout
-from phaze.pipeline.steady import ideal_time_s
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.on_tiles import TiledOutcome, TiledRun, simulate_on_tiles
 from phaze.tiles.placement import line, s_shaped
 from tests.oracles.chips import slower
+from tests.oracles.ideal_pipeline import ideal_time_s
 
 GRID = TileGrid(4, 8)
 TILE = Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6)
