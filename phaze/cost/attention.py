@@ -1,9 +1,9 @@
-"""Time of fused attention kernels, which keep scores on the chip (Dao et al., NeurIPS 2022).
+"""Time of fused attention kernels, which keep the scores on chip (Dao et al., NeurIPS 2022).
 
-Processors share the blocks of queries of all heads and samples. A block goes through the keys that its mask
-leaves, and takes a fixed time to start and to end. Blocks differ in length where the mask is causal, so that
-the last processor ends later than the mean of all. A kernel takes at least the time in which queries, keys,
-values and results go over HBM once; kernels before and after it move them again.
+Processors share the query blocks of all heads and samples. A block iterates over its unmasked keys and has a
+fixed prologue and epilogue. Under a causal mask blocks differ in length, so the last processor finishes later
+than the mean. A kernel takes at least the time to move queries, keys, values and results over HBM once.
+Kernels before and after it move them again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ARITHMETIC, TRAFFIC, START = range(3)
 UNKNOWN = AttentionKernel(
     forward=AttentionPass(share=0.61, fill=60.0), backward=AttentionPass(share=0.55, fill=60.0)
 )
-"""Of devices that name no kernel: FlashAttention-2 on an A100."""
+"""Kernel assumed for devices that name none: FlashAttention-2 on an A100."""
 BYTES = 2
-"""Of an element of queries, keys, values and results."""
+"""Bytes of an element of queries, keys, values and results."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Attention kernels as columns (R,), see `Scores`."""
+    """Attention kernels as arrays (R,); fields as in `Scores`."""
 
     samples: Floats
     queries: Floats
@@ -45,28 +45,29 @@ class Shapes:
 
     @classmethod
     def of(cls, kernels: Sequence[Scores]) -> Shapes:
-        """Columns of some kernels."""
+        """Arrays for the given kernels."""
         names = cls.__dataclass_fields__
         return cls(*(np.array([getattr(one, name) for one in kernels], float) for name in names))
 
     @property
     def masked(self) -> Bools:
-        """Whether a mask leaves some queries fewer keys than others (R,)."""
+        """True where a mask leaves some queries fewer keys than others (R,)."""
         return self.mean < self.longest
 
     def widths(self, *, backward: bool) -> Floats:
-        """Multiply-accumulates of a query and a key (R,): two products, or five."""
+        """Multiply-accumulates per (query, key) pair (R,): two products forward, five backward."""
         return 3 * self.size + 2 * self.value_size if backward else self.size + self.value_size
 
     def nbytes(self, *, backward: bool) -> Floats:
-        """Bytes that cross HBM once (R,): queries, keys, values and results, and gradients of each."""
+        """Bytes that cross HBM once (R,): queries, keys, values, results; backward also their gradients."""
         rows = self.queries * self.heads + self.keys * self.kv_heads
         return (2 if backward else 1) * BYTES * self.samples * rows * (self.size + self.value_size)
 
 
 def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device: Device) -> Floats:
-    """Seconds of kernels together, of the forward and the backward pass, (2, 3), columns of `attention_s`;
-    PhazeError for a kernel of inference.
+    """Forward and backward time of the kernels in total, (2, 3), columns of `attention_s`.
+
+    PhazeError for a kernel without a backward pass.
     """
     if speed.backward is None:
         raise PhazeError(f"attention: device {device.name} has a kernel without a backward pass")
@@ -79,9 +80,9 @@ def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device
 
 
 def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool = False) -> Floats:
-    """Seconds of attention kernels (R, 3): at the pace of arithmetic or HBM, of traffic beside, of starting.
+    """Seconds of attention kernels (R, 3): arithmetic or HBM bound, extra HBM traffic, launch.
 
-    All at the full clock and HBM bandwidth of the device.
+    Full clock and full HBM bandwidth of the device are assumed.
     """
     per_byte_s = 1.0 / device.hbm_bandwidth_bytes_per_s
     once_s = shapes.nbytes(backward=backward) * per_byte_s
@@ -93,10 +94,10 @@ def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backwar
 
 
 def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool) -> Floats:
-    """Seconds until the last processor has done its blocks (R,).
+    """Seconds until the last processor finishes its blocks (R,).
 
-    A block meets keys that the mask leaves to some of its queries only: half of a block where the mask is
-    causal, one at each end of a window.
+    The mask cuts through some key blocks: half a block where the mask is causal, one block at each end of a
+    window.
     """
     wide = shapes.size + shapes.value_size
     rate = _share(shapes, speed) * device.peak_flops_per_s / device.num_tc
@@ -111,7 +112,7 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
 
 
 def _share(shapes: Shapes, speed: AttentionPass) -> Floats:
-    """Share of the peak inside a block (R,), by head dimension and mask."""
+    """Fraction of peak inside a block (R,), by head dimension and mask."""
     known = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
     sizes, shares = np.array(known, float).T
     by_size = speed.share * np.interp(shapes.size, sizes, shares)

@@ -1,4 +1,4 @@
-"""Distinct core designs of a shard, what an estimate depends on, and the estimates of operators on them."""
+"""Distinct core designs of a shard, the columns they depend on, and lookup of operator estimates."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ DEPENDS_ON = {
     "vector": ["num_vc", *_LANES, *_BUFFER],
     "fused": ["num_tc", "num_vc", *_ARRAY, *_LANES, *_BUFFER],
 }
-"""Columns of table architectures that an estimate of a core type depends on."""
+"""Columns of table architectures on which the estimates of a core type depend."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Designs:
 
     ids: Ints
     tensor_cores: Ints
-    """Tensor cores that an operator on all cores runs on."""
+    """Tensor cores that an operator uses when it runs on all cores."""
     vector_cores: Ints
-    """Vector cores that it runs on."""
+    """Vector cores that an operator uses when it runs on all cores."""
     rows: Ints
     columns: Ints
     lanes: Ints
@@ -53,7 +53,7 @@ def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
-    """Architectures with ids that tell their core designs apart, whatever shards they come from."""
+    """One row per architecture, with design ids that are unique across shards."""
     chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
     return chips.assign(**design_ids(chips))
 
@@ -61,7 +61,7 @@ def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
 def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) -> Designs:
     """Distinct designs of a core type in table architectures.
 
-    With `paired` operators on all cores run on as many tensor cores as vector cores.
+    If `paired`, operators on all cores use equally many tensor and vector cores.
     """
     ids, first = np.unique(architectures[f"{core}_design"].to_numpy(np.int64), return_index=True)
     sizes = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
@@ -84,16 +84,16 @@ def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) 
 def gather_latencies(
     works: Ints, designs: Ints, estimated_work: Ints, estimated_design: Ints, values: Floats
 ) -> Floats:
-    """values[architecture, operator] from an estimate for each (work, design).
+    """Latency of every operator on every architecture, (A, n), looked up by (work, design).
 
-    `works` (n,) is the work of every operator, -1 for one without; `designs` (A, n) the design on which each
-    architecture runs it. Raises KeyError if an estimate is missing.
+    `works` (n,) is the work of every operator, -1 if it has none. `designs` (A, n) is the design on which
+    each architecture runs it. Raises KeyError if an estimate is missing.
     """
     rows = int(max(estimated_work.max(initial=-1), works.max(initial=-1))) + 1
     columns = int(max(estimated_design.max(initial=-1), designs.max(initial=-1))) + 1
     table = np.full((rows + 1, columns), np.nan)
     table[estimated_work, estimated_design] = values
-    table[-1] = 0.0  # where work -1 looks
+    table[-1] = 0.0  # the row that work -1 indexes
     found: Floats = table[works, designs]
     if (missing := np.isnan(found)).any():
         where = np.argwhere(missing)[0]
@@ -102,7 +102,7 @@ def gather_latencies(
 
 
 def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: Ints) -> Ints:
-    """Design ids (A, n) of operators by core type; a collective reduces on the vector cores."""
+    """Design ids (A, n) of operators by core type; collectives reduce on the vector cores."""
     by_core = {
         "tensor": tensor,
         "vector": vector,

@@ -1,8 +1,8 @@
-"""Time of the products of experts, and of a whole feed-forward network of experts, on one rank.
+"""Time of expert matrix products and of whole mixture-of-experts feed-forward networks on one rank.
 
-A kernel shares out the tiles of all experts among the processors, in waves. Rows of an expert are padded to
-whole tiles, so that experts with few rows are slow; they also read their weights for few rows, which binds
-at the HBM. Both overlap in part: the time is the root of the sum of squares.
+A kernel distributes the tiles of all experts over the processors in waves. The rows of each expert are padded
+to whole tiles, so experts with few rows are slow. They also read all their weights for few rows and are then
+HBM-bound. Arithmetic and HBM traffic overlap in part: the time is the root of the sum of squares.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from phaze.spec.speeds.experts import ExpertKernel, Experts, ExpertSpeed
 from phaze.spec.system import Device
 
 TILE = 128
-"""Rows and columns of a tile of the result (CUTLASS grouped GEMM; DeepGEMM, `get_best_config`)."""
+"""Rows and columns of an output tile (CUTLASS grouped GEMM; DeepGEMM, `get_best_config`)."""
 FILL = 64
-"""Terms of a sum that go by while a tile starts and its results are stored."""
+"""Overhead of starting a tile and storing its results, as additional steps along k."""
 HALF = 2
-"""Bytes of a number in half precision, in which results are written."""
+"""Bytes of an element in half precision, in which results are written."""
 NEAREST: dict[Compute, Compute] = {"fp8-cs": "fp8", "mxfp8": "fp8", "fp8-block": "fp8"}
-"""Precision whose constants hold where a device has none of its own."""
+"""Precision whose constants are used where a device has none for the given one."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExpertRows:
-    """Rows of the experts of a rank, summed as kernels need them; each field (R,)."""
+    """Dispatched tokens (rows) of a rank's experts, aggregated for the kernels; each field (R,)."""
 
     rows: Floats
     """Rows of all experts."""
     tiles: Floats
-    """Tiles along the rows: each expert's rows are padded to whole ones."""
+    """Tiles along the rows; the rows of each expert are padded to whole tiles."""
     experts: Floats
     """Experts with at least one row, whose weights are read."""
     most: Floats
-    """Rows of the expert with most of them."""
+    """Rows of the expert with the most rows."""
 
     @classmethod
     def of(cls, rows: Floats) -> ExpertRows:
-        """ExpertRows of rows by expert, (R, experts of the rank)."""
+        """Aggregate rows by expert, (R, experts of the rank)."""
         return cls(
             rows.sum(axis=1), np.ceil(rows / TILE).sum(axis=1), (rows >= 1).sum(axis=1).astype(float),
             rows.max(axis=1),
@@ -51,21 +51,21 @@ class ExpertRows:
 
 @dataclass(frozen=True, eq=False)
 class ExpertNetwork:
-    """Feed-forward networks of experts; each field (R,)."""
+    """Dimensions of expert feed-forward networks; each field (R,)."""
 
     tokens: Floats
-    """Tokens that enter, and leave summed."""
+    """Input tokens, equal to the output tokens after the weighted sum."""
     hidden: Floats
     width: Floats
     gated: Floats
-    """1 where two projections are multiplied, else 0."""
+    """1 for gated networks (two input projections), else 0."""
 
 
 def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compute) -> ExpertSpeed | None:
-    """Constants of a kernel in a precision; None where the device has none.
+    """Constants of an expert kernel in a precision; None if the device has none.
 
-    Those of each expert's own products are known in half precision; lower ones reach the same share of what
-    dense products do.
+    Half-precision constants are scaled to a lower precision by the ratio of peak fractions that dense
+    products reach.
     """
     speeds = device.experts.get("grouped" if experts == "fused" else experts)
     if not speeds:
@@ -83,7 +83,7 @@ def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compu
 def arithmetic_s(
     tiles: Floats, terms: Floats, speed: ExpertSpeed, device: Device, compute: Compute
 ) -> Floats:
-    """Seconds in which the arrays make tiles of sums of so many terms, (R,), in waves over the processors."""
+    """Tensor-core seconds (R,) for tiles with `terms` steps along k, in waves over the processors."""
     rate = 2.0 * device.pe_x * device.pe_y * device.clock_hz * device.sustained_clock
     each = 2.0 * TILE * TILE * (terms + FILL) / (rate * speed_of(device, compute).times * speed.reached)
     found: Floats = np.ceil(tiles / device.num_tc) * each
@@ -91,16 +91,16 @@ def arithmetic_s(
 
 
 def moved_s(nbytes: Floats, share: float, device: Device) -> Floats:
-    """Seconds in which bytes go over the HBM at a share of its bandwidth, (R,)."""
+    """Seconds to move bytes over HBM at a share of its bandwidth, (R,)."""
     return nbytes / (device.hbm_bandwidth_bytes_per_s * share)
 
 
 def expert_times(products: Products, device: Device, speed: ExpertSpeed) -> Floats:
-    """Seconds of products of experts by arrays, HBM and start, (W, 3), each a batch of the experts of a rank.
+    """Seconds of expert products, each a batch over a rank's experts, by arrays, HBM and start, (W, 3).
 
-    They reach at most what dense products do: the weights of measured networks of experts were never loaded,
-    so that arrays keep a higher clock than power allows with numbers. Gradients that are added up are read
-    and written. Either the arrays or the HBM have all of the time but the start, whichever takes longer.
+    The rate is capped at that of dense products: expert kernels were measured with weights that were never
+    loaded, so the arrays sustained a higher clock than the power limit allows with real data. Accumulated
+    gradients are read and written. All time but the start is attributed to the slower of arrays and HBM.
     """
     dense = speed_of(device, products.compute)
     reached = min(speed.reached, dense.reached)
@@ -108,7 +108,7 @@ def expert_times(products: Products, device: Device, speed: ExpertSpeed) -> Floa
 
 
 def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats:
-    """The same of kernels with these constants."""
+    """Seconds of expert products as in `expert_times`, with the given constants and no cap."""
     experts, m, k, n = products.shapes.T.astype(float)
     width, compute = float(products.bytes_per_element), products.compute
     operand = width if compute == "bf16" else OPERAND_BYTES[compute]
@@ -124,9 +124,9 @@ def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats
 def feed_forward_s(
     loads: ExpertRows, own: ExpertNetwork, device: Device, speed: ExpertSpeed, compute: Compute
 ) -> Floats:
-    """Seconds of whole feed-forward networks of experts on a rank, forward, (R,).
+    """Forward time in seconds of whole expert feed-forward networks on a rank, (R,).
 
-    Gather and cast rows, multiply, activate and cast, multiply, sum a token's rows by their weights.
+    Steps: gather and cast rows, multiply, activate and cast, multiply, sum a token's rows by their weights.
     """
     operand, rows = OPERAND_BYTES[compute], loads.rows
     seconds = np.full(len(rows), speed.start_s) + loads.most * speed.row_s

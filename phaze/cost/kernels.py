@@ -1,8 +1,7 @@
-"""Time of kernels that run one after the other, each on all cores of a device.
+"""Time of kernels that run sequentially, each on all cores of a device.
 
 A kernel is a matrix multiplication, or a chain of elementwise operations and reductions. Its time is the
-largest of what `cost.operators` names, on the clock and the HBM bandwidth that the device sustains, and
-then the time in which a kernel starts and ends.
+largest of the limits in `cost.operators`, at sustained clock and HBM bandwidth, plus kernel launch overhead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,27 +26,27 @@ from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Scores
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
-"""What takes the time of kernels, the columns of what `time_kernels` returns."""
+"""Limits to which kernel time is attributed; columns of `time_kernels`."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
-"""Columns of what `product_times` returns."""
+"""Columns of `product_times` among `KERNEL_LIMITS`."""
 OF_EXPERTS = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
-"""The same of `expert_times`."""
+"""Columns of `expert_times` among `KERNEL_LIMITS`."""
 PLACES_OF_ATTENTION = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
-"""Columns of `attention_passes_s` among these."""
+"""Columns of `attention_passes_s` among `KERNEL_LIMITS`."""
 
 Kernel = tuple[Part, ...]
-"""Parts that run as one: a matrix multiplication, or vector operations."""
+"""Parts executed as one kernel: a matrix multiplication, or vector operations."""
 
 
 def kernels_of(operator: Operator) -> list[Kernel]:
-    """Kernel for every matrix multiplication, or one for all vector operations."""
+    """One kernel per matrix multiplication, or one kernel for all vector operations."""
     if operator.core in ("network", "none"):
         return []
     return [(part,) for part in operator.parts] if operator.core == "tensor" else [operator.parts]
 
 
 def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str, str], float]) -> Works:
-    """Kernels as works of one estimate, with vector cycles by (role, kind)."""
+    """Kernels as works for a single estimate; `vector_cycles` by (role, kind)."""
     parts = [part for kernel in kernels for part in kernel]
     return Works(
         ids=np.arange(len(kernels)),
@@ -71,11 +70,11 @@ def time_kernels(
     added_bytes: float = 0.0,
     experts: Experts | None = None,
 ) -> Floats:
-    """Seconds of kernels (W,) by what binds each, (W, limits).
+    """Seconds of kernels by limit, (W, limits).
 
-    `compute` is what products multiply, `added_bytes` what gradients of weights move for each element where
-    products add them up, `experts` how products are multiplied that are all of experts. Each row has its time
-    in one column, and the start of the kernel in another.
+    `compute` is the precision of products. `added_bytes` is the traffic per weight-gradient element where
+    products accumulate gradients. `experts` is the expert kernel, if all products are expert products. Each
+    row has its time in one column and its launch overhead in another.
     """
     found = np.zeros((len(works), len(KERNEL_LIMITS)))
     products = works.total(works.shapes[:, 0].astype(float)) > 0
@@ -102,13 +101,13 @@ def time_kernels(
 
 @dataclass(frozen=True, eq=False)
 class KernelTimes:
-    """Seconds of kernels on a device, each distinct kernel reckoned once."""
+    """Time of kernels on a device; each distinct kernel is computed once."""
 
     device: Device
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
     added_bytes: float = 0.0
-    """Bytes that gradients of weights move for each element where products add them up."""
+    """Traffic in bytes per weight-gradient element where products accumulate gradients."""
     _known: dict[tuple[Kernel, Compute, float, Experts | None], Floats] = field(default_factory=dict)
     _attention: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
 
@@ -119,10 +118,10 @@ class KernelTimes:
         moves: Sequence[float] | None = None,
         experts: Sequence[Experts | None] | None = None,
     ) -> Floats:
-        """Seconds by what binds, (W, limits); those of new kernels are computed all together.
+        """Seconds by limit, (W, limits); new kernels are computed in one batch.
 
-        `compute` is the precision of each, half precision unless given; `moves` the bytes that each moves
-        over those that it must; `experts` how products of experts are multiplied, None for other kernels.
+        `compute` is the precision of each kernel, half precision by default. `moves` is the HBM traffic of
+        each relative to its minimum. `experts` is the expert kernel, None for other kernels.
         """
         words: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
         nothing = [None] * len(kernels)
@@ -138,10 +137,10 @@ class KernelTimes:
         return np.array([self._known[one] for one in asked])
 
     def attention(self, kernels: tuple[Scores, ...], name: str | None) -> Floats:
-        """Seconds of fused attention kernels together by what binds, of both passes, (2, limits); `name` is
-        the kernel's on the device, None for one that it does not name.
+        """Total time of fused attention kernels by limit, forward and backward, (2, limits).
 
-        On long jobs arithmetic goes at the clock that the device sustains.
+        `name` is a kernel of the device; None means a kernel that the device does not name. Arithmetic runs
+        at the sustained clock, as in long jobs.
         """
         asked = (kernels, name)
         if asked not in self._attention:
@@ -154,11 +153,11 @@ class KernelTimes:
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:
-    """Seconds of kernels on cores of one type, and what binds."""
+    """Seconds of kernels on cores of one type, and the limit of each."""
     hardware = Hardware(
         clock_hz=device.clock_hz * device.sustained_clock,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,
-        network=Flat(1.0),  # kernels send nothing
+        network=Flat(1.0),  # kernels send nothing over the network
         bytes_per_element=width,
     )
     designs = _design(device)

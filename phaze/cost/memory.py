@@ -1,17 +1,17 @@
-"""Memory of a pipeline stage in steady state (Phaze, Appendix B.1), and what ZeRO and the optimizer do to it.
+"""Memory of a pipeline stage in steady state (Phaze, Appendix B.1), with ZeRO and optimizer states.
 
-A device that holds the stage with layer set S, s-th from the end of the pipeline, stores
+A device that runs the stage with layer set S, the s-th from the end of the pipeline, stores
 
     sum over S of (weights + gradients + optimizer state + activations) + in_flight(s) * stashed(S)
 
-The activations are those of the one microbatch at work. `in_flight` counts the microbatches whose forward
-pass is done and whose backward pass is not: s - 1 under 1F1B, and under GPipe the microbatches of a pipeline,
-ceil(B/d), as the paper replaces s - 1 by B/d (one more than strictly needed when activations are stashed: the
-microbatch at work is counted twice). `stashed` is what is kept of each: all activations, or, where the stage
-recomputes them, the tensors on its incoming edges. The last stage never recomputes, so under GPipe it stashes
-all activations.
+The activations are those of the one microbatch in execution. `in_flight` is the number of microbatches whose
+forward pass is done and whose backward pass is not. Under 1F1B it is s - 1. Under GPipe it is the number of
+microbatches of a pipeline, ceil(B/d), as the paper replaces s - 1 by B/d. That is one more than needed when
+activations are stashed, because the microbatch in execution is counted twice. `stashed` is the memory per
+microbatch in flight: all activations, or, if the stage recomputes them, the tensors on its incoming edges.
+The last stage never recomputes, so under GPipe it stashes all activations.
 
-ZeRO shares the states of weights over d replicas: 1 the optimizer state with the full-precision weights, 2
+ZeRO shards the states of weights over d replicas: 1 the optimizer state with the full-precision weights, 2
 also the gradients, 3 also the weights (Rajbhandari et al., SC 2020, Section 5).
 """
 
@@ -27,7 +27,7 @@ from phaze.layout import Precision, Zero
 Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]
-"""Whose exchange of gradients a batch waits for: the longest of any stage, or the first's (Phaze, (18))."""
+"""Gradient exchange that a batch waits for: the longest of all stages, or the first stage's (Phaze, (18))."""
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,32 @@ class ParameterBytes:
 
     @property
     def static(self) -> int:
-        """All of it: what a layer occupies whatever is in flight."""
+        """Bytes used at all times, independent of the microbatches in flight."""
         return self.weights + self.gradients + self.optimizer
 
 
 _STATES: dict[Optimizer, int] = {"sgd": 0, "sgd-momentum": 1, "adam": 2}
-"""Values that an optimizer keeps for each parameter: none, the momentum, both moments."""
+"""Values that an optimizer stores for each parameter: none, the momentum, both moments."""
 
 _SIZES: dict[Precision, tuple[int, int, int, int]] = {
     "half": (2, 2, 0, 2),
     "mixed": (2, 2, 4, 4),
     "single": (4, 4, 0, 4),
 }
-"""Bytes of a weight, a gradient, a master copy of the weight, and an optimizer state.
+"""Bytes of a weight, a gradient, a master copy of the weight, and one optimizer state.
 
-Half with SGD is the paper's 2 * weights. Mixed is that of Micikevicius et al., ICLR 2018: 16 bytes in all
-with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
+Half precision with SGD is the paper's 2 * weights. Mixed precision follows Micikevicius et al., ICLR 2018: 16
+bytes in all with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
 """
 
 
 def parameter_bytes(
     optimizer: Optimizer, precision: Precision, gradient_bytes: int | None = None
 ) -> ParameterBytes:
-    """Bytes of weights, gradients and optimizer state of one parameter.
+    """Bytes of weights, gradients and optimizer state per parameter.
 
-    `gradient_bytes` is what a software stack adds gradients up in, in mixed precision; 2 unless given.
+    `gradient_bytes` is the size of the type in which a software stack accumulates gradients in mixed
+    precision; 2 by default.
     """
     weight, gradient, master, state = _SIZES[precision]
     if gradient_bytes is not None and precision == "mixed":
@@ -73,14 +74,14 @@ def parameter_bytes(
 
 
 def microbatches_in_flight(schedule: Schedule, stage: int, microbatches: int) -> int:
-    """Microbatches that the stage-th stage from the end stashes, of those of its pipeline."""
+    """Microbatches in flight that a stage stashes; `stage` counts from the end of the pipeline."""
     return stage - 1 if schedule == "1f1b" else microbatches
 
 
 def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: float, limit: int) -> Ints:
-    """Most microbatches in flight that fit, at most `limit`; -1 where not even none fits.
+    """Most microbatches in flight that fit, at most `limit`; -1 if not even zero fit.
 
-    The memory is affine in their number, so that one division answers for every position of a stage.
+    Memory is affine in their number, so one division answers for every position of a stage.
     """
     spare = memory_bytes - constant_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -89,7 +90,7 @@ def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: 
 
 
 def state_bytes(parameters: float, size: ParameterBytes, zero: Zero, replicas: int) -> float:
-    """Bytes of weights, gradients and optimizer state on each of d replicas."""
+    """Bytes of weights, gradients and optimizer state on each of `replicas` replicas."""
     _check(zero, replicas)
     parts = (size.weights, size.gradients, size.optimizer)
     return parameters * sum(
@@ -106,11 +107,11 @@ def update_bytes(
     *,
     states: bool = True,
 ) -> float:
-    """Bytes that a replica's update moves from and to memory.
+    """HBM traffic in bytes of a replica's optimizer step.
 
-    Full-precision weights are loaded and stored back (PALM, IV.A). With `states` false that is all, as in
-    PALM's text; otherwise also the gradients are loaded, optimizer states loaded and stored, and the weights
-    for the next batch stored in working precision where that is another.
+    Full-precision weights are loaded and stored back (PALM, IV.A). If `states` is false nothing else moves,
+    as in PALM's text. Otherwise gradients are loaded, optimizer states are loaded and stored, and weights are
+    stored in working precision if that differs.
     """
     _check(zero, replicas)
     size = parameter_bytes(optimizer, precision)

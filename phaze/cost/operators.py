@@ -1,26 +1,24 @@
 """Latency and energy of every distinct work on every core design of a shard, on one core and on all.
 
-A work is a few parts: matrix multiplications one after the other, vector operations that run beside them in
-a fused work, or a collective. All cores share the global buffer and HBM, so that the latency is the largest
-of
+A work consists of matrix multiplications in sequence, of vector operations that run concurrently with them in
+a fused work, or of a collective. All cores share the global buffer and HBM, so the latency is the maximum of
 
-    compute         cycles of the tensor cores (see `cost.mapper.tensor`), where arrays take longer than words
-    global_buffer   the same, where words take longer than the arrays; words of vector cores / words per cycle
+    compute         cycles of the tensor cores (see `cost.mapper.tensor`), if arrays take longer than words
+    global_buffer   the same, if words take longer than the arrays; words of vector cores / words per cycle
     vector          cycles of the vector lanes
     hbm             bytes to and from HBM / bandwidth
-    network         the ring of a collective, whose reduction on the vector cores comes after it
+    network         the ring of a collective; its reduction on the vector cores follows
 
-A fused work on one core runs on a pair of a tensor and a vector core (paper, Section 4). On all cores it runs
-on all of both types: results go from core to core, and one vector core may serve several tensor cores, as in
-a TPU v4, where each vector unit stands beside four matrix units (Jouppi et al., ISCA 2023, Section 2), or the
-reverse. That is the better of fused and unfused: the parts one after the other on all cores, each with its
-own traffic, take the sum of what fused the largest is taken of, and stream the tensors between them as well.
-With `fusion: paired` all cores are as many tensor as vector cores, as in the paper, and cores without a
-partner are idle.
+On one core, a fused work runs on a pair of a tensor and a vector core (paper, Section 4). On all cores, it
+runs on all of both types: results are passed from core to core. One vector core may serve several tensor
+cores, as in a TPU v4, where each vector unit serves four matrix units (Jouppi et al., ISCA 2023, Section 2),
+or the reverse. Fused is never slower than unfused: in sequence on all cores, the parts take the sum of the
+times of which fused takes the maximum, and they also stream the tensors between them. With `fusion: paired`,
+as many tensor cores as vector cores are used, as in the paper, and cores without a partner are idle.
 
-The dynamic energy of a work, by component, is every figure times how often its action happens in the mapping
-with the least latency. Leakage is a property of the whole chip over time and is added where both are known:
-leakage_w_per_mm2 · area · time.
+The dynamic energy of a work, by component, is the energy per action times the number of actions in the
+mapping with the least latency. Leakage is a property of the whole chip over time and is added where both are
+known: leakage_w_per_mm2 · area · time.
 """
 
 from collections.abc import Mapping
@@ -44,8 +42,9 @@ from phaze.tables.columns import POINT, layout_of
 LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
 CORES = ("tensor", "vector", "fused", "network")
 REGISTER_WORDS_PER_OPERATION = 4
-"""A multiply-accumulate reads the operand that stays, takes over the one that streams, and reads and writes
-the sum.
+"""Register words per multiply-accumulate.
+
+It reads the stationary operand, takes over the streaming operand, and reads and writes the sum.
 """
 
 
@@ -58,7 +57,7 @@ def estimate_operators(
 ) -> pd.DataFrame:
     """Table estimates for table parts of one layout on the designs of table architectures.
 
-    Raises PhazeError for cycles of an unknown operation in the settings.
+    Raises PhazeError if the settings give cycles of an unknown operation.
     """
     figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
     parts, architectures, hardware = _as_set(parts, architectures, hardware, settings)
@@ -82,7 +81,7 @@ def estimate_operators(
 def _as_set(
     parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
 ) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
-    """Works, architectures and cluster with what the settings say otherwise of them."""
+    """Parts, architectures and hardware with the settings' overrides applied."""
     if not settings.vector_traffic:
         parts = parts.assign(streamed_bytes=0.0)
     if settings.words_per_cycle is not None:
@@ -101,7 +100,7 @@ def _frame(
     hardware: Hardware,
     figures: EnergyFigures,
 ) -> pd.DataFrame:
-    """Rows of one core type, for one core and for all."""
+    """Rows of one core type, for one core and for all cores."""
     columns: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
         "work": np.repeat(works, len(designs)),
         "design": np.tile(designs.ids, len(works)),
@@ -118,7 +117,7 @@ def _frame(
 
 
 def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) -> tuple[Floats, Ints]:
-    """Latencies in s and what binds, as positions in LIMITS, arrays (W, D)."""
+    """Latencies in s and their limits as indices in LIMITS, arrays (W, D)."""
     words_cycles = load.glb_words / designs.words_per_cycle
     array_binds = load.array_cycles >= words_cycles
     waiting = np.maximum(np.where(array_binds, 0.0, load.core_cycles), words_cycles)
@@ -143,9 +142,9 @@ def energies_of(
 ) -> dict[str, Floats]:
     """Energy in J by component, arrays (W, D).
 
-    What crosses an edge is written on one side and read on the other: a word counts in the L2 buffer on its
-    side towards the array or lanes and on that towards the global buffer, and so in the global buffer
-    towards L2 and HBM.
+    A word that crosses an edge is written on one side and read on the other. It therefore counts in the L2
+    buffer both towards the array or lanes and towards the global buffer, and in the global buffer both
+    towards L2 and towards HBM.
     """
     size = bytes_per_element
     l2_tc = sram_j_per_byte(designs.l2_tc_bytes, figures.sram_j_per_byte)
@@ -166,9 +165,9 @@ def energies_of(
 
 
 def sram_j_per_byte(capacity_bytes: Ints, figures: Mapping[float, float]) -> Floats:
-    """Energy of a byte in or out of an SRAM: log-log between figures, that of the nearest one outside.
+    """SRAM access energy per byte: log-log interpolation between figures, the nearest figure outside.
 
-    A buffer above the largest figure consists of banks of that size.
+    A buffer larger than the largest figure consists of banks of that size.
     """
     sizes = np.array(sorted(figures))
     values = np.array([figures[size] for size in sorted(figures)])

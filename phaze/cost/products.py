@@ -1,8 +1,8 @@
-"""Time of matrix products on the arrays of a device, by tiles that its processors share out.
+"""Time of matrix products on the arrays of a device, from tiles distributed over its processors.
 
-Processors work in waves of tiles, of which the last is as long as the others however few tiles are left
-(NVIDIA, Matrix Multiplication Background User's Guide, 2023, Section 3), unless the library splits their sums
-among all processors (stream-K: Osama et al., PPoPP 2023). Operands and result go over HBM once.
+Processors work in waves of tiles. The last wave takes as long as the others even if few tiles are left
+(NVIDIA, Matrix Multiplication Background User's Guide, 2023, Section 3), unless the library splits the sums
+of tiles among all processors (stream-K: Osama et al., PPoPP 2023). Operands and result cross HBM once.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from phaze.spec.speeds.products import TILES, ProductSpeed, ProductTile
 from phaze.spec.system import Device
 
 HALF = 2.0
-"""Bytes of a number that is cast."""
+"""Bytes of an element before casting."""
 READ_TWICE = ("fp8-cs", "nvfp4")
-"""Precisions whose scale is that of a whole tensor: its largest value is looked for first."""
+"""Precisions with a per-tensor scale: a first read finds the largest value of the tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,19 +28,20 @@ class Products:
     shapes: Ints
     """Batch, m, k, n, (W, 4)."""
     by_rows: Bools
-    """Those that sum over the rows of both operands, as gradients of weights do over tokens, (W,)."""
+    """True for products that sum over the rows of both operands, as weight gradients do over tokens, (W,)."""
     bytes_per_element: int
-    """Of the result, and of operands in half precision."""
+    """Bytes of an element of the result, and of operands in half precision."""
     compute: Compute = "bf16"
     added_bytes: float = 0.0
-    """Bytes that a gradient of weights moves for each of its elements beside writing it, where the product
-    adds it to that of earlier microbatches."""
+    """Traffic in bytes per weight-gradient element, in addition to writing it, where products accumulate
+    gradients over microbatches.
+    """
 
 
 def speed_of(device: Device, compute: Compute) -> ProductSpeed:
-    """Speed of a device's products in a precision; PhazeError where it has none.
+    """Speed of a device's products in a precision; PhazeError if the device does not support it.
 
-    Devices whose products the mapper prices have half precision at their peak.
+    Devices whose products are priced by the mapper reach their peak in half precision.
     """
     found = device.products or {"bf16": ProductSpeed(reached=1.0)}
     if compute not in found:
@@ -49,10 +50,10 @@ def speed_of(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def product_times(products: Products, device: Device) -> Floats:
-    """Seconds of products by arrays, vector lanes, HBM and the start of the kernel, (W, 4).
+    """Seconds of products by arrays, vector lanes, HBM and launch overhead, (W, 4).
 
-    Arrays, lanes and HBM work at once: the slowest has the time, the others 0; then the HBM has what adding
-    up gradients makes it longer.
+    Arrays, lanes and HBM work concurrently: the time is attributed to the slowest, and the others get 0. The
+    extra time of gradient accumulation is then added to HBM.
     """
     speed = speed_of(device, products.compute)
     clock_hz = device.clock_hz * device.sustained_clock
@@ -72,7 +73,7 @@ def product_times(products: Products, device: Device) -> Floats:
 
 
 def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
-    """Cycles of the arrays of all processors for products (W, 4: batch, m, k, n), (W,)."""
+    """Cycles of the arrays of all processors, (W,), for products (W, 4: batch, m, k, n)."""
     batch, m, k, n = shapes.T.astype(float)
     terms = k + speed.fill
     cycles = np.full(len(shapes), np.inf)
@@ -87,14 +88,15 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
 
 
 def _turned(tiles: tuple[ProductTile, ...]) -> list[tuple[int, int, float]]:
-    """Rows, columns and efficiency of tiles, each both ways round."""
+    """Rows, columns and efficiency of tiles, each in both orientations."""
     ways = ((tile.rows, tile.columns, tile.efficiency) for tile in tiles)
     return list(dict.fromkeys(way for a, b, e in ways for way in ((a, b, e), (b, a, e))))
 
 
 def _aligned(products: Products, aligned_bytes: int) -> Bools:
-    """Whether rows can be fed to the arrays, (W,); where a product sums over rows, these may be of any
-    number.
+    """True if rows are aligned for the arrays, (W,).
+
+    The summed dimension of a product over rows may have any size.
     """
     _, m, k, n = products.shapes.T
     whole_m, whole_k, whole_n = (
@@ -120,13 +122,13 @@ def _added_bytes(products: Products) -> Floats:
 
 
 def cast_bytes(compute: Compute, device: Device) -> float:
-    """Bytes that making an operand of a product in training moves for each of its numbers.
+    """Bytes moved per element to cast an operand of a product in training.
 
-    It is read in half precision, once more where the scale is that of the tensor and not of earlier steps,
-    and written along rows for one product and along columns for another. Products of Blackwell read a tensor
-    of one scale both ways, so that one copy is enough. The Hadamard transform and the stochastic rounding of
-    four bits are part of the kernel that casts (Transformer Engine: transposes by recipe in its guide to
-    low-precision training, and `row_cast_col_hadamard_transform_cast_fusion`).
+    An operand is read in half precision, and once more if its scale is that of the current tensor and not of
+    earlier steps. It is written along rows for one product and along columns for another. Products of
+    Blackwell read a tensor with one scale in both directions, so one copy suffices. The Hadamard transform
+    and stochastic rounding of four-bit formats are part of the casting kernel (Transformer Engine: transposes
+    by recipe in its guide to low-precision training, and `row_cast_col_hadamard_transform_cast_fusion`).
     """
     if compute == "bf16":
         return 0.0
@@ -135,10 +137,10 @@ def cast_bytes(compute: Compute, device: Device) -> float:
 
 
 def cast_s(elements: Floats, compute: Compute, device: Device) -> Floats:
-    """Seconds in which a measured product casts its input, (W,), 0 in half precision.
+    """Seconds in which a measured product casts its input, (W,); 0 in half precision.
 
-    The kernels of inference write rows alone. They look for the largest value of a tensor in eight bits, and
-    are given it in four.
+    Inference kernels write rows only. In eight bits they first find the largest value of the tensor; in four
+    bits it is an input.
     """
     if compute == "bf16":
         return np.zeros_like(elements)

@@ -1,4 +1,4 @@
-"""The architectures of a shard: the grid's within the area rules, and the named ones (paper, Table 1).
+"""Architectures of a shard: the grid within the area rules, and the named ones (paper, Table 1).
 
 Areas are additive over components (paper, Appendix C.1).
 """
@@ -28,16 +28,16 @@ SIZES = [
 ]  # fmt: skip
 COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
 AT_THE_LIMIT = 1e-12
-"""An area may exceed the limit by this part of it: sums that differ in their order only."""
+"""Relative tolerance of the area limit, for sums that differ only in order."""
 
 
 def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
-    """Area of one architecture: as given, or from the figures."""
+    """Area of one architecture: as specified, or computed from the figures."""
     return float(describe([architecture], figures)["area_um2"].iloc[0])
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:
-    """Area limit that is given in mm2, or as the architecture whose area it is."""
+    """Area limit in um2, specified in mm2 or by an architecture with that area."""
     if isinstance(limit, dict):
         return area_um2(Architecture.parse(limit, "area_limit"), technology.area_um2)
     return limit * UM2_PER_MM2
@@ -46,9 +46,9 @@ def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> 
 def enumerate_grid(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str, named: Sequence[Architecture] = ()
 ) -> pd.DataFrame:
-    """Architectures of a grid within the area limit and the named ones, as table architectures.
+    """Table architectures: the grid within the area limit, and the named ones.
 
-    Raises PhazeError where a named one has the name of one of the grid.
+    Raises PhazeError if a named one has the name of an architecture of the grid.
     """
     frame = _describe(_combinations(grid), figures)
     kept = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
@@ -61,7 +61,7 @@ def enumerate_grid(
 def enumerate_smaller(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
 ) -> pd.DataFrame:
-    """Architectures that belong to the space of some smaller area limit, but not of this one."""
+    """Architectures within the space of a smaller area limit, but not of the given one."""
     frame = _describe(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
     kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
@@ -71,10 +71,10 @@ def enumerate_smaller(
 def within_limit(
     architectures: pd.DataFrame, minimum_area_share: float | None, area_limit_um2: float
 ) -> Bools:
-    """Whether each architecture of a grid belongs to the space of an area limit.
+    """True for each architecture of a grid that belongs to the space of an area limit.
 
-    The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single
-    tensor core or a single vector core.
+    The authors exclude architectures with less than 30 % of the limit, unless they have a single tensor core
+    or a single vector core.
     """
     area = architectures["area_um2"].to_numpy(np.float64)
     small = area < (minimum_area_share or 0.0) * area_limit_um2
@@ -84,7 +84,7 @@ def within_limit(
 
 
 def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
-    """Named architectures as table architectures; no rule leaves one out."""
+    """Named architectures as table architectures; no area rule applies."""
     return _table(_named(architectures, figures), shard)
 
 
@@ -94,9 +94,9 @@ def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.Da
 
 
 def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
-    """Sizes and areas of single architectures.
+    """Sizes and areas of individual architectures.
 
-    A given area is shared among the components as the figures have it.
+    A specified total area is divided among the components in proportion to the figures.
     """
     derived = ("lanes", "bandwidth", "tensor_l2_kib", "vector_l2_kib")
     of = dict(zip(("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib"), derived, strict=True))
@@ -129,7 +129,7 @@ def _combinations(grid: Grid) -> pd.DataFrame:
 
 
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
-    """A rule's values for sizes, asked once for equal ones."""
+    """Values of a rule for arrays of sizes; each distinct combination is computed once."""
     distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
     return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
 
@@ -158,10 +158,10 @@ def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
 
 
 def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floats, Bools]:
-    """Area of a buffer, and whether it lies between the figures.
+    """Area of buffers, and a mask of the interpolated ones.
 
-    Between published capacities, log area is linear in log capacity; beyond them the slope at the end goes
-    on.
+    Between published capacities, log area is linear in log capacity. Beyond them it is extrapolated with the
+    slope at the end.
     """
     sizes = np.array(sorted(figures))
     areas = np.array([figures[size] for size in sorted(figures)])
@@ -184,6 +184,6 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 
 def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
-    """Table architectures, with ids for equal designs of tensor, vector and fused cores."""
+    """Table architectures, with ids of the distinct tensor, vector and fused core designs."""
     frame = frame.assign(shard=shard, **design_ids(frame))
     return Architectures.check(frame[list(Architectures.fields())])

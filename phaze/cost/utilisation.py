@@ -1,7 +1,8 @@
-"""Model FLOPs utilisation: throughput over what the peak of a precision would allow.
+"""Model FLOPs utilisation: throughput relative to the peak of a precision.
 
-Only the FLOPs that the model needs count, without recomputation (`spec.flops.TokenFlops`): `mfu` counts
-products, of causal attention half; `mfu_paper` is that of papers (Chowdhery et al., PaLM, Appendix B).
+Only the FLOPs that the model needs count, without recomputation (`spec.flops.TokenFlops`). `mfu` counts
+products, with half of causal attention; `mfu_paper` is the definition of papers (Chowdhery et al., PaLM,
+Appendix B).
 """
 
 
@@ -11,5 +12,5 @@ def peak_flops_per_s(num_tc: int, pe_x: int, pe_y: int, clock_hz: float) -> floa
 
 
 def model_flops_utilisation(tokens_per_s: float, token_flops: float, peak: float) -> float:
-    """Share of the peak, in FLOPs per second of all devices, that the model's own FLOPs take."""
+    """Fraction of `peak`, the FLOPs per second of all devices, used by the model's own FLOPs."""
     return tokens_per_s * token_flops / peak

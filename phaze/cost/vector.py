@@ -1,4 +1,4 @@
-"""Cycles of vector operations: look-up-table arithmetic, so many cycles an element and lane (paper, C.2)."""
+"""Cycles of vector operations: look-up-table arithmetic with a cost per element and lane (paper, C.2)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +14,16 @@ from phaze.spec.files import FOLDER
 from phaze.workload.kinds import COLLECTIVES
 
 TECHNOLOGY = "22nm"
-"""Whose cycles count for devices that say none of their own."""
+"""Technology whose vector cycles are the default for devices."""
 
 
 def usual_cycles(folder: Path = FOLDER) -> dict[tuple[str, str], float]:
-    """Cycles by (role, kind) of devices that are described by their peaks alone."""
+    """Default vector cycles by (role, kind), for devices described by their peaks only."""
     return cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """Cycles by (role, kind), with a study's own; keys of overrides are like `forward.gelu`.
+    """Vector cycles by (role, kind), with a study's overrides; their keys are like `forward.gelu`.
 
     Raises PhazeError for an unknown key.
     """
@@ -48,5 +48,5 @@ def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], fl
 
 
 def vector_cycles(elements: Floats, cycles: Floats, lanes: Ints) -> Floats:
-    """Cycles of parts (P,) on so many lanes (D,): (P, D)."""
+    """Cycles of parts (P,) on `lanes` lanes (D,): (P, D)."""
     return cycles[:, None] * np.ceil(elements[:, None] / lanes[None, :])

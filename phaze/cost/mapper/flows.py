@@ -1,4 +1,4 @@
-"""Dataflows on a core: what streams, what stays, and the words that come and go for it."""
+"""Dataflows on a core: stationary and streaming operands, and the words they transfer."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from phaze.cost.mapper.arrays import (
 
 
 class Core(NamedTuple):
-    """A tensor core, its L2 buffer, and the global buffer's bandwidth."""
+    """A tensor core, its L2 buffer, and the bandwidth of the global buffer."""
 
     rows: float
     columns: float
     l2_words: float
     words_per_cycle: float
     preloads: bool
-    """What stays in the array is loaded while the fold before streams."""
+    """True if the array loads the next stationary fold while the current one streams."""
 
 
 class Dataflow(NamedTuple):
-    """A dataflow on parts of a size: two dimensions (down, across) stay in the array, one streams.
+    """A dataflow on parts of one size: two dimensions (down, across) are stationary, one streams.
 
-    Input stationary is weight stationary of the transposed product, so only results that stay differ. Words
-    are those of all products, fetched once by every core that needs them.
+    Input stationary equals weight stationary of the transposed product, so only output stationary needs its
+    own case. Words count all products; each core fetches its own copy.
     """
 
     output: bool
-    """The result stays; otherwise the right operand."""
+    """True if the result is stationary, otherwise the right operand."""
     start: float
-    """Cycles of a start of the stream beside those of the stream."""
+    """Overhead cycles of one start of the stream, without the stream itself."""
     load: float
-    """Fewest cycles from one start to the next where the array preloads, and `start` counts once; else 0."""
+    """Minimum cycles between starts if the array preloads, and `start` counts once; 0 if it does not."""
     down: float
     across: float
     stream: float
     repeats: float
-    """Products of this size that the busiest core makes."""
+    """Products of this size on the busiest core."""
     left: float
     right: float
     result: float
     extra: float
-    """Words that cross the edge of the global buffer beside these."""
+    """Other words that cross the edge of the global buffer."""
     least: float
-    """No tiling has fewer words, extra ones aside."""
+    """Lower bound on the words of any tiling, without `extra`."""
     exposed: float
-    """Cycles that nothing overlaps, those of one filling of the array."""
+    """Cycles that nothing overlaps: one fill of the array."""
 
 
 @njit
 def time_of(core: Core, flow: Dataflow, cycles: float, words: float) -> float:
-    """Time of a mapping with so many cycles and words."""
+    """Time in cycles of a mapping with the given array cycles and words."""
     return overlapped_cycles(cycles, words + flow.extra, core.words_per_cycle) + flow.exposed
 
 
 @njit
 def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: float) -> float:
-    """Cycles of the array, with so many starts of the stream in every fold."""
+    """Cycles of the array, with `starts` starts of the stream per fold."""
     if flow.load > 0.0:
         folds = flow.repeats * down_folds * across_folds
         return preloaded_cycles(flow.start, flow.load, starts, flow.stream, folds)
@@ -76,7 +76,7 @@ def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: fl
 
 @njit
 def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
-    """Lower bound on the time of all tilings, none of which has fewer folds."""
+    """Lower bound on the time of all tilings with at least the given folds."""
     words = continuing_words(flow, down_folds, across_folds)
     continuing = time_of(core, flow, cycles_of(flow, 1.0, down_folds, across_folds), words)
     cycles = least_cycles(core, flow, down_folds, across_folds)
@@ -85,24 +85,24 @@ def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: floa
 
 @njit
 def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
-    """Lower bound on the cycles if the stream starts anew in every tile.
+    """Lower bound on the cycles if the stream restarts in every tile.
 
-    The buffer holds at most l2 / (2 x + y) of the stream beside a tile (x, y), so the starts in all X · Y
-    folds are at least stream (2 x + y) X Y / l2; x X is no less than the whole dimension (x + y twice, where
-    results stay).
+    With a tile (x, y) the buffer stores at most l2 / (2 x + y) of the stream, so the starts in all X · Y
+    folds are at least stream (2 x + y) X Y / l2. x X is at least the whole dimension (x + y twice for output
+    stationary).
     """
     around = 2.0 * flow.down * across_folds + (2.0 if flow.output else 1.0) * flow.across * down_folds
     starts = ROUNDED * flow.stream * around / (core.l2_words * down_folds * across_folds)
-    # Of a part of a start the last stream may be rounded down a cycle too little.
+    # With several starts per fold, the last stream may be rounded down one cycle too far.
     rounded = 1.0 if flow.load > 0.0 else 0.0
     return cycles_of(flow, max(1.0, starts), down_folds, across_folds) - rounded
 
 
 @njit
 def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) -> float:
-    """Largest tile that streams beside (down, across) in the L2 buffer.
+    """Largest streaming tile that fits the L2 buffer together with a tile (down, across).
 
-    Both operands of a tile are there twice, the result once.
+    Both operands of a tile are double-buffered, the result is stored once.
     """
     if flow.output:
         return np.floor((l2_words - down * across) / (2.0 * (down + across)))  # type: ignore[no-any-return]
@@ -111,7 +111,7 @@ def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) 
 
 @njit
 def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) -> float:
-    """Largest tile in the other dimension of the array beside so much of the stream."""
+    """Largest tile across the array that fits together with `down` and `stream`."""
     room = l2_words - 2.0 * stream * down
     if flow.output:
         return np.floor(room / (down + 2.0 * stream))  # type: ignore[no-any-return]
@@ -120,7 +120,7 @@ def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) 
 
 @njit
 def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) -> float:
-    """Largest tile in the first dimension of the array that leaves room for the others."""
+    """Largest tile down the array that fits together with `across` and `stream`."""
     if flow.output:
         return np.floor((l2_words - 2.0 * stream * across) / (2.0 * stream + across))  # type: ignore[no-any-return]
     return np.floor((l2_words - stream * across) / (2.0 * (stream + across)))  # type: ignore[no-any-return]
@@ -128,7 +128,7 @@ def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) 
 
 @njit
 def most_passes(flow: Dataflow, time: float) -> float:
-    """Upper bound on the cycles of one product, for mappings within a time."""
+    """Upper bound on the cycles of one product, for mappings within a time limit."""
     once = flow.start - flow.load if flow.load > 0.0 else 0.0
     return (time - flow.exposed - once + 1.0) / (ROUNDED * flow.repeats)
 
@@ -137,10 +137,10 @@ def most_passes(flow: Dataflow, time: float) -> float:
 def may_hold(
     flow: Dataflow, down: float, across: float, folds: float, passes: float, l2_words: float
 ) -> bool:
-    """Whether the buffer may hold a tile (down, across), for mappings within `most_passes`.
+    """True if the buffer may fit a tile (down, across), for mappings within `most_passes`.
 
-    They have no fewer folds in all. So much streams as `smallest_stream` says, before that is rounded; both
-    sides are multiplied by what it divides by.
+    `folds` is a lower bound on their folds. The streaming tile is that of `smallest_stream` before rounding;
+    both sides of the inequality are multiplied by its denominator.
     """
     streams = flow.stream * folds
     if flow.load > 0.0:
@@ -157,9 +157,10 @@ def may_hold(
 
 @njit
 def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> float:
-    """Lower bound on the tiles along a dimension of the array, for mappings within `most_passes`.
+    """Lower bound on the tile size along an array dimension, for mappings within `most_passes`.
 
-    They have no fewer folds along the other dimension; along this one no fewer than tiles.
+    `folds` is a lower bound on the folds along the other dimension. Along this one there are at least as many
+    folds as tiles.
     """
     least = max(flow.stream, flow.load) if flow.load > 0.0 else flow.start + flow.stream
     return size * folds * least / passes
@@ -167,9 +168,9 @@ def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> f
 
 @njit
 def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
-    """Lower bound on the tiles that stream, for mappings within `most_passes`; infinite if none is.
+    """Lower bound on the streaming tile, for mappings within `most_passes`; infinite if none exists.
 
-    They have no fewer folds in all.
+    `folds` is a lower bound on all their folds.
     """
     if flow.load > 0.0:
         starts = np.floor(passes / (folds * flow.load)) if folds * flow.stream <= passes else 0.0
@@ -180,7 +181,7 @@ def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
 
 @njit
 def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -> float:
-    """Words of the best loop order for so many tiles along each dimension."""
+    """Words of the best loop order for the given numbers of tiles."""
     if flow.output:
         return fewest_words(flow.left, flow.right, flow.result, down, streams, across)
     return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
@@ -188,7 +189,7 @@ def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -
 
 @njit
 def continuing_words(flow: Dataflow, down: float, across: float) -> float:
-    """Words where the stream is innermost: they do not depend on its tiles."""
+    """Words with the streaming loop innermost; independent of the streaming tile."""
     if flow.output:
         return buffer_words(INNER_K, flow.left, flow.right, flow.result, down, 1.0, across)
     return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
@@ -196,15 +197,15 @@ def continuing_words(flow: Dataflow, down: float, across: float) -> float:
 
 @njit
 def most_words(core: Core, flow: Dataflow, time: float) -> float:
-    """Upper bound on the words of all mappings within a time."""
+    """Upper bound on the words of all mappings within a time limit."""
     return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
 
 
 @njit
 def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
-    """Largest tile in the first dimension beside which the others share the buffer well enough.
+    """Largest `down` tile with which the two other dimensions can share the buffer within a limit of words.
 
-    In one loop order both share it, and what moves once for every tile is a x + b y ≥ 2 √(a b x y) with the
+    In one loop order both share it. The words moved per tile are then a x + b y ≥ 2 √(a b x y), with the
     largest product that fits.
     """
     if flow.output:
@@ -217,9 +218,9 @@ def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
 
 @njit
 def smallest_repeated(flow: Dataflow, words: float) -> float:
-    """Smallest tile in the first dimension with which another loop order has as few words.
+    """Smallest `down` tile with which another loop order stays within a limit of words.
 
-    An operand or the result then crosses once for every tile along it.
+    An operand or the result is then transferred once for every tile along that dimension.
     """
     if flow.output:
         return ROUNDED * flow.down * flow.right / (words - flow.left - flow.result)

@@ -1,9 +1,9 @@
-"""Words between HBM and the global buffer: the fewest over all tilings and loop orders, exactly.
+"""Words between HBM and the global buffer: the exact minimum over all tilings and loop orders.
 
-The global buffer has tiles of its own, which need not hold those of the cores (a non-inclusive hierarchy).
-Every product of a batch is on its own. In each loop order the words depend on the tiles of two dimensions
-only, so that a tile is one word wide in the third, and what is best for every number of tiles in one
-dimension is the largest that fits in the other.
+The global buffer has its own tiles, which need not contain the cores' tiles (a non-inclusive hierarchy).
+Every product of a batch is separate. In each loop order the words depend on the tiles of two dimensions only,
+so a tile is one word wide in the third. For every number of tiles in one dimension, the best tile in the
+other is the largest that fits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ce
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    """Words to and from HBM for shapes (S, 4) and capacities in words (G,): (S, G)."""
+    """Words to and from HBM, (S, G), for shapes (S, 4) and capacities in words (G,)."""
     found = np.full((len(shapes), len(glb_words)), np.inf)
     _hbm_words(shapes, glb_words, found)
     return found
@@ -35,9 +35,9 @@ def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
 
 @njit
 def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) -> float:
-    """Fewest words with one loop innermost, or `fewest` if that is less.
+    """Fewest words with a given innermost loop, or `fewest` if that is less.
 
-    The numbers of tiles are tried until they alone take as many words.
+    Tile counts are enumerated until their lower bound alone reaches `fewest`.
     """
     left, right, result = float(m) * k, float(k) * n, float(m) * n
     size = m if inner == INNER_N else n
@@ -58,7 +58,7 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
 
 @njit
 def _largest(inner: int, tile: int, capacity: int) -> int:
-    """Largest tile that fits in the other dimension; 0 if none does."""
+    """Largest tile that fits in the other dimension; 0 if none fits."""
     if inner == INNER_K:
         return max(0, (capacity - 2 * tile) // (2 + tile))
     return max(0, (capacity - tile) // (2 * (tile + 1)))

@@ -1,4 +1,4 @@
-"""What works ask of core designs: cycles, traffic and operations, on some cores of the type."""
+"""Loads that works put on core designs: cycles, traffic and operations, on one core or on all."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ from phaze.cost.vector import vector_cycles
 from phaze.layout import Layout
 
 REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
-"""Kinds of collectives that add."""
+"""Collectives that perform additions."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the estimates take from the cluster."""
+    """Cluster parameters used by the estimates."""
 
     clock_hz: float
     hbm_bandwidth_bytes_per_s: float
@@ -29,27 +29,27 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Load:
-    """What works ask of designs; arrays (W, D), or (W, 1) where all designs are equal."""
+    """Loads of works on designs; arrays (W, D), or (W, 1) if equal for all designs."""
 
     core_cycles: Floats
-    """Of the tensor cores, with the global-buffer traffic behind them."""
+    """Tensor-core cycles, including waits for the global buffer."""
     array_cycles: Floats
-    """Of the tensor cores, had they all words at hand."""
+    """Tensor-core cycles if no word has to be waited for."""
     lane_cycles: Floats
-    """Of the vector cores."""
+    """Vector-core cycles."""
     network_s: Floats
     glb_words: Floats
-    """Between global buffer and cores of both types."""
+    """Words between the global buffer and cores of both types."""
     array_words: Floats
-    """Between the L2 buffers of tensor cores and their arrays."""
+    """Words between the L2 buffers of tensor cores and their arrays."""
     streamed_words: Floats
-    """To and from vector cores, part of `glb_words`."""
+    """Words to and from vector cores, part of `glb_words`."""
     hbm_bytes: Floats
     link_bytes: Floats
     reduced_bytes: Floats
-    """Tensors that slices all-reduce, on each."""
+    """Bytes all-reduced across tensor-parallel ranks, per rank."""
     operations: Floats
-    """Multiply-accumulates, and cycles of vector lanes."""
+    """Multiply-accumulates plus cycles of vector lanes."""
 
 
 def loads_of(
@@ -61,9 +61,9 @@ def loads_of(
     *,
     preload: bool,
 ) -> tuple[Load, Load]:
-    """Loads on one core and on all cores; a collective's reduction always runs on all.
+    """Loads on one core and on all cores; the reduction of a collective always runs on all.
 
-    `preload` says whether arrays load what stays in them ahead.
+    If `preload`, arrays load the next stationary operand ahead.
     """
     one, every = _map(works, designs, hardware, preload=preload)
     hbm = _hbm_bytes(works, designs, hardware)
@@ -99,10 +99,10 @@ def loads_of(
 def _map(
     works: Works, designs: Designs, hardware: Hardware, *, preload: bool
 ) -> tuple[MappedShapes, MappedShapes]:
-    """Sums of the matrix multiplications of works on one core and on all cores, arrays (W, D).
+    """Totals over the matrix multiplications of each work, on one core and on all cores, arrays (W, D).
 
-    They run one after the other. What vector parts stream through the global buffer is divided among them
-    equally.
+    Matrix multiplications run sequentially. The traffic that vector parts stream through the global buffer is
+    divided equally among them.
     """
     own = works.matmuls
     share = works.total(works.streamed_bytes) / np.maximum(works.total(np.ones(len(own)), own), 1.0)
@@ -119,7 +119,7 @@ def _map(
 
 
 def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
-    """Distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
+    """Distinct tensor cores, and the index (2, D) of each design with one core and with all."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
     one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
@@ -130,10 +130,10 @@ def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Int
 
 
 def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
-    """Bytes to and from HBM, (W, D): of matrix multiplications, and what else is streamed.
+    """Bytes to and from HBM, (W, D): matrix multiplications plus streamed tensors.
 
-    What a convolution unrolls on the chip is left out once: a tiling that reads its input several times
-    reads it unrolled but for the first time.
+    The elements that a convolution unrolls on chip are subtracted once: a tiling that reads its input several
+    times reads it unrolled except for the first time.
     """
     own = works.matmuls
     shapes, of_shape = np.unique(works.shapes[own], axis=0, return_inverse=True)
@@ -145,9 +145,9 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
 
 
 def reduced_bytes(works: Works) -> Floats:
-    """Tensors that all-reduces of every work combine, in bytes (W,).
+    """Size in bytes of an equivalent all-reduce for the collectives of every work (W,).
 
-    Another collective counts as the all-reduce in which a device sends as much.
+    Any other collective counts as the all-reduce in which a device sends the same number of bytes.
     """
     found = np.zeros_like(works.network_bytes)
     for kind, exchanges in EXCHANGES.items():
@@ -157,6 +157,6 @@ def reduced_bytes(works: Works) -> Floats:
 
 
 def additions(works: Works, layout: Layout) -> Floats:
-    """Additions of every part (P,): every rank adds up what it would send to scatter the sums."""
+    """Additions of every part on one rank (P,): one for each element it sends in a reduce-scatter."""
     adds = np.isin(works.kinds, REDUCING)
     return np.where(adds, sent_bytes("reduce_scatter", works.elements, layout.tp), 0.0)

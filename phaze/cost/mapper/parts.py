@@ -1,5 +1,6 @@
-"""Divisions of a product among cores: in any numbers into few parts, by powers of two into many, and some
-between.
+"""Splits of a product among cores.
+
+Small core counts allow every split, large ones powers of two and a few counts in between.
 """
 
 from itertools import product
@@ -10,32 +11,33 @@ import numpy as np
 from phaze.base.arrays import Ints
 
 FREE = 16
-"""Up to so many parts are tried in every division; every larger number of cores may also take them."""
+"""Up to this many parts every split is tried; larger core counts may use these splits too."""
 ROUNDS = 3
-"""A number of cores that is no power of two takes up to 2^ROUNDS times as many parts as the power of two
+"""Limit for a core count that is no power of two: at most 2^ROUNDS times as many parts as the power of two
 below it.
 """
 BETWEEN = (3, 5, 7)
-"""Such a number of cores may also divide one dimension into these times a power of two."""
+"""Factors by which a core count that is no power of two may also split one dimension, times a power of two.
+"""
 
 Division = tuple[int, int, int, int]
-"""Parts along batch, m and n, and how many of them every core takes."""
+"""Parts along batch, m and n, and the number of parts per core."""
 
 
 class Divisions(NamedTuple):
-    """What numbers of cores (C,) may divide a product into; `rows` is (X, 4), see `Division`."""
+    """Allowed splits of a product for core counts (C,); `rows` is (X, 4), see `Division`."""
 
     rows: Ints
     every: Ints
-    """The first so many rows are open to a number of cores (C,), and to all larger ones."""
+    """Number of leading rows open to a core count (C,) and to all larger ones."""
     own: Ints
-    """From, to (C, 2): rows that only this number of cores takes."""
+    """Range (from, to), (C, 2), of the rows that only this core count uses."""
     above: Ints
-    """From, to (C, 2): rows of the next power of two, which limit a number that is none; empty otherwise."""
+    """Range (C, 2) of the next power of two's rows, which bound a count that is no power; else empty."""
 
 
 def list_divisions(counts: Ints) -> Divisions:
-    """Divisions for ascending numbers of cores."""
+    """Splits for ascending core counts."""
     ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
@@ -71,7 +73,7 @@ def _powers(parts: int, rounds: int) -> list[Division]:
 
 
 def _between(count: int) -> list[Division]:
-    """Divisions of a number of cores that is no power of two, beside those of fewer cores."""
+    """Splits for a core count that is no power of two, without those of smaller counts."""
     level = count.bit_length() - 1
     found: list[Division] = []
     for factor, i, j, k in product(BETWEEN, *[range(level + 1)] * 3):
@@ -88,5 +90,5 @@ def _above(count: int) -> int:
 
 
 def is_power(count: int) -> bool:
-    """Whether a number is a power of two."""
+    """True if a number is a power of two."""
     return count & (count - 1) == 0

@@ -1,7 +1,7 @@
-"""The search of `cost.mapper.tensor`: one shape after the other, on one group of equal cores after the other.
+"""Search of `cost.mapper.tensor`: every shape on every group of equal cores.
 
-Every division and dataflow has a least time. That with the smallest is searched first, and of the others only
-those whose least time is not above what has been found.
+Every split and dataflow has a lower bound on its time. The one with the smallest bound is searched first. Of
+the others only those whose bound does not exceed the best time found are searched.
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ from phaze.cost.mapper.tiles import SIZE, list_tiles
 from phaze.cost.mapper.tilings import Best, may_continue, may_start, try_flow
 
 DOWN, ACROSS, STREAM = (K, M, K), (N, N, M), (M, K, N)
-"""By dataflow: the dimensions that stay in the array, and the one that streams."""
+"""Stationary dimensions and the streaming dimension, by dataflow."""
 
 
 class CoreGroups(NamedTuple):
-    """Groups of equal cores (G,), and what their numbers may choose from."""
+    """Groups of equal cores (G,), and the splits that their core counts allow."""
 
     groups: Floats
-    """Rows, columns, words of the L2 buffer, words per cycle, (G, 4)."""
+    """Rows, columns, L2 buffer in words, and words per cycle, (G, 4)."""
     places: Ints
-    """Of rows, columns and buffer among the distinct ones, (G, 3)."""
+    """Indices of rows, columns and buffer among the distinct values, (G, 3)."""
     units: Floats
-    """Distinct sizes of arrays."""
+    """Distinct array dimensions."""
     buffers: Floats
     """Distinct L2 buffers in words."""
     bounds: Ints
-    """Where the cores of every group start in `order`, (G + 1,)."""
+    """First position of every group in `order`, and the end, (G + 1,)."""
     order: Ints
-    """Cores by group and ascending number."""
+    """Cores sorted by group, then by core count."""
     count_of: Ints
-    """Of cores in that order, the place of their number in the divisions."""
+    """Index of the core count in `divisions`, for each core in `order`."""
     divisions: Divisions
     preloads: bool
-    """See `cost.mapper.flows.Core`."""
+    """As in `cost.mapper.flows.Core`."""
 
 
 class Tables(NamedTuple):
-    """What is filled for one shape after the other."""
+    """Scratch buffers reused for every shape."""
 
     at: Ints
-    """Places of the parts of every division along m, k, n in the tables of tiles, (X, 3)."""
+    """Indices of a split's parts along m, k and n in the tables of tiles, (X, 3)."""
     splits: Splits
     lower: Floats
-    """Least time of every dataflow and split on the group of cores at work, (3 X,)."""
+    """Lower bound on the time of every (dataflow, split) on the current group, (3 X,)."""
     within: Ints
-    """Places in `lower` of those that may be as fast as the best mapping."""
+    """Indices in `lower` of candidates that may be as fast as the best mapping."""
     tiles: Floats
-    """By size of the array, dimension, and number of parts (T, MOST, 4), see `cost.mapper.tiles`; listed when
-    asked for, and kept while a dimension is of the same size.
+    """Tiles by array dimension, dimension and number of parts (T, MOST, 4), see `cost.mapper.tiles`.
+
+    A table is filled on first use and reused while its dimension keeps the same size.
     """
     length: Ints
-    """How many tiles there are (T,), 0 before they are listed."""
+    """Number of tiles in each table (T,); 0 before it is filled."""
 
 
 class CoreJob(NamedTuple):
@@ -71,9 +72,9 @@ class CoreJob(NamedTuple):
     extra_words: float
     core: Core
     place: Ints
-    """Of rows, columns and buffer in the tables."""
+    """Indices of rows, columns and buffer in the tables."""
     each: int
-    """How many tables of tiles there are for a size of the array."""
+    """Number of tile tables per array dimension."""
     tables: Tables
 
 
@@ -81,7 +82,7 @@ class CoreJob(NamedTuple):
 def search_all(
     shapes: Ints, extra_words: Floats, order: Ints, plan: CoreGroups, tables: Tables, found: Floats
 ) -> None:
-    """Fill `found` (4, S, C) with the best mappings, shapes in an order that leaves sizes as they are."""
+    """Fill `found` (4, S, C) with the best mappings; `order` groups shapes of equal sizes."""
     each = len(tables.tiles) // len(plan.units)
     for s in order:
         result = float(shapes[s, BATCH]) * shapes[s, M] * shapes[s, N]
@@ -95,9 +96,10 @@ def search_all(
 
 @njit
 def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: Floats) -> None:
-    """Fill `found` (4, C) for ascending numbers of equal cores; more start from the best of fewer.
+    """Fill `found` (4, C) for ascending counts of equal cores.
 
-    A number that takes divisions of its own is not credited with more than the next power of two.
+    Each count starts from the best mapping of the smaller ones. The result of a count with its own splits is
+    never better than that of the next power of two.
     """
     before, divisions, done = job.tables.splits.before, plan.divisions, 0
     _bound_splits(job, before[0], before[divisions.every[plan.count_of[stop - 1]]])
@@ -107,7 +109,7 @@ def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: 
         own, end, ours, limit = divisions.own[c, 0], divisions.above[c, 1], best, 0.0
         if own < end:
             _bound_splits(job, before[own], before[end])
-        # All in one loop, so that the long list of tables is passed to no function.
+        # A single loop, so that the large tuple of tables is not passed to another function.
         for turn in range(3 if own < end else 1):
             first, last = _rows(divisions, c, done, turn)
             ours = _improve(best, job, before[first], before[last])
@@ -120,8 +122,10 @@ def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: 
 
 @njit
 def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]:
-    """Divisions of a number of cores: first those of larger numbers too, from those that smaller ones do not
-    take; then what limits it, then its own.
+    """Range of splits to try for a core count.
+
+    Turn 0 covers splits shared with larger counts and not yet tried by smaller ones, turn 1 those that bound
+    the count, turn 2 its own.
     """
     if turn == 0:
         return done, divisions.every[c]
@@ -137,7 +141,7 @@ def _store(best: Best, found: Floats, place: int) -> None:
 
 @njit
 def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
-    """Fill the least times of some splits on cores."""
+    """Fill the lower bounds of a range of splits, for all dataflows."""
     splits, place, size = job.tables.splits, job.place, len(job.tables.lower) // 3
     for dataflow in (WEIGHT, OUTPUT, INPUT):
         _bound_flow(
@@ -165,9 +169,9 @@ def _bound_flow(
     acrosses: Floats,
     start: int,
 ) -> None:
-    """Fill the least times of splits from one on with a dataflow, given that on the first of all.
+    """Fill the lower bounds of the splits from `start` on with a dataflow; `first` is the flow on split 0.
 
-    The arrays that are read lie in the same order, which lets the compiler take several splits at once.
+    All arrays read here are contiguous in the split index, so that the compiler can vectorise.
     """
     stop = start + len(lower)
     down, across = fields[DOWN[dataflow]][start:stop], fields[ACROSS[dataflow]][start:stop]
@@ -196,7 +200,7 @@ def _bound_flow(
 
 @njit
 def _folds(job: CoreJob, dataflow: int, x: int) -> tuple[float, float]:
-    """Fewest folds of a dataflow on a split along the dimensions that stay."""
+    """Lower bound on the folds along the two stationary dimensions of a split."""
     folds, place = job.tables.splits.folds, job.place
     return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
 
@@ -224,7 +228,7 @@ def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
 
 @njit_inlined
 def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
-    """Best mapping with one of some splits, or `best` if that is better."""
+    """Best mapping over a range of splits, or `best` if that is better."""
     lower, within, count = job.tables.lower, job.tables.within, -1
     y = _first(lower, best.time, start, stop)
     while y >= 0:
@@ -238,7 +242,7 @@ def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
 
 @njit
 def _first(lower: Floats, time: float, start: int, stop: int) -> int:
-    """Place of the least time of some splits and all dataflows, -1 if all take longer."""
+    """Index of the smallest lower bound over a range of splits and all dataflows; -1 if all exceed `time`."""
     first, least, size = -1, np.inf, len(lower) // 3
     for x in range(start, stop):
         for y in (x, size + x, 2 * size + x):
@@ -249,7 +253,7 @@ def _first(lower: Floats, time: float, start: int, stop: int) -> int:
 
 @njit
 def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int) -> int:
-    """List the places of those that may take no longer, and return how many there are."""
+    """List the indices whose lower bound is at most `time`, and return their number."""
     count, size = 0, len(lower) // 3
     for x in range(start, stop):
         for y in (x, size + x, 2 * size + x):
@@ -260,7 +264,7 @@ def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int
 
 @njit
 def _next(lower: Floats, within: Ints, time: float) -> int:
-    """Listed place with the least time, -1 if all take longer."""
+    """Listed index with the smallest lower bound; -1 if all exceed `time`."""
     first, least = -1, time
     for y in within:
         if lower[y] <= least:
@@ -270,7 +274,7 @@ def _next(lower: Floats, within: Ints, time: float) -> int:
 
 @njit_inlined
 def _try_split(best: Best, job: CoreJob, y: int) -> Best:
-    """Best mapping with what is at a place in `lower`, or `best` if that is better."""
+    """Best mapping with the dataflow and split at an index in `lower`, or `best` if that is better."""
     size = len(job.tables.lower) // 3
     dataflow = (y >= size) + (y >= 2 * size)
     x = y - dataflow * size
@@ -288,9 +292,9 @@ def _try_split(best: Best, job: CoreJob, y: int) -> Best:
 
 @njit
 def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
-    """List the candidate tiles of a dimension, unless that is done, and return how many there are.
+    """Fill the table of candidate tiles of a dimension if necessary, and return their number.
 
-    The last is the whole dimension.
+    The last tile is the whole dimension.
     """
     if length[0] == 0 or table[length[0] - 1, SIZE] != size:
         length[0] = list_tiles(size, unit, table)

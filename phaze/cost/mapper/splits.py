@@ -1,7 +1,7 @@
-"""The divisions of one shape among cores, each with what it asks at least, whatever the tiles.
+"""Distinct splits of one shape among cores, with lower bounds that hold for every tiling.
 
-Cycles depend on the array only and words on the L2 buffer only, so that both are found once for all cores
-that share them.
+Cycles depend on the array only and words on the L2 buffer only, so both are computed once for all cores that
+share them.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from phaze.cost.mapper.arrays import largest_products, least_moved
 
 BATCH, M, K, N = range(4)
 REPEATS, LEFT, RIGHT, PLACE = 0, 4, 5, 6
-"""Fields of a split: products that the busiest core makes, and words of the operands, fetched once by every
-core that needs them. M, K, N are the sizes of a part; PLACE + M, K, N is where its tiles are in the tables.
+"""Fields of a split.
+
+REPEATS is the number of products on the busiest core. LEFT and RIGHT are the words of the operands, fetched
+once by every core that needs them. M, K and N are the sizes of a part. PLACE + M, K, N is the index of its
+tiles in the tables.
 """
 
 
 class Splits(NamedTuple):
-    """The divisions of a shape that differ (X,), with tables over arrays or buffers."""
+    """Distinct splits of a shape (X,), with tables by array dimension or buffer."""
 
     fields: Floats
-    """(10, X)."""
+    """Fields by split, (10, X)."""
     before: Ints
-    """How many of the first divisions are among them."""
+    """Number of distinct splits among the first rows of the divisions."""
     words: Floats
-    """Words of each at least, by L2 buffer (B, X)."""
+    """Lower bound on the words of each split, by L2 buffer (B, X)."""
     folds: Floats
-    """Fewest folds along M, K, N, by size of the array (4, U, X)."""
+    """Fewest folds along M, K, N, by array dimension (4, U, X)."""
 
 
 def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
-    """Splits to be filled for one shape after the other."""
+    """Uninitialised splits, filled anew for every shape."""
     return Splits(
         np.empty((10, divisions)),
         np.zeros(divisions + 1, dtype=np.int64),
@@ -48,7 +51,7 @@ def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
 def fill_splits(
     splits: Splits, shape: Ints, divisions: Ints, places: Ints, units: Floats, buffers: Floats
 ) -> None:
-    """Fill `splits` for a shape (4,) from divisions (X, 4); parts are at `places` (X, 3)."""
+    """Fill `splits` for a shape (4,) from divisions (X, 4); `places` (X, 3) index their parts."""
     count = 0
     for x in range(len(divisions)):
         if _differs(shape, divisions[x, 0], divisions[x, 1], divisions[x, 2]):
@@ -70,12 +73,12 @@ def fill_splits(
 
 @njit
 def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
-    """Whether a division may be better than those into fewer or as many parts."""
+    """True if a split may be better than every split into as many or fewer parts."""
     if b // 2 >= shape[BATCH] or m // 2 >= shape[M] or n // 2 >= shape[N]:
-        # Half as many parts are as large.
+        # Half as many parts have the same size.
         return False
     parts = b * m * n
-    # Twice as many parts along the batch divide it too, need no copy of an operand, and are larger.
+    # Twice as many parts along the batch would divide evenly, copy no operand, and have larger m and n.
     return m * n == 1 or parts & (parts - 1) > 0 or shape[BATCH] % (2 * b) > 0
 
 
@@ -85,6 +88,6 @@ def _fill_fields(fields: Floats, shape: Ints, division: Ints, place: Ints) -> No
     fields[REPEATS] = division[3] * np.ceil(batch / division[0])
     fields[M], fields[K], fields[N] = np.ceil(m / division[1]), k, np.ceil(n / division[2])
     fields[PLACE + M], fields[PLACE + K], fields[PLACE + N] = place[0], place[1], place[2]
-    # Cores that share rows each need the left operand's, those that share columns the right operand's.
+    # Cores that share rows each fetch the left operand; cores that share columns each fetch the right one.
     fields[LEFT] = batch * m * k * division[2]
     fields[RIGHT] = batch * k * n * division[1]

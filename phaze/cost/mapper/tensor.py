@@ -1,30 +1,29 @@
-"""Map matrix multiplications onto tensor cores: the fastest of all dataflows, tilings, loop orders and
-distributions.
+"""Map matrix multiplications onto tensor cores: the fastest dataflow, tiling, loop order and split.
 
-A multiplication of `batch` independent products (m × k) · (k × n) is divided into equal parts along batch,
-rows and columns: up to 16 of any numbers, more by powers of two. Cores take the parts; a core works on its
-part tile by tile, with the tile in its L2 buffer. All cores share the global buffer, from which each fetches
-its own copy of what it needs. The time of a mapping is
+A multiplication of `batch` independent products (m × k) · (k × n) is split into equal parts along batch, rows
+and columns: any number of parts up to 16, powers of two above. Cores take the parts. A core works on its part
+tile by tile, with the tile in its L2 buffer. All cores share the global buffer, from which each fetches its
+own copy of its operands. The time of a mapping is
 
     max(cycles of the array, words of all cores / words per cycle) + one filling / words per cycle,
 
 with cycles and words as `mapper.arrays` defines them. Cores are fed one after the other (paper, Section 4),
-so that only one of them is waited for. What the search tries, for each of the three dataflows:
+so only one fill is exposed. For each of the three dataflows the search tries
 
     tiles in the array's two dimensions   those of `cost.mapper.tiles`
     the tile that streams                 the largest that fits the L2 buffer: a smaller one is never better
     loop orders                           all
 
-Nothing that is tried depends on the buffer's size, its bandwidth or the number of cores, except that less
-of it fits; so more of any of them is never slower. A number of cores that is no power of two may also divide
-one dimension by 3, 5 or 7 times a power of two, or take more parts than there are cores, in rounds; it is
-never credited with more than the next power of two.
+The set of candidates does not depend on the buffer size, the bandwidth or the core count; a smaller buffer
+only fits fewer of them. More of any resource is therefore never slower. A core count that is no power of two
+may also split one dimension by 3, 5 or 7 times a power of two, or take more parts than cores, in rounds. Its
+result is never better than that of the next power of two.
 
-Of equally fast mappings that with the fewest words to and from the global buffer is taken, then those between
-L2 and array, then with the fewest cycles of the array; so what is found does not depend on the order of the
-search (`cost.mapper.search`), which passes over what a lower bound shows not to be better.
+Ties in time are broken by the fewest words to and from the global buffer, then by the fewest words between L2
+and array, then by the fewest cycles of the array. The result therefore does not depend on the order of the
+search (`cost.mapper.search`), which prunes by lower bounds.
 
-The search knows nothing of HBM and the global buffer's size (see `mapper.hbm`), so that designs share it.
+The search ignores HBM and the size of the global buffer (see `mapper.hbm`), so designs can share its results.
 """
 
 from typing import NamedTuple
@@ -39,25 +38,25 @@ from phaze.cost.mapper.tiles import MOST
 
 
 class Cores(NamedTuple):
-    """Tensor cores, and the global buffer behind them; arrays (C,)."""
+    """Tensor cores and the global buffer behind them; arrays (C,)."""
 
     rows: Ints
     columns: Ints
     l2_words: Ints
     words_per_cycle: Floats
     number: Ints
-    """How many such cores share the global buffer."""
+    """Number of cores that share the global buffer."""
 
 
 class MappedShapes(NamedTuple):
-    """The fastest mappings of shapes on cores, arrays (S, C)."""
+    """Fastest mappings of shapes on cores, arrays (S, C)."""
 
     cycles: Floats
-    """From the first word out of the global buffer to the last one in."""
+    """Cycles from the first word out of the global buffer to the last word in."""
     array_cycles: Floats
-    """Cycles that the busiest array works."""
+    """Cycles of the busiest array."""
     glb_words: Floats
-    """Words between global buffer and cores, without the extra ones."""
+    """Words between the global buffer and the cores, without `extra_words`."""
     l2_words: Floats
     """Words between L2 buffers and arrays."""
 
@@ -65,19 +64,19 @@ class MappedShapes(NamedTuple):
 def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> MappedShapes:
     """Fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
 
-    `extra_words` (S,) cross the global buffer's edge beside the operands and share its bandwidth; `preload`
-    says whether arrays load what stays in them while the fold before streams.
+    `extra_words` (S,) cross the edge of the global buffer in addition to the operands and share its
+    bandwidth. If `preload`, arrays load the next stationary fold while the current one streams.
     """
     plan = _plan(cores, preload=preload)
     found = np.empty((len(MappedShapes._fields), len(shapes), len(cores.number)))
-    # Contiguous, as otherwise it would be compiled once more.
+    # Contiguous, so that the search is compiled for one array layout only.
     each = np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), np.lexsort(shapes.T)
     search_all(*each, plan, _tables(plan), found)
     return MappedShapes(*found)
 
 
 def _plan(cores: Cores, *, preload: bool) -> CoreGroups:
-    """Groups of equal cores, and what every number of them may choose from."""
+    """Groups of equal cores, with the splits that each core count allows."""
     keys = np.column_stack(cores[:4]).astype(float)
     groups, group_of = distinct_rows(keys)
     order = np.lexsort((cores.number, group_of))
@@ -98,9 +97,9 @@ def _plan(cores: Cores, *, preload: bool) -> CoreGroups:
 
 
 def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
-    """Distinct rows of a table (R, F), and where in them each row is, (R,).
+    """Distinct rows of a table (R, F), and the index of each row among them, (R,).
 
-    As `numpy.unique` along an axis, ten times as fast.
+    Equivalent to `numpy.unique` along an axis, ten times as fast.
     """
     order = np.lexsort(table.T[::-1])
     ordered = table[order]

@@ -1,7 +1,7 @@
-"""Candidate tiles of a dimension: multiples of the array's size, and equal parts of what a core works on.
+"""Candidate tiles of a dimension: multiples of the array dimension, and equal parts of a core's share.
 
-Nothing here depends on the size of a buffer, so that all that fits a small buffer is also tried with a
-large one.
+Candidates do not depend on the buffer size, so every tile that fits a small buffer is also tried with a large
+one.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from phaze.base.arrays import Floats
 from phaze.base.compiled import njit
 
 STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
-"""All numbers up to 16, then those of three binary digits: 20, 24, 28, 32, 40, ..."""
+"""All numbers up to 16, then numbers with three significant binary digits: 20, 24, 28, 32, 40, ..."""
 MOST = 2 * len(STEPS) + 2
 SIZE, NUMBER, FOLDS, FEWER = range(4)
-"""Fields of a tile: its size, how many make up the part, how often they fill the array, and where the largest
-one is that is smaller and fills it less often; -1 if there is none.
+"""Fields of a tile.
+
+Its size, the number of tiles in the part, the number of folds, and the index of the largest smaller tile with
+fewer folds; -1 if there is none.
 """
 
 
 @njit
 def list_tiles(size: float, unit: float, table: Floats) -> int:
-    """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return how many there are."""
+    """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return their number."""
     count = _append(table, 0, size, 1.0, unit)
     part, multiple, array = len(STEPS) - 1, 0, _unequal(size, unit, unit)
     while part > 0 and STEPS[part] >= size:
@@ -41,9 +43,9 @@ def list_tiles(size: float, unit: float, table: Floats) -> int:
 
 @njit
 def _unequal(size: float, tile: float, unit: float) -> float:
-    """Smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
+    """Smallest tile that needs no more tiles and folds than `tile`, a multiple of the array dimension.
 
-    The last array need not be full: all tiles but the last are smaller by an equal part of what is missing.
+    The last array need not be full: the unfilled rest is divided equally among all tiles but the last.
     """
     if tile >= size:
         return size

@@ -1,12 +1,11 @@
-"""The best tiling of one dataflow on parts of one size: the fastest, of these that with the fewest words.
+"""Best tiling of one dataflow on parts of one size: the fastest, then the one with the fewest words.
 
-What streams is as large as fits; what a tile (down, across) in the array costs then falls with the number of
-tiles along each dimension, the folds, and the starts of the stream. So of all tiles beside which the stream
-starts as often, only the largest counts, and smaller ones with fewer folds.
+The streaming tile is as large as fits. The cost of a stationary tile (down, across) then decreases with the
+number of tiles along each dimension, the folds, and the starts of the stream. Among tiles with the same
+number of starts, only the largest and smaller ones with fewer folds can be optimal.
 
-The time of the best mapping so far bounds all three sizes of a tile from below: so many folds take too long,
-and so many starts of the stream. What these leave of the buffer bounds each from above, and with that the
-words from below.
+The best time so far bounds all three tile sizes from below, because more folds or starts would take too long.
+The rest of the buffer bounds each size from above, and with it the words from below.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from phaze.cost.mapper.tiles import FEWER, FOLDS, NUMBER, SIZE
 
 
 class Best(NamedTuple):
-    """The best mapping so far, see `cost.mapper.tensor.Mapped`."""
+    """Best mapping so far, with the fields of `cost.mapper.tensor.MappedShapes`."""
 
     time: float
     cycles: float
@@ -51,9 +50,9 @@ class Best(NamedTuple):
 
 @njit
 def may_continue(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
-    """Whether tiles of one fold may be better, through which the stream goes on.
+    """True if one-fold tiles, through which the stream continues, may beat `best`.
 
-    None has fewer folds along the dimensions of the array.
+    `downs` and `acrosses` are lower bounds on their folds.
     """
     cycles, words = cycles_of(flow, 1.0, downs, acrosses), continuing_words(flow, downs, acrosses)
     return not _is_beaten(best, core, flow, cycles, words, _l2_words(flow, 1.0, downs, acrosses))
@@ -61,7 +60,7 @@ def may_continue(best: Best, core: Core, flow: Dataflow, downs: float, acrosses:
 
 @njit
 def may_start(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
-    """Whether tiles may be better in each of which the stream starts anew."""
+    """True if tiles that restart the stream may beat `best`."""
     cycles = least_cycles(core, flow, downs, acrosses)
     return not _is_beaten(best, core, flow, cycles, flow.least, _l2_words(flow, 1.0, downs, acrosses))
 
@@ -72,7 +71,7 @@ def try_flow(
 ) -> Best:
     """Best mapping with a dataflow, or `best` if that is better.
 
-    What a lower bound shows not to be better is passed over; `continues` is the answer of `may_continue`.
+    Tilings are pruned by lower bounds. `continues` is the result of `may_continue`.
     """
     few_downs, few = downs[-1, FOLDS], acrosses[-1, FOLDS]
     if continues:
@@ -89,9 +88,10 @@ def try_flow(
 def _try_rows(
     best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, largest: float
 ) -> Best:
-    """Best mapping with up to so large a tile in the first dimension of the array.
+    """Best mapping with `down` tiles up to a size.
 
-    The smallest may do in time, and all words must cross in it: see `largest_shared`, `smallest_repeated`.
+    The smallest tile is bounded by the time limit. Its words must also cross within that limit, see
+    `largest_shared` and `smallest_repeated`.
     """
     time, few, i = np.inf, acrosses[-1, FOLDS], _last_within(downs, largest)
     smallest, shared, repeated, least, passes = 0.0, np.inf, 0.0, 0.0, np.inf
@@ -117,9 +117,9 @@ def _try_rows(
 
 @njit_inlined
 def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats) -> Best:
-    """Best mapping of tiles of one fold, through which the stream goes on.
+    """Best mapping with one-fold tiles, through which the stream continues.
 
-    The largest are best; smaller ones count where the buffer is too small for them.
+    The largest tiles are best. Smaller ones matter only if the buffer is too small for the largest.
     """
     for i in range(_last_within(downs, core.rows), -1, -1):
         room = largest_across(flow, downs[i, SIZE], 1.0, core.l2_words)
@@ -136,7 +136,7 @@ def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acros
 def _try_row(
     best: Best, core: Core, flow: Dataflow, row: Floats, acrosses: Floats, least: float, passes: float
 ) -> Best:
-    """Best mapping with a tile (down, `least` or more) in the array, or `best`."""
+    """Best mapping with a stationary tile (down, at least `least`), or `best`."""
     few = acrosses[-1, FOLDS]
     stream = smallest_stream(flow, row[FOLDS] * few, passes)
     most = largest_across(flow, row[SIZE], stream, core.l2_words)
@@ -149,7 +149,7 @@ def _try_row(
 def _may_fit(
     best: Best, core: Core, flow: Dataflow, row: Floats, few: float, least: float, most: float
 ) -> bool:
-    """Whether tiles (down, `least` to `most`) may be better: all starts and words cross in time."""
+    """True if tiles (down, `least` to `most`) may beat `best`, given bounds on starts and words."""
     down, number, folds = row[SIZE], row[NUMBER], row[FOLDS]
     starts = max(1.0, np.ceil(flow.stream / largest_stream(flow, down, least, core.l2_words)))
     tiles = max(1.0, np.ceil(flow.across / most))
@@ -169,9 +169,9 @@ def _try_acrosses(
     most: float,
     passes: float,
 ) -> Best:
-    """Best mapping with a tile (down, `least` to `most`) in the array, or `best`.
+    """Best mapping with a stationary tile (down, `least` to `most`), or `best`.
 
-    Of those beside which the stream starts once, a smaller one counts only if it has fewer folds.
+    Among tiles with a single start of the stream, a smaller one matters only if it has fewer folds.
     """
     down, number, folds = row[SIZE], row[NUMBER], row[FOLDS]
     once = largest_across(flow, down, flow.stream, core.l2_words)
@@ -202,7 +202,7 @@ def _last_within(tiles: Floats, size: float) -> int:
 
 @njit
 def _is_beaten(best: Best, core: Core, flow: Dataflow, cycles: float, words: float, l2_words: float) -> bool:
-    """Whether a mapping with no fewer cycles and words is no better than the best."""
+    """True if no mapping with at least these cycles and words beats `best`."""
     time = time_of(core, flow, cycles, words)
     if time != best.time:
         return time > best.time
@@ -217,7 +217,7 @@ def _is_beaten(best: Best, core: Core, flow: Dataflow, cycles: float, words: flo
 def _offer(
     best: Best, core: Core, flow: Dataflow, words: float, starts: float, down: float, across: float
 ) -> Best:
-    """Mapping with so many words, starts and folds, or `best` if that is better."""
+    """Mapping with the given words, starts and folds, or `best` if that is better."""
     cycles, l2_words = cycles_of(flow, starts, down, across), _l2_words(flow, starts, down, across)
     if _is_beaten(best, core, flow, cycles, words, l2_words):
         return best

@@ -18,7 +18,7 @@ class Works:
 
     ids: Ints
     of_part: Ints
-    """Position of the work of every part, ascending."""
+    """Index of the work of every part, ascending."""
     shapes: Ints
     """Matrix multiplications (P, 4: batch, m, k, n); zeros for other parts."""
     elements: Floats
@@ -27,23 +27,26 @@ class Works:
     streamed_bytes: Floats
     network_bytes: Floats
     unrolled: Floats
-    """Elements of a matrix multiplication that are made of others on the chip."""
+    """Input elements of a matrix multiplication that are unrolled from others on chip."""
     kinds: Names
     """Kind of every part: matmul, a collective, or a vector operation."""
     by_rows: Bools | None = None
-    """Matrix multiplications that sum over the rows of both operands, as gradients of weights do over tokens;
-    None: none of the parts."""
+    """True for matrix multiplications that sum over the rows of both operands, as weight gradients do over
+    tokens.
+
+    None means none of the parts.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def matmuls(self) -> Ints:
-        """Positions of the parts that are matrix multiplications."""
+        """Indices of the parts that are matrix multiplications."""
         return np.flatnonzero(self.shapes[:, 0])
 
     def total(self, values: Floats, parts: Ints | None = None) -> Floats:
-        """Sums over the parts of every work, (P, ...) to (W, ...); `values` may be of some parts only."""
+        """Sums over the parts of every work, (P, ...) to (W, ...); `parts` selects a subset of the parts."""
         of_part = self.of_part if parts is None else self.of_part[parts]
         sums = np.zeros((len(self), *values.shape[1:]))
         if len(of_part):
@@ -53,7 +56,7 @@ class Works:
 
 
 def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], float]) -> Works:
-    """Works of a core type in table parts, with vector cycles by (role, kind)."""
+    """Works of a core type in table parts; `figures` has vector cycles by (role, kind)."""
     own = parts[parts["core"] == core].sort_values(["work", "part"], ignore_index=True)
     ids, of_part = np.unique(own["work"].to_numpy(np.int64), return_inverse=True)
     shapes = own[SHAPE].to_numpy(np.int64)

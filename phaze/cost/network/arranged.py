@@ -1,4 +1,4 @@
-"""A network whose ranks are on devices in an order of their own, for collectives of all groups at once."""
+"""Network with ranks mapped to devices in any order, for collectives of all groups at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from phaze.layout import Group
 
 @dataclass(frozen=True, eq=False)
 class Arranged:
-    """Time of a collective of ranks that are on given devices: that of the slowest of the groups alike.
+    """Time of a collective over mapped ranks: the slowest of all equivalent groups.
 
-    A `Group` stands for all groups of so many ranks at its stride, and each has the network to itself.
+    A `Group` stands for all groups with the same number of ranks and stride. Each has the network to itself.
     """
 
     network: Network
@@ -24,13 +24,13 @@ class Arranged:
     _known: dict[tuple[Kind, float, Group], tuple[float, ...]] = field(default_factory=dict)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Time of a collective, or of a message from a rank to the next; 0 for one rank."""
+        """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
         if not isinstance(group, Group) or isinstance(size_bytes, np.ndarray):
             return self.network.seconds(kind, size_bytes, group)
         return max(self._each(kind, size_bytes, group), default=0.0)
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """The same as one level."""
+        """Time of a collective as a single level."""
         return (self.seconds(kind, size_bytes, group),)
 
     def _each(self, kind: Kind, size_bytes: float, group: Group) -> tuple[float, ...]:
@@ -41,7 +41,10 @@ class Arranged:
         return self._known[asked]
 
     def groups(self, kind: Kind, group: Group) -> list[list[int]]:
-        """Devices of all groups of a kind, (groups, ranks); of messages those of every rank."""
+        """Devices of all groups of this size and stride, (groups, ranks).
+
+        For messages there is one group per sending rank.
+        """
         if group.ranks < 2:
             return []
         ranks = np.arange(len(self.devices) - (group.ranks - 1) * group.stride)

@@ -1,9 +1,8 @@
-"""Collectives as plans of messages: around a ring of neighbours, in all their rounds or in few.
+"""Collectives as plans of messages around a ring, with all rounds or with a few merged rounds.
 
-Sizes are those of a whole tensor on one member, as in `network`. A ring over d members has 2 (d − 1) rounds:
-a pipeline of many devices would send millions of messages. Where nothing else is on its links, rounds taken
-together take exactly as long; where something is, messages are as long as the rounds that they stand for, and
-make others wait so much longer.
+Sizes are those of a whole tensor on one member, as in `network`. A ring over d members has 2 (d − 1) rounds,
+so a pipeline of many devices would send millions of messages. Merged rounds take exactly as long on idle
+links. On shared links their messages are longer and make others wait accordingly longer.
 """
 
 from collections.abc import Sequence
@@ -14,15 +13,15 @@ from phaze.cost.network.network import EXCHANGES, Collective, rounds
 from phaze.cost.network.topology import Topology
 
 ROUNDS = 4
-"""Rounds of messages that stand for all of a ring's."""
+"""Default number of merged rounds per ring."""
 
 
 def collective(kind: Collective, members: Sequence[int], size_bytes: float, pieces: int = 1) -> Plan:
     """Plan of a collective with all of its rounds.
 
-    The gather of an all-reduce follows without waiting for the slowest member. In round r of an all-to-all
-    everyone sends one p-th to the member r places further, directly. A broadcast goes from the first member
-    along the others, a reduce to it from the last on, in so many pieces that follow each other.
+    The all-gather of an all-reduce does not wait for the slowest member. In round r of an all-to-all every
+    member sends one p-th directly to the member r positions further. A broadcast passes from the first member
+    along the others, and a reduce from the last to the first. Both are pipelined in `pieces` pieces.
     """
     width = len(members)
     if kind not in EXCHANGES:
@@ -41,11 +40,11 @@ def collective(kind: Collective, members: Sequence[int], size_bytes: float, piec
 def all_reduce(
     topology: Topology, rows: Sequence[Sequence[int]], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """All-reduce of a tensor on each member, inside rows first, then between them.
+    """All-reduce of a tensor on each member, first inside rows, then between them.
 
-    Rows of equal length are the members of a node each: every member keeps its share of the tensor, which
-    goes around between the nodes. Otherwise one ring goes through all members. Each ring has at most so many
-    rounds of messages.
+    Rows of equal length are the members of one node each. Every member keeps a shard of the tensor, which is
+    all-reduced between the nodes. Otherwise a single ring passes through all members. Each ring has at most
+    `most` rounds of messages.
     """
     members = [member for row in rows for member in row]
     across = list(zip(*rows, strict=False))
@@ -60,7 +59,7 @@ def all_reduce(
 def ring(
     topology: Topology, kind: Collective, members: Sequence[int], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """Collective in which everyone passes one p-th of a tensor on, in so many rounds at most."""
+    """Ring collective in which every member passes on one p-th of a tensor, in at most `most` rounds."""
     width, all_rounds = len(members), int(rounds(kind, len(members)))
     taken = min(all_rounds, most)
     if not taken:
@@ -71,7 +70,7 @@ def ring(
 
 
 def by_node(members: Sequence[int], node: int) -> list[list[int]]:
-    """Members in rows, those of a node of so many devices each."""
+    """Group members by node of `node` devices."""
     rows: dict[int, list[int]] = {}
     for member in members:
         rows.setdefault(member // node, []).append(member)
@@ -81,9 +80,9 @@ def by_node(members: Sequence[int], node: int) -> list[list[int]]:
 def _around(
     members: Sequence[int], part_bytes: float, times: int, waits_s: Sequence[float] | None = None
 ) -> Plan:
-    """Rounds in which everyone sends what he received in the round before to the next member.
+    """Ring rounds in which every member forwards the part it received in the round before.
 
-    A member sends one message at a time, and not before the other has come.
+    A member sends one message at a time, after it has received the previous part.
     """
     width = len(members)
     plan: list[Message] = []

@@ -1,13 +1,15 @@
-"""Contended links as discrete events (PALM, IV.C.2), compiled: first come first served, never a deadlock.
+"""Compiled discrete-event simulation of contended links, free of deadlock (PALM, IV.C.2).
 
-A transfer asks for all links of its leg in one instant and queues at each of them behind earlier requests. It
-starts when it is first at all of them, uses them for its whole time, and releases them together. Requests
-have the same order at every link. So the oldest waiting transfer waits only for running ones: no cycle of
-waits can form, and no transfer overtakes another on a link. Requests of one instant follow the order of their
-plan.
+Links serve transfers first come, first served.
 
-Events of one instant happen in the order in which they were scheduled. Tests compare all times with SimPy's,
-bit by bit.
+A transfer requests all links of its leg at once and queues at each of them behind earlier requests. It starts
+when it is first at all of them, occupies them for its whole duration, and releases them together. Requests
+have the same order at every link. The oldest waiting transfer therefore waits only for running ones: no cycle
+of waits can form, and no transfer overtakes another on a link. Simultaneous requests follow the order of
+their plan.
+
+Simultaneous events happen in the order in which they were scheduled. Tests compare all times with SimPy; they
+are bit-identical.
 """
 
 from __future__ import annotations
@@ -25,56 +27,56 @@ from phaze.cost.network.messages import Message
 from phaze.cost.network.topology import Leg, Switching, Topology
 
 NEW, DELAYED, LOCAL, QUEUED, RUNNING, BETWEEN = range(6)
-"""What a message does: between means that it has to ask for its next leg."""
+"""States of a message; BETWEEN means that it has yet to request its next leg."""
 
 
 MOST_LISTED = 2**22
-"""Pairs of nodes that are looked up in a list of all."""
+"""Most node pairs for which a dense lookup table is used."""
 
 
 class RoutedMessages(NamedTuple):
-    """A plan and the routes that it takes, each route once."""
+    """A plan and its routes, each distinct route once."""
 
     size_bytes: Floats
     delay_s: Floats
     first_follower: Ints
-    """First message that waits for each message, and the end."""
+    """Index in `follower` of the first message that waits for each message, and the end."""
     follower: Ints
     route: Ints
-    """Route of every message."""
+    """Index of the route of every message."""
     first_leg: Ints
     """First leg of every route, and the end."""
     first_resource: Ints
-    """First resource of every leg, and the end."""
+    """Index in `resource` of the first resource of every leg, and the end."""
     resource: Ints
     latency_s: Floats
-    """Of every leg."""
+    """Latency of every leg."""
     bandwidth_bytes_per_s: Floats
 
 
 class EventState(NamedTuple):
-    """What every message does, and the queue of every resource: slots that name the next one."""
+    """State of every message, and the queue of every resource as a linked list of slots."""
 
     missing: Ints
-    """Messages for which each still waits."""
+    """Number of messages for which each message still waits."""
     doing: Ints
     leg: Ints
     blocked: Ints
-    """Resources at which each is not the first."""
+    """Number of resources at which each message is not first in the queue."""
     times_s: Floats
-    """When each asked, started and arrived, (3, messages)."""
+    """Times at which each message was requested, started and arrived, (3, messages)."""
     owner: Ints
-    """The message in every slot of a queue."""
+    """Message in every slot of a queue."""
     following: Ints
-    """Slot behind each, in a queue or among the free ones; -1: none."""
+    """Next slot in a queue or in the free list; -1 at the end."""
     free: Ints
-    """First slot that is free again, -1 where there is none, and the first that was never used, (2,)."""
+    """Head of the free list, -1 if empty, and the first slot never used, (2,)."""
     head: Ints
-    """First slot in the queue of every resource, -1 where it is idle."""
+    """First slot in the queue of every resource; -1 if idle."""
     tail: Ints
     busy_s: Floats
     scheduled: Ints
-    """How many events there have been, (1,)."""
+    """Number of events scheduled so far, (1,)."""
 
 
 class Columns(NamedTuple):
@@ -85,13 +87,13 @@ class Columns(NamedTuple):
     size_bytes: Floats
     delay_s: Floats
     waits: Ints
-    """For how many messages each waits."""
+    """Number of messages for which each message waits."""
     before: Ints
-    """These, one message's after the other."""
+    """Messages waited for, concatenated by waiting message."""
 
 
 def columns(plan: Sequence[Message]) -> Columns:
-    """Plan as arrays."""
+    """Convert a plan to arrays."""
     return Columns(
         np.array([message.source for message in plan], np.int64),
         np.array([message.target for message in plan], np.int64),
@@ -105,8 +107,10 @@ def columns(plan: Sequence[Message]) -> Columns:
 def events(
     topology: Topology, plan: Sequence[Message], switching: Switching
 ) -> tuple[Floats, Floats, Floats]:
-    """When messages asked, started and arrived, (3, messages), the seconds of every resource and the bytes of
-    every link.
+    """Simulate a plan with contention.
+
+    Returns the times at which messages were requested, started and arrived, (3, messages), the busy seconds
+    of every resource, and the bytes over every link.
     """
     return carry(topology, columns(plan), switching)
 
@@ -114,7 +118,7 @@ def events(
 def carry(
     topology: Topology, plan: Columns, switching: Switching = "pipelined", *, exclusive: bool = True
 ) -> tuple[Floats, Floats, Floats]:
-    """The events of a plan as arrays; not exclusive, every link carries all that comes at once."""
+    """Simulate a plan given as arrays; if not `exclusive`, transfers do not contend for links."""
     pairs, route = _distinct(plan.source * topology.nodes + plan.target, topology.nodes**2)
     legs = [topology.legs(*divmod(int(pair), topology.nodes), switching) for pair in pairs]
     work = _work(plan, route, legs, exclusive=exclusive)
@@ -124,7 +128,7 @@ def carry(
 
 
 def _distinct(numbers: Ints, most: int) -> tuple[Ints, Ints]:
-    """Distinct ones of numbers below `most` in order, and where each is among them."""
+    """Distinct values of `numbers` (all below `most`), ascending, and the index of each number among them."""
     if most > MOST_LISTED:
         found, where = np.unique(numbers, return_inverse=True)
         return found, where.astype(np.int64)
@@ -160,7 +164,7 @@ def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
     most = np.zeros(len(work.first_leg) - 1, np.int64)
     leg_route = np.repeat(np.arange(len(most)), np.diff(work.first_leg))
     np.maximum.at(most, leg_route, np.diff(work.first_resource))
-    slots = int(most @ np.bincount(work.route, minlength=len(most)))  # few of which are ever touched
+    slots = int(most @ np.bincount(work.route, minlength=len(most)))  # upper bound; few are used
     return EventState(
         waits,
         np.full(messages, NEW),
@@ -194,7 +198,7 @@ def _firsts(numbers: Iterable[int]) -> Ints:
 
 @njit
 def sort_followers(waits: Ints, before: Ints, place: Ints, follower: Ints) -> None:
-    """Write the followers of every message in order from its place on, which moves behind them."""
+    """Write the followers of every message in order, advancing `place` past them."""
     k = 0
     for m in range(len(waits)):
         for _ in range(waits[m]):
@@ -204,12 +208,12 @@ def sort_followers(waits: Ints, before: Ints, place: Ints, follower: Ints) -> No
 
 
 Heap = list[tuple[float, int, int]]
-"""When something happens, the number of the event, the message."""
+"""Priority queue of (time, event number, message)."""
 
 
 @njit
 def serve(work: RoutedMessages, state: EventState) -> None:
-    """Let everything happen."""
+    """Run the simulation until no event is left."""
     todo = [m for m in range(len(work.size_bytes)) if state.missing[m] == 0]
     heap = [(0.0, 0, 0)]
     heap.pop()
@@ -236,7 +240,7 @@ def serve(work: RoutedMessages, state: EventState) -> None:
 def _go_on(
     work: RoutedMessages, state: EventState, heap: Heap, at_once: list[int], now: float, m: int
 ) -> None:
-    """Let a message wait for its delay, arrive where it is, ask for its leg, or begin."""
+    """Advance a ready message: start its delay, deliver it locally, queue for a leg, or transfer it."""
     if state.doing[m] == NEW and work.delay_s[m] > 0:
         _wait(state, heap, at_once, now, work.delay_s[m], m, DELAYED)
         return
@@ -258,7 +262,7 @@ def _go_on(
 def _wait(
     state: EventState, heap: Heap, at_once: list[int], now: float, seconds: float, m: int, doing: int
 ) -> None:
-    """Let something happen to a message later, or in this instant after all that was scheduled before."""
+    """Schedule the next event of a message; events without delay run in order at the current time."""
     state.doing[m] = doing
     if now + seconds > now:
         heapq.heappush(heap, (now + seconds, state.scheduled[0], m))
@@ -276,7 +280,7 @@ def _seconds(work: RoutedMessages, state: EventState, m: int) -> float:
 
 @njit_inlined
 def _queue(work: RoutedMessages, state: EventState, m: int) -> int:
-    """Put a message at the end of all queues of its leg, and return before how many others stand."""
+    """Append a message to all queues of its leg; return the number of queues in which it is not first."""
     leg, blocked = state.leg[m], 0
     for k in range(work.first_resource[leg], work.first_resource[leg + 1]):
         r, slot = work.resource[k], state.free[0]
@@ -297,7 +301,7 @@ def _queue(work: RoutedMessages, state: EventState, m: int) -> int:
 
 @njit_inlined
 def _happen(work: RoutedMessages, state: EventState, todo: list[int], now: float, m: int) -> None:
-    """Let a message's event happen, and list who goes on because of it."""
+    """Process a message's event, and append messages that can proceed to `todo`."""
     if state.doing[m] == DELAYED:
         todo.append(m)
         return
@@ -318,7 +322,7 @@ def _happen(work: RoutedMessages, state: EventState, todo: list[int], now: float
 
 @njit_inlined
 def _release(work: RoutedMessages, state: EventState, todo: list[int], m: int) -> None:
-    """Give the resources of a leg back, and list who can begin."""
+    """Release the resources of a leg, and append transfers that can start to `todo`."""
     leg, seconds = state.leg[m], _seconds(work, state, m)
     for k in range(work.first_resource[leg], work.first_resource[leg + 1]):
         r = work.resource[k]

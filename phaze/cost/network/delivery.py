@@ -1,4 +1,4 @@
-"""When every message of a plan arrives: with contention, with links that serve in a fixed order, without."""
+"""Arrival times of the messages of a plan: with contention, with links in a fixed order, or without."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,37 +13,37 @@ from phaze.cost.network.messages import Message, Plan, check_plan
 from phaze.cost.network.topology import Switching, Topology
 
 Contention = Literal["arrival", "order", "none"]
-"""First come first served; links that serve in the order of the plan; as if every transfer were alone."""
+"""Contention model: first come, first served; links serve in plan order; or every transfer alone."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A plan that has been carried out."""
+    """Result of simulating a plan."""
 
     topology: Topology
     plan: Plan
     times_s: Floats
-    """When every message could have been sent, got its first links, and arrived, (3, messages)."""
+    """Times at which every message was ready, got its first links, and arrived, (3, messages)."""
     busy_s: Floats
-    """Seconds for which every resource was held, (resources,)."""
+    """Busy seconds of every resource, (resources,)."""
     link_bytes: Floats
     """Bytes over every link, (links,)."""
 
     @property
     def arrived_s(self) -> Floats:
-        """When every message has arrived, (messages,)."""
+        """Arrival time of every message, (messages,)."""
         return np.asarray(self.times_s[2])
 
     @property
     def received_bytes(self) -> Floats:
-        """Bytes of the messages that have arrived at every node, (nodes,)."""
+        """Bytes of the messages that arrived at every node, (nodes,)."""
         target = np.array([message.target for message in self.plan], np.int64)
         size = np.array([message.size_bytes for message in self.plan], np.float64)
         return np.bincount(target, size * (self.arrived_s >= 0), self.topology.nodes).astype(np.float64)
 
     @property
     def time_s(self) -> float:
-        """When the last message has arrived."""
+        """Arrival time of the last message."""
         return float(self.arrived_s.max(initial=0.0))
 
 
@@ -53,9 +53,9 @@ def deliver(
     contention: Contention = "arrival",
     switching: Switching = "pipelined",
 ) -> Delivery:
-    """Carry out a plan on a network that carries nothing else.
+    """Simulate a plan on an otherwise idle network.
 
-    Raises `PhazeError` on a plan or an option that cannot be.
+    Raises `PhazeError` for an invalid plan or option.
     """
     check_plan(plan)
     if contention not in get_args(Contention):
@@ -68,9 +68,9 @@ def deliver(
 
 
 def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: bool) -> Delivery:
-    """Carry out a plan message by message; each comes after all earlier ones on links that it shares.
+    """Simulate a plan in plan order: each message follows all earlier ones on shared links.
 
-    Every time is then a maximum of sums of times, so that a longer one can only delay.
+    Every time is then a maximum of sums of durations, so a longer transfer can only delay others.
     """
     free = [0.0] * topology.resources
     busy, carried = [0.0] * topology.resources, [0.0] * len(topology.links)

@@ -1,6 +1,6 @@
-"""What carries messages between devices: a bandwidth and a latency for every ordered pair.
+"""Networks with one bandwidth and latency for every ordered pair of devices.
 
-By the postal model a message of M bytes takes latency + M / bandwidth (Bar-Noy and Kipnis, SPAA 1992;
+In the postal model a message of M bytes takes latency + M / bandwidth (Bar-Noy and Kipnis, SPAA 1992;
 Parmesan, Section VII).
 """
 
@@ -24,7 +24,7 @@ class DeviceNetwork(Wired):
     bandwidth_bytes_per_s: Floats
     """B, shape (D, D), > 0 off the diagonal."""
     latency_s: Floats
-    """Shape (D, D), >= 0; zeros are the paper's."""
+    """L, shape (D, D), >= 0; zeros in the paper."""
 
     def __post_init__(self) -> None:
         shape, devices = self.bandwidth_bytes_per_s.shape, self.devices
@@ -37,7 +37,7 @@ class DeviceNetwork(Wired):
 
     @property
     def devices(self) -> int:
-        """D."""
+        """Number of devices D."""
         return len(self.bandwidth_bytes_per_s)
 
     @cached_property
@@ -52,32 +52,33 @@ class DeviceNetwork(Wired):
         return np.ascontiguousarray(np.where(np.eye(self.devices, dtype=bool), 0.0, self.latency_s))
 
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Latency and the seconds per byte from every source to its target."""
+        """Latency and seconds per byte from every source to its target."""
         return self.waits_s[sources, targets], self.seconds_per_byte[sources, targets]
 
     @cached_property
     def both_ways(self) -> tuple[Floats, Floats]:
-        """Seconds per byte and latency there and back, shapes (D, D)."""
+        """Round-trip seconds per byte and latency, shapes (D, D)."""
         seconds, waits = self.seconds_per_byte, self.waits_s
         return np.ascontiguousarray(seconds + seconds.T), np.ascontiguousarray(waits + waits.T)
 
     @property
     def symmetric(self) -> bool:
-        """Whether both directions of every pair are equal."""
+        """True if both directions of every pair are equal."""
         seconds, waits = self.seconds_per_byte, self.waits_s
         return bool((seconds == seconds.T).all() and (waits == waits.T).all())
 
 
 def flat_network(devices: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> DeviceNetwork:
-    """Equal links between all devices: what the partition supposes (Parmesan, Section VI)."""
+    """Equal links between all devices, as the partitioner assumes (Parmesan, Section VI)."""
     shape = (devices, devices)
     return DeviceNetwork(np.full(shape, float(bandwidth_bytes_per_s)), np.full(shape, float(latency_s)))
 
 
 def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
-    """Network whose pairs without a link, of bandwidth 0, take the widest path, or are refused.
+    """Network in which pairs without a link (bandwidth 0) use the widest path, or are refused.
 
-    They have the width and the latency of the widest path, of several that with the fewest hops.
+    Such a pair has the bandwidth and latency of its widest path. Of several widest paths, the one with the
+    fewest hops is used. Raises PhazeError if there is no path, or if `absent` is refuse.
     """
     missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
     if missing.any() and absent == "refuse":
@@ -98,7 +99,7 @@ def _refuse(
     name: str, values: Floats, allowed: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], rule: str
 ) -> None:
     """Raise PhazeError for the first pair of devices whose value is not allowed."""
-    wrong = ~allowed  # NaN as well, which no comparison holds for
+    wrong = ~allowed  # also catches NaN
     np.fill_diagonal(wrong, val=False)
     if wrong.any():
         source, target = np.argwhere(wrong)[0]
@@ -107,11 +108,11 @@ def _refuse(
 
 
 Edges = list[list[tuple[int, float]]]
-"""Targets and bandwidths of the edges of every node."""
+"""Targets and bandwidths of the outgoing edges of every node."""
 
 
 def edges_of(bandwidth: Floats) -> Edges:
-    """Edges of every node: wherever a matrix of bandwidths (from, to) is above 0."""
+    """Outgoing edges of every node, for each positive entry of a bandwidth matrix (from, to)."""
     edges: Edges = [[] for _ in bandwidth]
     for source, target in np.argwhere(bandwidth > 0).tolist():
         if source != target:
@@ -120,7 +121,7 @@ def edges_of(bandwidth: Floats) -> Edges:
 
 
 def widest(edges: Edges, source: int) -> list[float]:
-    """Width of the widest path from a node to every node, 0 where there is none."""
+    """Bandwidth of the widest path from a node to every node; 0 if there is none."""
     width = [0.0] * len(edges)
     width[source] = float("inf")
     heap = [(-width[source], source)]
@@ -137,7 +138,7 @@ def widest(edges: Edges, source: int) -> list[float]:
 
 
 def fewest_hops(edges: Edges, source: int, target: int, width: float) -> list[int]:
-    """Nodes of the shortest path over edges that are wide enough; there must be one."""
+    """Nodes of the shortest path over edges of at least a bandwidth; one must exist."""
     came = {source: source}
     queue = deque([source])
     while target not in came:

@@ -1,9 +1,9 @@
-"""How many ranks and nodes the rows of a token go to, where each gets them once (DeepEP, HybridEP).
+"""Token dispatch that sends a token once to every rank or node that needs it (DeepEP, HybridEP).
 
-A token has k of E experts, which lie in equal parts on the ranks of a group, the ranks of a node beside each
-other. With group-limited routing (DeepSeek-V3, arXiv 2412.19437, Section 2.1.2) experts are in G groups, of
-which a token has K, and its k experts are among those of these K. All choices are taken as equally likely, as
-the loads of balanced experts are.
+A token has k of E experts, which are sharded equally across the ranks of a group; ranks of a node are
+consecutive. With group-limited routing (DeepSeek-V3, arXiv 2412.19437, Section 2.1.2) experts form G groups.
+A token is assigned K of these groups, and its k experts are in them. All choices are equally likely, as with
+balanced expert loads.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from phaze.layout import Group
 
 @dataclass(frozen=True)
 class Routing:
-    """Choice of the experts of a token."""
+    """Routing of a token to its experts."""
 
     experts: int
-    """E."""
+    """Number of experts E."""
     per_token: int
-    """k."""
+    """Experts per token k."""
     groups: int = 1
-    """G, which hold as many experts each."""
+    """Groups G of equally many experts."""
     top_groups: int = 1
-    """K, whose experts a token may have."""
+    """Groups K in which a token may have experts."""
 
     def __post_init__(self) -> None:
         if self.experts % self.groups or not 1 <= self.top_groups <= self.groups:
@@ -38,17 +38,17 @@ class Routing:
 
     @property
     def eligible(self) -> int:
-        """Experts in the groups of a token."""
+        """Number of experts in the groups of a token."""
         return self.experts // self.groups * self.top_groups
 
     def distinct(self, parts: int) -> float:
-        """Mean number of parts in which a token has an expert, of so many equal ones that divide all experts.
+        """Mean number of parts in which a token has an expert, for `parts` equal parts of all experts.
 
         Without groups parts · (1 − C(E − E/parts, k) / C(E, k)).
         """
         own = max(self.experts // parts, 1)
         group = self.experts // self.groups
-        inside, touched = min(own, group), max(own // group, 1)  # of one group, or of several whole ones
+        inside, touched = min(own, group), max(own // group, 1)  # within one group, or whole groups
         choices = comb(self.groups, self.top_groups)
         missed = sum(
             comb(touched, hit)
@@ -62,9 +62,9 @@ class Routing:
 
 
 def dispatch_s(network: Network, size_bytes: float, group: Group, routing: Routing) -> float:
-    """Time to bring rows to the ranks of their experts, or back, each row once to a rank.
+    """Time of token dispatch or combine, where a token is sent to each rank at most once.
 
-    A rank hands rows on inside its node while others arrive: the slowest level counts (DeepEP, internode
+    A rank forwards tokens inside its node while others arrive, so the slowest level counts (DeepEP, internode
     kernels).
     """
     longest_s = max(dispatch_by_level(network, size_bytes, group, routing))
@@ -77,11 +77,11 @@ def dispatch_s(network: Network, size_bytes: float, group: Group, routing: Routi
 def dispatch_by_level(
     network: Network, size_bytes: float, group: Group, routing: Routing
 ) -> tuple[float, ...]:
-    """Seconds for which these rows are on the links of each level, the innermost first.
+    """Seconds of token dispatch on the links of each level, innermost first.
 
-    `size_bytes` are the rows of all experts of a rank's tokens, k of each. A row goes once to every node that
-    needs it, to the rank there that is numbered alike, which hands it on. On networks without levels every
-    rank sends directly.
+    `size_bytes` are the tokens of one rank, each counted k times. A token is sent once to every node that
+    needs it, to the rank with the same index there, which forwards it. On networks without levels every rank
+    sends directly.
     """
     if not isinstance(network, Levels):
         whole = size_bytes / routing.per_token * routing.distinct(group.ranks)
@@ -96,7 +96,7 @@ def dispatch_by_level(
 def dispatched_bytes(
     network: Network, size_bytes: float, group: Group, routing: Routing
 ) -> tuple[float, ...]:
-    """Bytes of these rows that a rank sends over the links of each level, the innermost first."""
+    """Bytes of token dispatch that a rank sends over the links of each level, innermost first."""
     met = network.meeting(group) if isinstance(network, Levels) else (group.ranks,)
     found, parts = [], 1
     for ranks in reversed(met):

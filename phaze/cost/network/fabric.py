@@ -1,4 +1,4 @@
-"""The network of a system: as a price of collectives, and as a topology whose links messages share."""
+"""The network of a system, as a cost model of collectives and as a topology with shared links."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from phaze.spec.systems import sized
 
 @dataclass(frozen=True)
 class Fabric(Wired):
-    """A topology, and how many devices that follow each other share what is innermost."""
+    """A topology, and the number of consecutive devices per node."""
 
     topology: Topology
     node: int = 1
-    """Collectives go around inside a node first; 1: there are none."""
+    """Devices per node, inside which collectives run first; 1 means no nodes."""
 
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Latency and the seconds per byte from every source to its target."""
+        """Latency and seconds per byte from every source to its target."""
         pairs = zip(sources.ravel().tolist(), targets.ravel().tolist(), strict=True)
         legs = [self.topology.legs(*pair) for pair in pairs]
         waits_s = np.array([sum(leg.latency_s for leg in way) for way in legs], np.float64)
@@ -45,7 +45,7 @@ def network_of(system: Cluster) -> Levels: ...
 @overload
 def network_of(system: Matrix) -> DeviceNetwork: ...
 def network_of(system: System | Cluster | Matrix) -> Network:
-    """Network of a system: flat, with levels, or every pair of devices for itself."""
+    """Network model of a system: flat, hierarchical, or per pair of devices."""
     if isinstance(system, System):
         return Flat(system.network_bandwidth_bytes_per_s, system.all_reduce_factor)
     if isinstance(system, Cluster):
@@ -74,7 +74,7 @@ def _tier(level: Level) -> Tier:
 
 
 def _measured_tier(level: Level, speeds: NcclSpeeds) -> Tier:
-    """Level inside an NVLink domain; token dispatch takes its bandwidth and latency of direct messages."""
+    """Level inside an NVLink domain; token dispatch uses the bandwidth and latency of direct messages."""
     bandwidth = level.bandwidth_bytes_per_s * level.sustained
     return Tier(
         level.devices,
@@ -89,9 +89,9 @@ def _measured_tier(level: Level, speeds: NcclSpeeds) -> Tier:
 
 
 def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
-    """Part of a system's network that so many devices need, counted from the first.
+    """Part of a system's network that the first `devices` devices need.
 
-    Raises `PhazeError` where there are not so many.
+    Raises `PhazeError` if there are fewer devices.
     """
     if isinstance(system, Cluster) and devices > system.devices:
         system = sized(system, devices, "system")
@@ -108,7 +108,7 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
 
 
 def _levels(system: Cluster, devices: int) -> list[Switches]:
-    """Levels of a tree; every device has a link of its own out of each group."""
+    """Levels of a tree; every device has its own link out of each group."""
     found, inside = [], 1
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
@@ -120,23 +120,23 @@ def _levels(system: Cluster, devices: int) -> list[Switches]:
 
 @dataclass(frozen=True)
 class Switches:
-    """Switches that each connect so many of what is below."""
+    """Switches of one level, each of which connects `width` children."""
 
     width: int
     """Devices or switches below each switch."""
     bandwidth_bytes_per_s: float
-    """Of every uplink, in each direction."""
+    """Bandwidth of every uplink, in each direction."""
     latency_s: float = 0.0
-    """From one end of the level to the other: half of it up, half of it down."""
+    """Latency across the level: half of it up, half of it down."""
     uplinks: int = 1
-    """Links from each switch below (or device below up to this level; devices are spread over them."""
+    """Links from each child switch (or device) to this level; devices are spread over them."""
 
 
 def tree(levels: Sequence[Switches]) -> Topology:
-    """Switches in levels, devices below the first one: a fat tree where uplinks make up for the width.
+    """Tree of switches above the devices; a fat tree if the uplinks make up for the width.
 
-    Device k is in switch k // width of the first level, and so on. What leaves a switch goes up by uplink
-    source mod uplinks and down by target mod uplinks: every device has its adapter, every pair one way.
+    Device k is in switch k // width of the first level, and so on. A transfer goes up by uplink source mod
+    uplinks and down by uplink target mod uplinks: every device has its adapter, and every pair has one path.
     """
     counts = _counts(levels)
     devices = counts[0]
@@ -181,9 +181,9 @@ def _counts(levels: Sequence[Switches]) -> list[int]:
 
 
 def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Link], tuple[int, ...], int]:
-    """Links from a node to its switch, the nodes on that way up, and the next free node.
+    """Links from a node to its switch, the nodes on that path, and the next free node.
 
-    Several uplinks between the same two nodes each pass a node of their own: an adapter.
+    With several uplinks, each passes through its own node, which stands for an adapter.
     """
     half = level.latency_s / 2
     if level.uplinks == 1:
@@ -198,11 +198,11 @@ def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Li
 def from_matrix(
     bandwidth_bytes_per_s: Floats, latency_s: float | Floats = 0.0, absent: Absent = "widest"
 ) -> Topology:
-    """Network with an edge wherever a square matrix of bandwidths (from, to) is above 0.
+    """Network with an edge for each positive entry of a square bandwidth matrix (from, to).
 
-    An edge is used where there is one. Elsewhere the path whose narrowest edge is widest, of those the one
-    with the fewest hops, then with the lowest numbers. Raises `PhazeError` where the matrix is not square or
-    has negative entries, and on a transfer without a path.
+    A direct edge is always used. Without one, the route is the path with the widest bottleneck; ties are
+    broken by fewest hops, then by lowest numbers. Raises `PhazeError` if the matrix is not square or has
+    negative entries, and on a transfer without a path.
     """
     matrix = np.asarray(bandwidth_bytes_per_s, np.float64)
     _check_matrix(matrix, absent)

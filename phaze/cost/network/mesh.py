@@ -1,6 +1,6 @@
-"""Meshes and tori with routes along one dimension after the other, and memories at their edges.
+"""Meshes and tori with dimension-ordered routing, and memories at their edges.
 
-Of tiles in two dimensions (PALM, II.C, IV.C.3, Table VI), and of devices in any number of them.
+Includes tiles in two dimensions (PALM, II.C, IV.C.3, Table VI) and devices in any number of dimensions.
 """
 
 import itertools
@@ -22,7 +22,7 @@ class TileGrid:
     rows: int
     columns: int
     wrap: bool = False
-    """Whether the last tile of a row or column is next to the first: a torus."""
+    """True if the last tile of a row or column is next to the first: a torus."""
 
     def __post_init__(self) -> None:
         if min(self.rows, self.columns) < 1:
@@ -34,7 +34,7 @@ class TileGrid:
         return self.rows * self.columns
 
     def tile(self, row: int, column: int) -> int:
-        """Number of a tile."""
+        """Number of the tile at a row and column."""
         if not (0 <= row < self.rows and 0 <= column < self.columns):
             raise PhazeError(
                 f"grid: ({row}, {column}) must be within {self.rows} rows and {self.columns} columns"
@@ -46,7 +46,7 @@ class TileGrid:
         return divmod(tile, self.columns)
 
     def route(self, source: int, target: int) -> list[int]:
-        """Tiles on the way: along the row first, then along the column (XY routing)."""
+        """Tiles on the route: along the row first, then along the column (XY routing)."""
         return _along_axes((self.rows, self.columns), self.wrap, source, target)
 
     def distance(self, a: int, b: int) -> int:
@@ -58,7 +58,7 @@ class TileGrid:
         return down + across
 
     def neighbours(self, tile: int) -> list[int]:
-        """Tiles one hop away, in rising order."""
+        """Tiles one hop away, in ascending order."""
         row, column = self.place(tile)
         around = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
         if self.wrap:
@@ -67,7 +67,7 @@ class TileGrid:
         return sorted(inside - {tile})
 
     def edge(self, sides: Iterable[str] = ("west", "east")) -> tuple[int, ...]:
-        """Tiles at some edges, in rising order."""
+        """Tiles at the given edges, in ascending order."""
         names = list(sides)
         edges = {
             "north": [(0, c) for c in range(self.columns)],
@@ -82,19 +82,19 @@ class TileGrid:
 
 @dataclass(frozen=True)
 class Wires:
-    """Bandwidth and latency of the links of a mesh, perhaps slower between blocks of tiles."""
+    """Bandwidth and latency of the links of a mesh, optionally slower between blocks of tiles."""
 
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
     block: tuple[int, int] | None = None
-    """Rows and columns of a block; PALM's wafer has 4 × 4 cores in what it calls a tile."""
+    """Rows and columns of a block; PALM's wafer has 4 × 4 cores in each of its tiles."""
     between_bandwidth_bytes_per_s: float | None = None
     between_latency_s: float | None = None
     half_duplex: bool = False
-    """Whether the two directions between neighbours exclude each other."""
+    """True if the two directions between neighbours exclude each other."""
 
     def crosses(self, grid: TileGrid, a: int, b: int) -> bool:
-        """Whether two neighbours are in different blocks."""
+        """True if two neighbours are in different blocks."""
         if self.block is None:
             return False
         (row, column), (to_row, to_column) = grid.place(a), grid.place(b)
@@ -102,7 +102,7 @@ class Wires:
         return (row // down, column // across) != (to_row // down, to_column // across)
 
     def links(self, grid: TileGrid, a: int, b: int, number: int) -> tuple[Link, Link]:
-        """Links between two neighbours; the number is the resource of both with half_duplex."""
+        """Links between two neighbours; `number` is the resource of both if half-duplex."""
         bandwidth, latency = self.bandwidth_bytes_per_s, self.latency_s
         if self.crosses(grid, a, b):
             bandwidth = self.between_bandwidth_bytes_per_s or bandwidth
@@ -113,20 +113,20 @@ class Wires:
 
 @dataclass(frozen=True)
 class PortMemory:
-    """DRAM behind tiles, one port each, that all tiles share (PALM, Equations 4 and 5)."""
+    """DRAM behind tiles with one port each, shared by all tiles (PALM, Equations 4 and 5)."""
 
     ports: tuple[int, ...]
     """Tiles with a port."""
     bandwidth_bytes_per_s: float
-    """Of one port, for reads and writes together."""
+    """Bandwidth of one port, for reads and writes together."""
     response_s: float = 0.0
 
 
 def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topology:
-    """Mesh or torus; its memories are nodes after the tiles, one for each port.
+    """Mesh or torus; the memories are nodes after the tiles, one for each port.
 
-    An access to a memory takes Response_Time + Access_Size / BW_DRAM there, for which nobody else has the
-    port, and the time of the network, after it for a read and before it for a write.
+    A memory access occupies the port exclusively for Response_Time + Access_Size / BW_DRAM. The network
+    transfer follows it for a read and precedes it for a write.
     """
     links: list[Link] = []
     for tile in range(grid.tiles):
@@ -143,12 +143,12 @@ def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topo
 
 
 def nearest_memory(grid: TileGrid, memory: PortMemory, tile: int) -> int:
-    """Node of the memory with the fewest hops to a tile, the first of several."""
+    """Node of the memory nearest to a tile by hops; the first of several."""
     return grid.tiles + min(range(len(memory.ports)), key=lambda k: (grid.distance(memory.ports[k], tile), k))
 
 
 def _route(grid: TileGrid, ports: tuple[int, ...], source: int, target: int) -> list[int]:
-    """Nodes on the way, where either end may be a memory."""
+    """Nodes on the route; either end may be a memory."""
     if source == target:
         return [source]
     first = ports[source - grid.tiles] if source >= grid.tiles else source
@@ -158,7 +158,7 @@ def _route(grid: TileGrid, ports: tuple[int, ...], source: int, target: int) -> 
 
 
 def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
-    """Positions after the first from one to another, the shorter way round on a torus."""
+    """Positions from one to another along an axis, without the first; the shorter direction on a torus."""
     ahead = (to - at) % length
     if not wrap:
         step, count = (1, to - at) if to >= at else (-1, at - to)
@@ -190,7 +190,7 @@ def _check_ports(grid: TileGrid, memory: PortMemory) -> None:
 def torus(
     shape: Sequence[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, *, wrap: bool = True
 ) -> Topology:
-    """Torus, or without `wrap` a mesh; devices are numbered with the last dimension fastest."""
+    """Torus, or mesh without `wrap`; devices are numbered with the last dimension fastest."""
     if not shape or min(shape) < 1:
         raise PhazeError(f"torus: every dimension must have ≥ 1 devices, got {list(shape)}")
     box = tuple(shape)
@@ -205,7 +205,7 @@ def torus(
 
 
 def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
-    """Devices before and after each along every axis, -1 where there is none."""
+    """Previous and next device along every axis, for each device; -1 where there is none."""
     numbers = np.arange(prod(shape)).reshape(shape)
     found = []
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):
@@ -217,7 +217,7 @@ def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
 
 
 def _along_axes(shape: tuple[int, ...], wrap: bool, source: int, target: int) -> list[int]:
-    """Devices on the way: the last dimension first (XY routing), the shorter way round."""
+    """Devices on the route, last dimension first (XY routing); the shorter direction on a torus."""
     path, stride = [source], 1
     for side in reversed(shape):
         at, to = source // stride % side, target // stride % side

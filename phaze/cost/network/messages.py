@@ -1,4 +1,4 @@
-"""Plans: messages between nodes, and which of them wait for which."""
+"""Plans: messages between nodes and the dependencies among them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from phaze.base.errors import PhazeError
 
 
 class Message(NamedTuple):
-    """Bytes from one node to another, sent some time after others have arrived."""
+    """Bytes from one node to another, sent a delay after its dependencies have arrived."""
 
     source: int
     target: int
     size_bytes: float
     after: tuple[int, ...] = ()
-    """Earlier messages of the plan."""
+    """Indices of earlier messages of the plan that must have arrived."""
     delay_s: float = 0.0
 
     def waiting_for(self, after: tuple[int, ...]) -> Message:
-        """Message as it waits for others; much faster than to replace a field by its name."""
+        """Copy with other dependencies; much faster than `_replace`."""
         return Message(self.source, self.target, self.size_bytes, after, self.delay_s)
 
 
 Plan = tuple[Message, ...]
-"""Messages, each after those that it waits for."""
+"""Messages in an order where dependencies come first."""
 
 
 def together(*plans: Sequence[Message]) -> Plan:
-    """Plans that run at the same time, asking for links in turns: the first of each, the second, …."""
+    """Run plans concurrently; their messages are interleaved: the first of each, the second of each, …."""
     if len(plans) == 1:
         return tuple(plans[0])
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
@@ -39,7 +39,7 @@ def together(*plans: Sequence[Message]) -> Plan:
 
 
 def then(*plans: Sequence[Message]) -> Plan:
-    """Plans of which each starts when all of the one before has arrived."""
+    """Run plans in sequence; each starts when all messages of the previous one have arrived."""
     joined: list[Message] = []
     for plan in plans:
         if not plan:
@@ -52,7 +52,7 @@ def then(*plans: Sequence[Message]) -> Plan:
 
 
 def _moved(message: Message, by: int, barrier: int) -> Message:
-    """Message of a later plan; by is 0 in the first, else one more than the barrier's place."""
+    """Message of a later plan; `by` is 0 in the first plan, else one more than the barrier's index."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
 
@@ -64,7 +64,7 @@ def _barrier(plan: Sequence[Message]) -> Message:
 
 
 def check_plan(plan: Sequence[Message]) -> None:
-    """Raise `PhazeError` where a size is negative or a message waits for a later one."""
+    """Raise `PhazeError` if a size or delay is negative or a message waits for a later one."""
     for number, message in enumerate(plan):
         if not 0 <= message.size_bytes < float("inf") or not 0 <= message.delay_s < float("inf"):
             raise PhazeError(f"plan: size_bytes and delay_s of message {number} must be ≥ 0 and finite")

@@ -1,14 +1,14 @@
-"""Time of NCCL's collectives inside an NVLink domain: the fastest of its protocols and algorithms.
+"""Time of NCCL collectives inside an NVLink domain: the minimum over its protocols and algorithms.
 
-Every way to do a collective takes a time that is linear in its size, a fixed part and a part per byte, as
-in NCCL's own model of its choice (src/graph/tuning.cc). The time is that of the fastest way. It rises with
-size, is concave in it, and falls with bandwidth.
+The time of every algorithm is linear in the size, with a fixed part and a part per byte, as in NCCL's own
+tuning model (src/graph/tuning.cc). The fastest is used. Its time increases with size, is concave in it, and
+decreases with bandwidth.
 
-Rings go n − 1 steps (an all-reduce twice as many), each with an n-th of the tensor. Simple copies a rank's
-own part as well. With NVLS a rank has 1 + 1/n of the tensor on its links in each direction: the tensor itself
-and an n-th of the sum. In an all-to-all a rank sends every peer its part: small parts to all peers at once,
-large ones over the bandwidth that all peers share. It copies its own part. A message goes to one peer the
-same way, without a copy.
+Rings take n − 1 steps (an all-reduce twice as many), each with an n-th of the tensor. The Simple protocol
+also copies a rank's own part. With NVLS a rank has 1 + 1/n of the tensor on its links in each direction: the
+tensor itself and an n-th of the sum. In an all-to-all a rank sends every peer its part: small parts to all
+peers at once, large ones at the bandwidth that all peers share. It also copies its own part. A message goes
+to one peer in the same manner, without a copy.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from phaze.spec.speeds.collectives import NcclSpeeds
 
 Size = TypeVar("Size", float, Floats)
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "reduce": 2}
-"""In how many times n − 1 steps a ring does a collective."""
+"""Passes of n − 1 ring steps that a collective takes."""
 
 
 class LinearWay(NamedTuple):
-    """A way to do a collective: seconds that are linear in the bytes of the whole tensor."""
+    """An algorithm whose time is linear in the bytes of the whole tensor."""
 
     fixed_s: float
-    """Time whatever the size, without the start that all ways have in common."""
+    """Time independent of size, without the start common to all algorithms."""
     byte_s: float
     """Time per byte."""
 
 
 @dataclass(frozen=True)
 class Nccl:
-    """Collectives inside an NVLink domain whose links have a bandwidth."""
+    """Collectives inside an NVLink domain."""
 
     speeds: NcclSpeeds
     bandwidth_bytes_per_s: float
-    """Of a device, in each direction."""
+    """Link bandwidth of a device, in each direction."""
     _ways: dict[tuple[str, int], tuple[LinearWay, ...]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
     def seconds(self, kind: str, size_bytes: Size, ranks: int) -> Size:
-        """Time of collectives of whole tensors, or of messages, after their start; 0 for one rank."""
+        """Time of collectives of whole tensors, or of messages, without their start; 0 for one rank."""
         ways = self._ways.get((kind, ranks))
         if ways is None:
             ways = self._ways[kind, ranks] = self.ways(kind, ranks)
@@ -59,7 +59,7 @@ class Nccl:
         return found
 
     def ways(self, kind: str, ranks: int) -> tuple[LinearWay, ...]:
-        """Ways to do a collective among so many ranks, without those that are never fastest."""
+        """Algorithms for a collective among `ranks` ranks, without those that are never fastest."""
         if ranks == 1:
             return (LinearWay(0.0, 0.0),)
         found = self._direct(kind, ranks) if kind in ("all_to_all", "send") else self._rings(kind, ranks)

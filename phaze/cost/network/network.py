@@ -1,11 +1,11 @@
-"""Time of collectives and messages that have a network to themselves, on every kind of network.
+"""Time of collectives and messages on an otherwise idle network, for every kind of network.
 
-Sizes are those of the whole tensor on one rank: what an all-reduce starts from and ends with, what a
-reduce-scatter starts from, what an all-gather and a broadcast end with, what a rank has for all others and
-itself in an all-to-all, what it sends to the next one. Collectives go around a ring in n parts: an all-reduce
-is a reduce-scatter and an all-gather, n − 1 rounds each (Phaze, Appendix C.2), and a broadcast passes n parts
-after each other from the first rank on, as a reduce does to it. In an all-to-all every rank sends every other
-one its part.
+Sizes are those of the whole tensor on one rank. This is the input and output of an all-reduce, the input of a
+reduce-scatter, and the output of an all-gather or broadcast. In an all-to-all it is a rank's data for all
+ranks including itself; for a message it is the data sent to the next rank. Collectives run around a ring in n
+parts. An all-reduce is a reduce-scatter and an all-gather, n − 1 rounds each (Phaze, Appendix C.2). A
+broadcast passes n parts in sequence from the first rank on, and a reduce passes them to the first rank. In an
+all-to-all every rank sends every other one its part.
 """
 
 from abc import ABC, abstractmethod
@@ -24,41 +24,42 @@ from phaze.layout import Group
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"]
 Kind = Collective | Literal["send"]
 Members = Group | Sequence[int] | Ints
-"""Who takes part: ranks at a stride, or devices by number in the order of their ring."""
+"""Participants: ranks at a stride, or device numbers in ring order."""
 Size = TypeVar("Size", float, Floats)
-"""Bytes, of one collective or of many that follow no order."""
+"""Bytes of one collective, or an array for many in no particular order."""
 
 EXCHANGES: dict[Collective, float] = {
     "all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0, "broadcast": 2.0,
     "reduce": 2.0,
 }  # fmt: skip
-"""In how many times n − 1 rounds a collective goes around, by its kind."""
+"""Passes of n − 1 ring rounds that a collective takes, by its kind."""
 BOTH_DIRECTIONS = 4.0
-"""The papers' `all_reduce_factor`: one bandwidth holds for what a device sends and what it receives (Phaze,
-C.2; Piper, Section 4)."""
+"""`all_reduce_factor` of the papers: one bandwidth for sent plus received bytes of a device (Phaze, C.2;
+Piper, Section 4).
+"""
 
 
 class Network(Protocol):
-    """Whatever carries messages between devices."""
+    """Protocol of all models of a network between devices."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Time of a collective, or of a message from a rank to the next; 0 for one rank."""
+        """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Seconds for which it is on the links of each level, the innermost first."""
+        """Seconds of a collective on the links of each level, innermost first."""
 
 
 TREE_SHARE = 0.9
-"""Share of the bandwidth of rings that trees reach (NCCL, src/graph/tuning.cc of 2021)."""
+"""Bandwidth of trees relative to rings (NCCL, src/graph/tuning.cc of 2021)."""
 
 
 def rounds(kind: Collective, ranks: int) -> float:
-    """Steps of the ring in which n ranks do a collective: n − 1, twice in an all-reduce."""
+    """Ring steps of a collective over n ranks: n − 1, twice that for an all-reduce."""
     return EXCHANGES[kind] * (ranks - 1)
 
 
 def sent_bytes(kind: Collective, size_bytes: Size, ranks: int) -> Size:
-    """Bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half in its halves.
+    """Bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half of that in its halves.
 
     In a broadcast or reduce it is the mean: one end sends nothing, the others the tensor.
     """
@@ -72,10 +73,12 @@ class Flat:
 
     bandwidth_bytes_per_s: float
     all_reduce_factor: float = 2.0
-    """An all-reduce takes this times (n − 1)/n of its tensor over the bandwidth, other collectives their
-    share of it: 2 where a link carries both directions at once, `BOTH_DIRECTIONS` in the papers."""
+    """An all-reduce takes this times (n − 1)/n of its tensor over the bandwidth; others in proportion.
+
+    The factor is 2 if a link carries both directions at once, and `BOTH_DIRECTIONS` in the papers.
+    """
     latency_s: float = 0.0
-    """Time of a step beside its bytes."""
+    """Latency of a step."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Time of a collective or message."""
@@ -86,7 +89,7 @@ class Flat:
         return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """The same: there is one level."""
+        """Time of a collective as a single level."""
         return (self.seconds(kind, size_bytes, group),)
 
     def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
@@ -94,7 +97,7 @@ class Flat:
         return self.all_reduce_factor / 2 * (rounds(kind, ranks) / ranks * size_bytes)
 
     def endless_s(self, kind: Collective, size_bytes: Size) -> Size:
-        """Time among very many ranks, latencies aside; n of them take (n − 1)/n of it."""
+        """Time in the limit of many ranks, without latencies; n ranks take (n − 1)/n of it."""
         return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
 
 
@@ -102,43 +105,44 @@ class Tier(NamedTuple):
     """A level of a network: groups of devices with equal links among them."""
 
     devices: int
-    """In a group of this level."""
+    """Devices in a group of this level."""
     bandwidth_bytes_per_s: float
-    """What a device sends to others of its group, and at the same time receives."""
+    """Bandwidth at which a device sends to others of its group, and concurrently receives."""
     latency_s: float = 0.0
-    """Time of a step beside its bytes."""
+    """Latency of a step."""
     start_s: float = 0.0
-    """Time of a collective beside its steps."""
+    """Fixed start time of a collective."""
     message_bytes_per_s: float = 0.0
-    """What a message to one other device reaches; 0: as much as collectives do."""
+    """Bandwidth of a message to one other device; 0 means that of collectives."""
     ring_port_devices: int = 1
-    """Devices beside each port to this level, as NCCL looks for rings."""
+    """Devices attached to each port to this level, as in NCCL's ring search."""
     exchange_bytes_per_s: float = 0.0
-    """What an all-to-all reaches; 0: as much as other collectives do."""
+    """Bandwidth of an all-to-all; 0 means that of other collectives."""
     tree_latency_s: float = 0.0
-    """Time of a step of a tree beside its bytes; 0: there are rings alone."""
+    """Latency of a tree step; 0 means rings only."""
     hop_latency_s: float = 0.0
-    """Time that each further device of a node adds to a step of a ring across nodes, which passes them all
-    (NCCL, `ncclTopoTuneModel`: a latency for each step inside nodes and one for each between)."""
+    """Latency that each further device of a node adds to a ring step across nodes, which passes through all
+    of them (NCCL, `ncclTopoTuneModel`: separate latencies for steps inside and between nodes).
+    """
     nccl: Nccl | None = None
-    """Measured collectives of the innermost level, in place of rings with the bandwidth and latency above."""
+    """Measured collectives of the innermost level, used instead of the ring bandwidth and latency above."""
 
     @property
     def all_to_all_bytes_per_s(self) -> float:
-        """What an all-to-all reaches."""
+        """Bandwidth of an all-to-all."""
         return self.exchange_bytes_per_s or self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Groups of devices within groups, the innermost first."""
+    """Groups of devices within groups, innermost first."""
 
     tiers: tuple[Tier, ...]
 
     def meeting(self, group: Members) -> tuple[int, ...]:
-        """Ranks, or groups of ranks, that meet on every level.
+        """Number of ranks, or groups of ranks, that communicate on every level.
 
-        A level that is filled unevenly counts as its fullest group.
+        A level that is filled unevenly counts as its largest group.
         """
         if not isinstance(group, Group):
             return self._meeting_devices(group)
@@ -158,13 +162,13 @@ class Levels:
         return tuple(found)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Time of a collective, level by level, or of a message on the level where both ends meet.
+        """Time of a collective, level by level, or of a message on the level that connects both ends.
 
-        A reduce-scatter leaves each rank of a level its share, so that n ranks exchange (n − 1)/n of what the
-        level inside left of the tensor: all of it inside a node of g, 1/g of it between nodes; an all-gather
-        mirrors it, an all-reduce is both. In an all-to-all nothing becomes less: a rank sends every other one
-        its part over the level on which they meet. All-reduces between nodes go by a tree where that is
-        faster, as NCCL chooses by size and ranks.
+        A reduce-scatter leaves each rank of a level its shard, so n ranks exchange (n − 1)/n of the tensor
+        that the inner level left: all of it inside a node of g, 1/g of it between nodes. An all-gather
+        mirrors it, and an all-reduce is both. An all-to-all does not shrink: a rank sends every other one its
+        part over the level that connects them. All-reduces between nodes use a tree where that is faster, as
+        NCCL chooses by size and ranks.
         """
         each = self.by_level(kind, size_bytes, group)
         start_s = 0.0
@@ -174,7 +178,7 @@ class Levels:
         return sum(each, 0.0 * size_bytes) + start_s
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Seconds for which a collective or message is on the links of each level, the innermost first."""
+        """Seconds of a collective or message on the links of each level, innermost first."""
         if kind == "send":
             return self._message_s(size_bytes, group)
         meeting = self.meeting(group)
@@ -194,11 +198,11 @@ class Levels:
         return tuple(found)
 
     def _ports_for_one(self, level: int, group: Members) -> float:
-        """Ports of a node for each one that rings of a group with several ranks on a node use.
+        """Node ports per port in use by the rings of a group with several ranks per node.
 
-        NCCL looks for rings that leave a node by the port by which they come, and takes a port far from a
-        device rather than another one for the way out (`ncclTopoCompute`, src/graph/search.cc). Where no two
-        ranks of a node are at one port, all groups of the node then use the same.
+        NCCL searches for rings that leave a node by the port by which they enter. It prefers a port far from
+        a device to a second port for the way out (`ncclTopoCompute`, src/graph/search.cc). If no two ranks of
+        a node share a port, all groups of the node therefore use the same port.
         """
         shared = self.tiers[level].ring_port_devices
         stride = group.stride if isinstance(group, Group) else 1
@@ -219,18 +223,18 @@ class Levels:
 
 
 class Wired(ABC):
-    """A network whose pairs of devices differ: a step of a ring takes as long as its slowest message."""
+    """Network with different pairs of devices: a ring step takes as long as its slowest message."""
 
     @abstractmethod
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Latency and the seconds per byte from every source to its target, arrays."""
+        """Latency and seconds per byte from every source to its target, arrays."""
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """The same as one level: links are told apart by what simulates messages on them."""
+        """Time of a collective as a single level; only simulated messages distinguish links."""
         return (self.seconds(kind, size_bytes, group),)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Time of a collective around the members, or of a message from first to second."""
+        """Time of a collective around the members, or of a message from the first to the second."""
         members = _devices(group)[::-1] if kind == "reduce" else _devices(group)
         count = len(members)
         if count == 1:
@@ -252,7 +256,7 @@ class Wired(ABC):
 
 
 def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: int, ports: float) -> Size:
-    """Time on the links of a level where so many groups of ranks meet, which exchange parts of the tensor."""
+    """Time of a ring on the links of a level, with `ranks` groups of `inside` ranks each."""
     others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
     bandwidth = tier.all_to_all_bytes_per_s if kind == "all_to_all" else tier.bandwidth_bytes_per_s / ports
     hops = 0 if kind == "all_to_all" else inside - 1

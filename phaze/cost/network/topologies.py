@@ -1,4 +1,4 @@
-"""Bandwidth between any two devices of the topologies that Parmesan is tried on (Appendix D-B)."""
+"""Bandwidths between all pairs of devices, for the topologies of Parmesan's evaluation (Appendix D-B)."""
 
 import numpy as np
 
@@ -10,14 +10,14 @@ from phaze.spec.topology import Hops, LevelLinks, LevelTopology, MeshOrTorus, No
 MB_PER_US = 1e6 * 2.0**20
 """Bytes per second; 1 GB/s = 1024 / 10^6 MB/us."""
 INTRA = {"random-blk-1": (1e-4, 1e-2), "random-blk-2": (1e-5, 1e-2)}
-"""MB/us between which bandwidths inside a node are drawn."""
+"""Range in MB/us of the random bandwidths inside a node."""
 INTER = 1e-4
-"""MB/us between the nodes of random_blk_1."""
+"""Bandwidth in MB/us between the nodes of random_blk_1."""
 UNIFORM = (1e-5, 1e-2)
-"""MB/us between which the bandwidths of uniform_dist are drawn."""
+"""Range in MB/us of the random bandwidths of uniform_dist."""
 
 Made = LevelTopology | Nodes | MeshOrTorus | RandomBlocks | UniformDist
-"""Topologies that need no file."""
+"""Topologies generated from parameters, without a file."""
 
 
 def make_network(topology: Made) -> DeviceNetwork:
@@ -72,9 +72,9 @@ def _of_grid(grid: MeshOrTorus) -> DeviceNetwork:
 
 
 def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
-    """Hops between any two devices of a grid, shape (D, D)."""
+    """Hops between all pairs of devices of a grid, shape (D, D)."""
     hops = np.zeros((1, 1), np.int64)
-    for side in sides:  # those along each axis, added up for all pairs of places on the axes before
+    for side in sides:  # add the hops along this axis for all pairs of positions on the previous axes
         places = np.arange(side)
         apart = np.abs(places[:, None] - places[None, :])
         along = np.minimum(apart, side - apart) if torus else apart
@@ -123,6 +123,6 @@ def _between_nodes(inside: Floats, node: Ints, topology: RandomBlocks) -> Floats
 
 
 def node_sizes(devices: int, nodes: int, rng: np.random.Generator) -> Ints:
-    """Random sizes of so many nodes, each with a device or more; all such lists are equally likely."""
+    """Random sizes of `nodes` nodes, each at least one device; all compositions are equally likely."""
     cuts = np.sort(rng.permutation(devices - 1)[: nodes - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [devices]]))

@@ -1,4 +1,4 @@
-"""Networks: nodes, directed links that carry one transfer at a time, routes (PALM, Equations 2 to 5)."""
+"""Networks of nodes, directed links with one transfer at a time, and routes (PALM, Equations 2 to 5)."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -9,30 +9,32 @@ from typing import Literal, get_args
 from phaze.base.errors import PhazeError
 
 Switching = Literal["pipelined", "hop-by-hop"]
-"""Whether a transfer holds its whole route at once (Equation 2) or one link after the other (Equation 3)."""
+"""A transfer occupies its whole route at once (Equation 2), or one link after the other (Equation 3)."""
 
 Router = Callable[[int, int], Sequence[int]]
-"""Nodes from a source to a target, both of them included."""
+"""Function from (source, target) to the nodes on the route, both ends included."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A wire in one direction."""
+    """One direction of a wire."""
 
     source: int
     target: int
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
-    """Link_Time: delay of one hop."""
+    """Latency of one hop (Link_Time)."""
     resource: int = -1
-    """Links of one resource exclude each other; -1 means a resource of its own."""
+    """Links with the same resource exclude each other; -1 means a resource of its own."""
     buffered: bool = False
-    """Whether everything passes here before the next link starts: the memory behind a port (Equation 5)."""
+    """True if a transfer passes completely before the next link starts: the memory behind a port (Equation
+    5).
+    """
 
 
 @dataclass(frozen=True)
 class Leg:
-    """Links that one transfer holds at the same time."""
+    """Links that one transfer occupies at the same time."""
 
     links: tuple[int, ...]
     resources: tuple[int, ...]
@@ -46,7 +48,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices and whatever connects them; devices come first, then switches and memories."""
+    """Devices and their interconnect; devices are numbered first, then switches and memories."""
 
     name: str
     devices: int
@@ -63,12 +65,12 @@ class Topology:
 
     @cached_property
     def link_between(self) -> dict[tuple[int, int], int]:
-        """Number of the link from a node to a neighbour."""
+        """Index of the link from a node to a neighbour."""
         return {(link.source, link.target): number for number, link in enumerate(self.links)}
 
     @cached_property
     def resource_of(self) -> tuple[int, ...]:
-        """Resource of every link, counted from 0."""
+        """Resource of every link, numbered from 0."""
         found: dict[tuple[bool, int], int] = {}
         own = [
             (link.resource >= 0, link.resource if link.resource >= 0 else k)
@@ -78,22 +80,22 @@ class Topology:
 
     @cached_property
     def resources(self) -> int:
-        """How many transfers could be under way at once, one on each."""
+        """Number of resources, the most transfers that can be in flight at once."""
         return max(self.resource_of, default=-1) + 1
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """Links from a node to another; none from a node to itself."""
+        """Links on the route between two nodes; none from a node to itself."""
         self._check_node(source)
         self._check_node(target)
         path = self.router(source, target)
         return tuple(self.link_between[pair] for pair in itertools.pairwise(path))
 
     def hops(self, source: int, target: int) -> int:
-        """Links that a transfer passes."""
+        """Number of links on the route."""
         return len(self.route(source, target))
 
     def legs(self, source: int, target: int, switching: Switching = "pipelined") -> tuple[Leg, ...]:
-        """Legs of a transfer, one after the other."""
+        """Legs of a transfer, in sequence."""
         key = source, target, switching
         if key not in self._legs:
             if switching not in get_args(Switching):
@@ -131,7 +133,7 @@ class Topology:
         )
 
     def check_devices(self, needed: int) -> None:
-        """Raise `PhazeError` unless there are so many devices."""
+        """Raise `PhazeError` if there are fewer devices than needed."""
         if needed > self.devices:
             raise PhazeError(f"network {self.name}: has {self.devices} devices, {needed} are needed")
 
