@@ -1,1 +1,1 @@
-"""The one graph of a model: layers of operators in order, for one slice of the devices that train it."""
+"""Graph of a model: layers of operators in order, for one tensor-parallel shard."""

@@ -1,4 +1,4 @@
-"""Rows of the experts of the busiest rank, under balanced routing or a law of imbalance."""
+"""Dispatched tokens of the experts on the busiest rank, for balanced routing or a model of imbalance."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from phaze.layout import BALANCED, Load, law_of_load
 
 POWER_LAW, MAX_VIO = "power_law_", "max_vio_"
 DRAWS = 6
-"""Draws of a power law, over which times are averaged; measurements have five."""
+"""Draws from a power law, over which times are averaged; measurements use five."""
 MOST = 0.8
-"""Largest draw over the tokens, before draws are scaled to all rows (`power_law_logits_v3`)."""
+"""Largest draw relative to the tokens, before draws are scaled to all rows (`power_law_logits_v3`)."""
 
 
 def exponent_of(distribution: str) -> float | None:
-    """Exponent of the power law that a word means, None for balanced; PhazeError for another word."""
+    """Exponent of a power-law distribution, None for balanced; PhazeError for any other value."""
     law, number = law_of_load(distribution)
     if law != POWER_LAW and distribution != BALANCED:
         raise PhazeError(
@@ -31,12 +31,12 @@ def exponent_of(distribution: str) -> float | None:
 
 @cache
 def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distribution: str = BALANCED) -> Floats:
-    """Rows by expert of the rank with most rows, (draws, experts a rank).
+    """Dispatched tokens by expert on the busiest rank, (draws, experts per rank).
 
-    Popularities of experts are drawn from a power law between 1 and 0.8 · tokens and scaled to all rows. An
-    expert has at most every token once; what is over is spread over the ranks alike, to the experts with
-    fewest rows. This follows the measurements of aiconfigurator (`_generate_power_law_distribution`), with
-    draws of its own.
+    Expert popularities are drawn from a power law between 1 and 0.8 · tokens and scaled to the total. An
+    expert receives every token at most once. The excess is spread evenly over the ranks, to the experts with
+    the fewest tokens. This follows the measurements of aiconfigurator (`_generate_power_law_distribution`),
+    with different random draws.
     """
     power = exponent_of(distribution)
     if power is None:
@@ -55,7 +55,7 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
 
 @cache
 def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: int) -> float:
-    """Rows of the busiest rank over those of balanced experts, of so many tokens that ranks share."""
+    """Load of the busiest rank relative to balanced routing, for `tokens` tokens of all ranks together."""
     law, number = law_of_load(load)
     if law == POWER_LAW:
         rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
@@ -64,23 +64,23 @@ def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: in
 
 
 def _busiest(violation: float, experts: int, ranks: int) -> float:
-    """Expected rows of the busiest rank over the mean, where the busiest expert has 1 + violation.
+    """Expected load of the busiest rank over the mean, if the busiest expert has 1 + violation.
 
-    Loads of experts are taken as independent and normal: their deviation follows from the largest of all
-    experts, and that of a rank is smaller by the root of its experts. Ranks that hold one expert have
-    1 + violation, and a rank that holds all has 1.
+    Expert loads are assumed independent and normal. Their deviation follows from the largest load of all
+    experts. The deviation of a rank is smaller by the square root of its number of experts. With one expert
+    per rank the result is 1 + violation; with all experts on one rank it is 1.
     """
     deviation = violation / max(_largest_of(experts), _largest_of(2))
     return 1.0 + deviation * _largest_of(ranks) / math.sqrt(experts / ranks)
 
 
 def _largest_of(number: int) -> float:
-    """Expected largest of so many standard normal variables (Blom 1958)."""
+    """Expected maximum of `number` standard normal variables (Blom 1958)."""
     return float(NormalDist().inv_cdf((number - 0.375) / (number + 0.25)))
 
 
 def _filled(rows: Floats, more: float) -> Floats:
-    """Rows (E,) to which more are added, always to the experts with fewest."""
+    """Rows (E,) after adding `more`, always to the experts with the fewest rows."""
     order = np.sort(rows)
     levels = (np.cumsum(order) + more) / np.arange(1, len(order) + 1)
     level = levels[np.argmax(np.append(order[1:], np.inf) >= levels)]

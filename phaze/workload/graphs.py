@@ -1,4 +1,4 @@
-"""Graphs of layers, operators or stages, and the tensors that they pass to each other for one microbatch."""
+"""Graphs of layers, operators or stages, with the tensors that they exchange per microbatch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Graph:
     """A directed acyclic graph of n nodes, numbered from 0, with e edges."""
 
     edges: Ints
-    """Pairs (i, j): node j reads what node i writes, shape (e, 2), no pair twice; skips are edges."""
+    """Edges (i, j), shape (e, 2): node j reads the output of node i; no duplicates; skips are edges."""
     edge_bytes: Floats
-    """Bytes of a microbatch passed forward along each edge, shape (e,); as many come back."""
+    """Bytes passed forward along each edge per microbatch, shape (e,); gradients of equal size return."""
 
     @cached_property
     def sources(self) -> Ints:
@@ -34,32 +34,30 @@ class Graph:
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Nodes that each edge joins."""
+        """Source and target of each edge."""
         return tuple(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
 
     @cached_property
     def tensors(self) -> tuple[tuple[int, int, float], ...]:
-        """Nodes that each edge joins, with its bytes."""
+        """Source, target and bytes of each edge."""
         columns = (self.sources.tolist(), self.targets.tolist(), self.edge_bytes.tolist())
         return tuple(zip(*columns, strict=True))
 
     def crossing(self, inside: Bools) -> tuple[Bools, Bools]:
-        """Masks (e,) of the edges that enter a set of nodes, given as a mask (n,), and of those that leave
-        it.
-        """
+        """Masks (e,) of the edges that enter and that leave a set of nodes, given as a mask (n,)."""
         starts, ends = inside[self.sources], inside[self.targets]
         return ends & ~starts, starts & ~ends
 
 
 class EdgeArrays(TypedDict):
-    """The edges of a graph, as its constructor takes them."""
+    """Edges of a graph, as keyword arguments of its constructor."""
 
     edges: Ints
     edge_bytes: Floats
 
 
 def edge_arrays(tensors: Iterable[tuple[int, int, float]]) -> EdgeArrays:
-    """Ends (e, 2) and the bytes (e,) of edges, in the order given."""
+    """Edges (e, 2) and their bytes (e,), in the given order."""
     rows = list(tensors)
     return {
         "edges": np.array([row[:2] for row in rows], np.int64).reshape(-1, 2),
@@ -69,7 +67,7 @@ def edge_arrays(tensors: Iterable[tuple[int, int, float]]) -> EdgeArrays:
 
 @dataclass(frozen=True, eq=False)
 class TimedGraph(Graph):
-    """A graph of what runs for one microbatch, in a topological order, with its times."""
+    """Graph in topological order whose nodes have times for one microbatch."""
 
     kind: ClassVar[str]
     node: ClassVar[str]
@@ -77,9 +75,9 @@ class TimedGraph(Graph):
     forward_s: Floats
     """Time of the forward pass of a microbatch, shape (n,)."""
     backward_s: Floats
-    """Time of the backward pass of a microbatch: with recomputation for stages that recompute, shape (n,)."""
+    """Time of the backward pass of a microbatch, including recomputation, shape (n,)."""
     parameter_bytes: Floats
-    """P, bytes of the parameters, as replicas reduce their gradients, shape (n,)."""
+    """P, bytes of the parameters, equal to those of the gradients that replicas reduce, shape (n,)."""
 
     def __post_init__(self) -> None:
         n = len(self)
@@ -100,6 +98,6 @@ class TimedGraph(Graph):
 
 
 def check_values(key: str, values: Floats, count: int) -> None:
-    """Raise PhazeError unless there are so many finite values, none of them negative."""
+    """Raise PhazeError unless `values` are `count` finite numbers, none negative."""
     if values.shape != (count,) or not (np.isfinite(values) & (values >= 0)).all():
         raise PhazeError(f"{key}: needs {count} finite numbers that are not negative")

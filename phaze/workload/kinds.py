@@ -1,20 +1,24 @@
-"""What each kind of primitive costs on a vector core, keeps for the backward pass, and fuses with.
+"""Properties of each kind of primitive: vector cost, tensors stored for the backward pass, fusion role.
 
-The cycle tables of the vector cores have a fixed set of keys. Kinds that are not among them are counted as
-what they are made of: a bias and a residual sum as `add`, scaling as `mul`, rotary embedding as two `mul`
-and one `add` on every element, RMS norm as `layer_norm`, an attention mask as `masked_fill`. An embedding
-lookup only moves data: it has an `add` of zero elements forward, for its traffic, and adds gradients into
-rows of the table backward. A convolution is a matmul of its unrolled input. Max pooling compares nine
-elements for each of its own, as many `relu`; average pooling adds its input up; bilinear upsampling takes
-four `mul` and three `add`; a nearest neighbour and a rearrangement (windows, shifts) only move data. A clamp
-compares, as `relu`.
+The cycle tables of the vector cores have a fixed set of keys. Other kinds count as a composition of these
+keys:
 
-Rows of a mixture of experts are copied to their experts (`dispatch`), weighed in the kernel of the activation
-that makes them again (`weigh`), and added up (`combine`); the choice of experts compares (`top_k`, as
-`relu`). Scans of state space models weigh scores by how far apart tokens are (`decay`) and pass states from
-chunk to chunk (`recur`); a delta rule also solves a triangular system in each chunk (`solve`), as many `mul`
-and `add` as it has elements below the diagonal. A depthwise convolution along the sequence (`convolve`) takes
-one `mul` and `add` a tap.
+- a bias and a residual sum are `add`, scaling is `mul`, and an attention mask is `masked_fill`;
+- rotary embedding is two `mul` and one `add` on every element, and RMS norm is `layer_norm`;
+- an embedding lookup only moves data: it has an `add` of zero elements forward, for its traffic, and adds
+  gradients into rows of the table backward;
+- a convolution is a matmul of its unrolled input;
+- max pooling compares nine elements per output element, as `relu`; average pooling sums its input;
+- bilinear upsampling is four `mul` and three `add`;
+- nearest-neighbour upsampling and rearrangements (windows, shifts) only move data;
+- a clamp compares, as `relu`.
+
+Tokens of a mixture of experts are copied to their experts (`dispatch`), weighted in the kernel of the
+activation, which also recomputes them (`weigh`), and summed (`combine`). The choice of experts compares
+(`top_k`, as `relu`). Scans of state space models weight scores by the distance of tokens (`decay`) and pass
+states from chunk to chunk (`recur`). A delta rule also solves a triangular system in each chunk (`solve`),
+with one `mul` and `add` per element below the diagonal. A depthwise convolution along the sequence
+(`convolve`) is one `mul` and `add` per tap.
 """
 
 from __future__ import annotations
@@ -28,27 +32,28 @@ Keeps = Literal["nothing", "inputs", "output", "mask"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is the same for all primitives of a kind."""
+    """Properties shared by all primitives of a kind."""
 
     role: Role
-    """matmul; injective: each output element from one element of each input; reduction; view: no work;
-    network."""
+    """Fusion role: matmul; injective (each output element from one element of each input); reduction; view
+    (no work); or network.
+    """
     forward: tuple[str, ...] = ()
-    """Keys of the cycle table, each on every output element."""
+    """Cycle-table keys of the forward pass, each applied to every output element."""
     backward: tuple[str, ...] = ()
-    """Keys of the cycle table for the gradients, each on every output element."""
+    """Cycle-table keys of the gradients, each applied to every output element."""
     keeps: Keeps = "nothing"
-    """What the backward pass needs; a mask is one byte an element."""
+    """Data stored for the backward pass; a mask is one byte per element."""
     passes_gradient: bool = False
-    """The gradient of every input is the gradient of the output, unchanged."""
+    """True if the gradient of every input equals the gradient of the output."""
     per_input: bool = False
-    """The keys count on every element of the input instead."""
+    """True if the keys apply to every input element instead."""
     idle: tuple[str, ...] = ()
     """Passes that only move data."""
     statistics: int = 0
-    """Numbers in single precision that a fused kernel keeps of every row for the backward pass."""
+    """Single-precision values per row that a fused kernel stores for the backward pass."""
     rereads: int = 0
-    """How often all that a pass reads is read again, as its elements depend on sums over all of them."""
+    """Number of times a pass reads its input again, because its elements depend on sums over all of it."""
 
 
 def _injective(*keys: str, keeps: Keeps = "nothing") -> Kind:
@@ -110,15 +115,16 @@ KINDS: dict[str, Kind] = {
     "all_to_all": Kind("network", ("all_to_all",), passes_gradient=True),
     "ring": Kind("network", ("send",), passes_gradient=True),
 }
-"""A fork hands one tensor to several readers and sums their gradients; a copy hands the same tensor to
-all slices and all-reduces their gradients (Megatron's f); an all_reduce is its mirror image (Megatron's
-g). With sequence parallelism an all_gather and a reduce_scatter take their places, each the mirror image of
-the other (Korthikanti et al. 2023, Section 4.2.2)."""
+"""A fork passes one tensor to several readers and sums their gradients. A copy passes one tensor to all
+tensor-parallel ranks and all-reduces their gradients (Megatron's f); an all_reduce is its mirror image
+(Megatron's g). With sequence parallelism an all_gather and a reduce_scatter replace them, each the mirror
+image of the other (Korthikanti et al. 2023, Section 4.2.2).
+"""
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
-"""Kinds of parts that go over the network."""
+"""Kinds of parts that use the network."""
 GATHERS = ("all_gather", "ring")
-"""Kinds that bring together what lies apart, at once or passed around in a ring."""
+"""Kinds that collect a sharded tensor, at once or around a ring."""
 BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather",
             "all_to_all": "all_to_all", "ring": "ring"}  # fmt: skip
-"""The collective of the backward pass, by the kind of the primitive."""
+"""Collective of the backward pass, by the kind of the primitive."""

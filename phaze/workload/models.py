@@ -1,4 +1,4 @@
-"""The workload of a model, whatever its kind: its primitives, and the operators that they are fused into."""
+"""Workload of a model of any kind: its primitives, fused into operators."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 
 
 def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> Workload:
-    """One slice of a model as the settings of extract make its operators.
+    """One shard of a model, fused as the settings of extract specify.
 
-    Raises PhazeError where tp does not divide the heads, or the model has no positions for the sequence.
+    Raises PhazeError if tp does not divide the heads, or the model has no positions for the sequence.
     """
     graph = build_graph(_trained(model, head=settings.head), sequence, layout, settings.bytes_per_element)
     return lower(graph, model.name, layout, settings)
 
 
 def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
-    """One slice of a model as the kernels of a machine with libraries: products alone, others fused.
+    """One shard of a model with library products and fused elementwise kernels.
 
-    That is what Megatron-LM runs on GPUs (Narayanan et al., SC 2021, Section 4.2): products of a library, and
-    kernels of its own for bias and activation, for scale, mask and softmax, and for bias, dropout and sum.
+    This is the set of kernels of Megatron-LM on GPUs (Narayanan et al., SC 2021, Section 4.2): library
+    products, and custom kernels for bias and activation, for scale, mask and softmax, and for bias, dropout
+    and sum.
     """
     width = layout.bytes_per_element
     settings = ExtractSettings.model_validate({"after_reductions": False, "bytes_per_element": width})
@@ -49,23 +50,24 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
 
 
 def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
-    """Layer graph of a model, a chain of runs; it alone depends on the number of blocks.
+    """Layer graph of a model, a chain of runs; the only table that depends on the number of blocks.
 
-    Without `head` it is that of the base model. Raises PhazeError for a model that is no chain of layers.
+    Without `head` it is the graph of the base model. Raises PhazeError for a model that is no chain of
+    layers.
     """
     model.check_chain("extract")
     return graph_table(model.name, build_graph(_trained(model, head=head), 1, Layout(), 1).runs)
 
 
 def _trained(model: AnyModel, *, head: bool) -> AnyModel:
-    """Model as it is trained: with its head or, for a transformer, without."""
+    """Model as it is trained; a transformer with or without its head."""
     return model.without_head() if isinstance(model, Model) and not head else model
 
 
 def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_element: int) -> ModelGraph:
-    """Primitives of one of the equal slices of a model for one microbatch.
+    """Primitives of one shard of a model for one microbatch.
 
-    Raises PhazeError where the model cannot be sliced so, or takes no such sequence.
+    Raises PhazeError if the model cannot be sharded as requested or does not support the sequence.
     """
     if isinstance(model, Model):
         return transformer_graph(slice_model(model, sequence, layout, bytes_per_element))

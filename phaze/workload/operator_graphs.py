@@ -1,7 +1,7 @@
-"""Graphs of operators and of stages, with what a partition needs to know: time, parameters, memory, messages.
+"""Graphs of operators and stages, with the inputs of a partitioner: time, parameters, memory, messages.
 
-Such a graph is directed and acyclic; its nodes are ordered topologically, and an edge (i, j) says that node
-j reads what node i writes (Parmesan, Section IV).
+The graphs are directed and acyclic, with nodes in topological order. An edge (i, j) means that node j reads
+the output of node i (Parmesan, Section IV).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class OperatorGraph(TimedGraph):
     node = "an operator"
 
     names: tuple[str, ...]
-    """Unique, in a topological order, n of them."""
+    """Unique names in topological order, n of them."""
     forward_bytes: Floats
     """m_fwd, peak memory of the forward pass of a microbatch, shape (n,)."""
     backward_bytes: Floats
     """m_bwd, peak memory of the backward pass of a microbatch, shape (n,)."""
     layers: tuple[str, ...] = ()
-    """The layer that each operator belongs to, n of them, for partitions by layer; none: not known."""
+    """Layer of each operator, n of them, for partitions by layer; empty if unknown."""
 
     def __post_init__(self) -> None:
         n = len(self.names)
@@ -48,13 +48,13 @@ class OperatorGraph(TimedGraph):
 
 @dataclass(frozen=True, eq=False)
 class StageGraph(TimedGraph):
-    """G_S: the stages of a partition, which are mapped to devices, each R times (Section V)."""
+    """G_S: stages of a partition, which are mapped to devices, each R times (Section V)."""
 
     kind = "stage graph"
     node = "a stage"
 
     replicas: int
-    """R, devices of every stage."""
+    """R, number of devices per stage."""
     microbatches: int
     """MB, microbatches of a training step on each replica."""
 
@@ -65,7 +65,7 @@ class StageGraph(TimedGraph):
 
 
 def operator_graph(stored: StoredOperators) -> OperatorGraph:
-    """Graph of a file, its operators in a topological order."""
+    """Operator graph of a file, with operators in topological order."""
     operators = [stored.operators[k] for k in stored.order()]
     position = {operator.name: k for k, operator in enumerate(operators)}
     tensors = [(position[edge.source], position[edge.target], edge.bytes) for edge in stored.edges]
@@ -78,7 +78,7 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
 
 
 def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
-    """File of a graph; PhazeError where numbers are larger than files may hold."""
+    """File content of an operator graph; PhazeError if numbers exceed the limits of the format."""
     rows = np.stack([getattr(graph, key) for key in OF_OPERATORS[1:-1]], axis=1).tolist()
     layers = graph.layers or (None,) * len(graph.names)
     content = {
@@ -99,7 +99,7 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
 
 
 def stage_graph(stored: StoredStages) -> StageGraph:
-    """Graph of a file of stages."""
+    """Stage graph of a file."""
     return StageGraph(
         forward_s=np.array([stage.forward_s for stage in stored.stages]),
         backward_s=np.array([stage.backward_s for stage in stored.stages]),

@@ -1,4 +1,4 @@
-"""Operators as they are scheduled: what runs inside them, and what they read and write."""
+"""Operators as they are scheduled: their parts, and the data they read and write."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ class Part:
     n: int = 0
     elements: int = 0
     streamed_bytes: int = 0
-    """HBM bytes read or written beside the operands and the result of a matrix multiplication."""
+    """HBM bytes read or written in addition to the operands and result of a matrix multiplication."""
     network_bytes: int = 0
     unrolled: int = 0
-    """Elements of a matrix multiplication that a convolution makes of others on the chip, see `Gemm`."""
+    """Elements of a matrix multiplication that a convolution unrolls on chip, see `Gemm`."""
     axis: Axis | Literal[""] = ""
-    """Whose group a collective is of, see `Layout.group`; empty for anything else."""
+    """Axis whose group runs a collective, see `Layout.group`; empty for other parts."""
 
     @property
     def tensor_flops(self) -> int:
-        """FLOPs of a matrix multiplication, 0 for anything else."""
+        """FLOPs of a matrix multiplication, 0 for other parts."""
         return 2 * self.batch * self.m * self.k * self.n
 
     @property
     def vector_flops(self) -> int:
-        """FLOPs of a vector operation, one an output element; 0 for anything else."""
+        """FLOPs of a vector operation, one per output element; 0 for other parts."""
         return 0 if self.kind in ("matmul", *COLLECTIVES) else self.elements
 
 
 def product(gemm: Gemm, role: str) -> Part:
-    """Part that is a matrix multiplication."""
+    """Part for a matrix multiplication."""
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
 def collectives(primitive: Primitive, role: str, bytes_per_element: int, kind: str) -> tuple[Part, ...]:
-    """Collective of a primitive in one pass, or the messages of a ring, in each of which a rank passes one
-    part on; the data comes from HBM and goes back there.
+    """Parts of a collective in one pass; for a ring one message per step.
+
+    Data is read from HBM and written back there.
     """
     own = primitive.inputs[0].elements
     elements = own if kind == "ring" else max(primitive.elements, own)
@@ -73,19 +74,19 @@ class Operator:
     name: str
     parts: tuple[Part, ...]
     input_bytes: int
-    """Activations and gradients read, stashes included."""
+    """Activations and gradients read, including stashes."""
     parameter_bytes: int
     """Parameters read."""
     output_bytes: int
-    """Activations and gradients written, those of parameters included."""
+    """Activations and gradients written, including parameter gradients."""
     stashed_bytes: int = 0
-    """What this operator is the first to ask to be kept for the backward pass."""
+    """Bytes stored for the backward pass, without those that earlier operators store."""
     attention: bool = False
-    """Whether it has part in the core of attention, see `Primitive`."""
+    """True if it belongs to the attention core, see `Primitive`."""
     regions: frozenset[Region] = field(default=frozenset(), compare=False)
-    """What all of it is part of; no table has them."""
+    """Regions that contain the whole operator; not stored in tables."""
     scores: Scores | None = field(default=None, compare=False)
-    """Shape of the attention core whose scores it makes; no table has it."""
+    """Shape of the attention core whose scores it computes; not stored in tables."""
 
     @property
     def tensor_flops(self) -> int:
@@ -94,12 +95,12 @@ class Operator:
 
     @property
     def vector_flops(self) -> int:
-        """FLOPs of everything else."""
+        """FLOPs of its vector operations."""
         return sum(part.vector_flops for part in self.parts)
 
     @cached_property
     def core(self) -> str:
-        """Core type that runs it."""
+        """Core type on which it runs."""
         kinds = {part.kind for part in self.parts}
         if not kinds:
             return "none"
@@ -112,7 +113,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Edge:
-    """Data that one operator hands to another."""
+    """Data passed from one operator to another."""
 
     source: int
     target: int
@@ -133,5 +134,5 @@ class LayerPass:
 
     @property
     def vector_flops(self) -> int:
-        """FLOPs of everything else."""
+        """FLOPs of all vector operations."""
         return sum(operator.vector_flops for operator in self.operators)

@@ -1,8 +1,8 @@
-"""Primitive operators of a model, before fusion, by distinct layers, and the builder that puts them together.
+"""Primitive operators of a model before fusion, by distinct layers, and the builder of layers.
 
-Every primitive has one output tensor. A tensor that several primitives need passes through a `fork`, whose
-backward pass sums the gradients of its readers, so that every operator of the backward pass mirrors one of
-the forward pass.
+Every primitive has one output tensor. A tensor with several readers passes through a `fork`, whose backward
+pass sums the gradients of the readers. Every operator of the backward pass therefore mirrors one of the
+forward pass.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from phaze.layout import Axis, Module, OffloadedModule
 from phaze.workload.kinds import KINDS, Kind
 
 ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
-"""Parameters that are looked up, that an output shares with them and holds again, that only some tokens
-meet, and all others."""
+"""Parameter groups: embeddings, the head's copy of a tied embedding, experts, and all others (dense)."""
 
 Region = Module | OffloadedModule | Literal["scan", "gate", "router", "logits"]
-"""Primitives that may run forward again together: a module, a scan, whose kernels keep only what they read,
-or the activation of a gate, where one kernel makes it again; or whose inputs may wait in the memory of the
-host; or the products of a router and of a head, which no recipe brings to a lower precision."""
+"""Group of primitives with a common property.
+
+A region may be recomputed together: a module, a scan, whose kernels store only their inputs, or the
+activation of a gate, if one kernel recomputes it. Or its inputs may be offloaded to host memory. Or it is a
+product of a router or a head, which no recipe runs in a lower precision.
+"""
 
 INDEX_BYTES = 8
-"""Size of a token id, a label, or an index into a table."""
+"""Bytes of a token id, a label, or an index into a table."""
 INPUT = -1
-"""Source of what the layer before hands over."""
+"""Source of the tensor passed on by the previous layer."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Gemm:
     k: int
     n: int
     unrolled: int = 0
-    """Elements of all (m x k) beyond those in memory, where a convolution unrolls its input on the chip."""
+    """Elements of all (m x k) in excess of those in memory, if a convolution unrolls its input on chip."""
 
     @property
     def result_elements(self) -> int:
@@ -59,17 +61,17 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Scores:
-    """Shape of an attention core, or of one fused kernel of it: which queries meet which keys."""
+    """Shape of an attention core or fused attention kernel: numbers of queries, keys and heads."""
 
     samples: int
     queries: int
-    """Queries of a sample."""
+    """Queries per sample."""
     keys: int
-    """Keys of a sample."""
+    """Keys per sample."""
     longest: float
-    """Keys that a query meets at most: all, a window, or a chunk."""
+    """Largest number of keys per query: all, a window, or a chunk."""
     mean: float
-    """Keys that a query meets on average: half of the longest with a causal mask."""
+    """Mean number of keys per query: half of the longest with a causal mask."""
     heads: int
     kv_heads: int
     size: int
@@ -78,21 +80,21 @@ class Scores:
 
     @property
     def windowed(self) -> bool:
-        """Whether windows or chunks leave out keys of every query."""
+        """True if windows or chunks leave out keys of every query."""
         return self.longest < self.keys
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that a primitive reads: all of a primitive's output, or a piece of it."""
+    """Input tensor of a primitive: the whole output of another primitive, or a piece of it."""
 
     source: int
     """Index of the primitive that makes it, or INPUT."""
     elements: int
     piece: int = 0
-    """Number of the piece, where several readers get disjoint pieces."""
+    """Index of the piece, if several readers read disjoint pieces."""
     gradient: bool = True
-    """Whether a gradient flows back along it."""
+    """True if a gradient flows back along it."""
 
 
 @dataclass(frozen=True)
@@ -107,26 +109,28 @@ class Primitive:
     gemm: Gemm | None = None
     parameters: int = 0
     constant_bytes: int = 0
-    """Bytes of indices, masks or tables that are read beside the inputs, in both passes; never stashed."""
+    """Bytes of indices, masks or tables read in addition to the inputs, in both passes; never stashed."""
     group: ParameterGroup = "dense"
     """Group that the parameters belong to."""
     axis: Axis | Literal[""] = ""
-    """Whose group a collective is of, see `Layout.group`; empty for anything else."""
+    """Axis whose group runs a collective, see `Layout.group`; empty for other kinds."""
     regions: frozenset[Region] = frozenset()
-    """What it is part of."""
+    """Regions that it belongs to."""
     kept_bytes: int = 0
-    """Bytes kept beside tensors: of choices, and of what lies in memory with a piece that is kept."""
+    """Bytes stored in addition to tensors: expert choices, and memory that is stored along with a piece."""
     times: int = 1
-    """How often its keys count on every element."""
+    """Number of times its keys apply to every element."""
     frozen: bool = False
-    """Whether its parameters have no gradient and are never updated."""
+    """True if its parameters have no gradient and are never updated."""
     scores: Scores | None = None
-    """Shape of the attention core whose scores it makes."""
+    """Shape of the attention core whose scores it computes."""
 
     @property
     def attention(self) -> bool:
-        """Whether it lies between queries, keys, values and what attention makes of them: what selective
-        recomputation runs again (Korthikanti et al. 2023, Section 5), and what FlashAttention fuses.
+        """True for the attention core, between queries, keys, values and the attention result.
+
+        Selective recomputation recomputes it (Korthikanti et al. 2023, Section 5), and FlashAttention fuses
+        it.
         """
         return "core_attn" in self.regions
 
@@ -137,23 +141,23 @@ class Primitive:
 
     @property
     def parameters_read(self) -> int:
-        """Parameters that it touches: of an embedding table only the rows it looks up."""
+        """Parameters that it reads; for an embedding table only the rows it looks up."""
         return min(self.elements, self.parameters) if self.kind == "lookup" else self.parameters
 
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """The primitives of a layer in topological order."""
+    """Primitives of a layer in topological order."""
 
     name: str
     primitives: tuple[Primitive, ...]
     input_elements: int
-    """Elements that arrive from the layer before, 0 in the first layer."""
+    """Elements received from the previous layer, 0 in the first layer."""
     output_elements: int
-    """Elements handed to the layer after it, 0 in the last layer."""
+    """Elements passed to the next layer, 0 in the last layer."""
 
     def readers(self) -> list[list[tuple[int, Tensor]]]:
-        """For every primitive who reads its output, and what of it."""
+        """Readers of every primitive's output, with the tensor that each reads."""
         return self._readers
 
     @cached_property
@@ -167,7 +171,7 @@ class LayerGraph:
 
 
 class LayerBuilder:
-    """Collects the primitives of a layer in topological order."""
+    """Builder that collects the primitives of a layer in topological order."""
 
     def __init__(self, input_elements: int = 0) -> None:
         self._primitives: list[Primitive] = []
@@ -175,7 +179,7 @@ class LayerBuilder:
 
     @property
     def input(self) -> Tensor:
-        """Tensor that the layer before hands over."""
+        """Tensor passed on by the previous layer."""
         return Tensor(INPUT, self._input_elements)
 
     def add(
@@ -209,7 +213,7 @@ class LayerBuilder:
     def dense(
         self, name: str, x: Tensor, tokens: int, wide: int, *, bias: bool, group: ParameterGroup = "dense"
     ) -> Tensor:
-        """Append a matrix multiplication with a weight, (tokens x k)(k x wide), and its bias."""
+        """Append a matrix multiplication with a weight, (tokens x k)(k x wide), and optionally its bias."""
         gemm = Gemm(1, tokens, x.elements // tokens, wide)
         parameters = gemm.k * wide
         y = self.add("matmul", name, x, gemm=gemm, parameters=parameters, group=group)
@@ -225,42 +229,42 @@ class LayerBuilder:
         return len(self._primitives)
 
     def mark(self, region: Region, first: int, end: int | None = None) -> None:
-        """Mark the primitives from a number on, to the last one or before another, as part of a region."""
+        """Mark the primitives from `first` to before `end`, or to the last one, as part of a region."""
         for index in range(first, self.count if end is None else end):
             own = self._primitives[index]
             self._primitives[index] = replace(own, regions=own.regions | {region})
 
     def attend(self, first: Tensor, last: Tensor) -> None:
-        """Mark the primitives between two outputs, both included, as the core of attention."""
+        """Mark the primitives between two outputs, both included, as the attention core."""
         self.mark("core_attn", first.source, last.source + 1)
 
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
-        """Append a dropout, unless it drops nothing."""
+        """Append a dropout, unless its rate is 0."""
         return self.add("dropout", f"{name}_dropout", x) if share else x
 
     def by_heads(self, name: str, x: Tensor) -> Tensor:
-        """Append what brings a head's share of every token together."""
+        """Append the reshape and transpose that group each head's elements."""
         return self.add("transpose", f"{name}_transpose", self.add("reshape", f"{name}_reshape", x))
 
     def classify(
         self, logits: Tensor, count: int, softmax: str = "log_softmax", loss: str = "nll_loss"
     ) -> Tensor:
-        """Append the cross entropy of so many samples, each with a label."""
+        """Append the cross entropy of `count` samples, each with a label."""
         y = self.add("log_softmax", softmax, logits)
         label_bytes = count * INDEX_BYTES
         return self.add("nll_loss", loss, replace(y, elements=count), constant_bytes=label_bytes)
 
     def finish(self, name: str, output_elements: int) -> LayerGraph:
-        """Layer, with a fork after every tensor that several primitives need."""
+        """Layer with a fork after every tensor with several readers."""
         return with_forks(LayerGraph(name, tuple(self._primitives), self._input_elements, output_elements))
 
 
 def with_forks(layer: LayerGraph) -> LayerGraph:
-    """Layer with a fork behind every tensor that gets more than one gradient back."""
+    """Layer with a fork behind every tensor that receives more than one gradient."""
     forked = _forked(layer)
     made: list[Primitive] = []
     place: dict[int, int] = {}
-    """Old index -> new index of what to read instead: the primitive or its fork."""
+    """Old index -> new index to read from: the primitive or its fork."""
     if INPUT in forked:
         made.append(
             Primitive("input_fork", "fork", (Tensor(INPUT, layer.input_elements),), layer.input_elements)
@@ -278,7 +282,7 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
 
 
 def _forked(layer: LayerGraph) -> set[int]:
-    """Primitives whose whole output several others read and send a gradient back to."""
+    """Primitives whose whole output has several readers that send a gradient back."""
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
@@ -288,32 +292,32 @@ def _forked(layer: LayerGraph) -> set[int]:
 
 
 MOST_OPERATORS = 500_000
-"""Operators of an unrolled model; a thousand blocks of a transformer have some 35,000."""
+"""Most operators of an unrolled model; a transformer of a thousand blocks has some 35,000."""
 
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Equal layers, each after the other."""
+    """A number of equal layers in sequence."""
 
     layer: str
     """Name of the distinct layer."""
     count: int = 1
     reads: tuple[int, ...] = ()
-    """Positions of the runs whose last layers are the pieces of its input; the one before if empty."""
+    """Indices of the runs whose last layers are the pieces of its input; if empty, the previous run."""
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """The primitives of a model for one microbatch, by distinct layers and how they follow on each other."""
+    """Primitives of a model for one microbatch, by distinct layers, and the order of the layers."""
 
     layers: tuple[LayerGraph, ...]
-    """Each distinct layer once; one that reads several runs starts with a `split` of its input."""
+    """Distinct layers; a layer that reads several runs starts with a `split` of its input."""
     runs: tuple[LayerRun, ...]
 
     def unroll(self) -> LayerGraph:
-        """All operators of the model as one layer, their names with those of their layers.
+        """All operators of the model as one layer, with names prefixed by their layers.
 
-        Raises PhazeError where they are more than `MOST_OPERATORS`.
+        Raises PhazeError if there are more than `MOST_OPERATORS`.
         """
         sizes = {layer.name: len(layer.primitives) for layer in self.layers}
         total = sum(run.count * sizes[run.layer] for run in self.runs)
@@ -344,7 +348,7 @@ class ModelGraph:
 
 
 def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list[Primitive]:
-    """Primitives of a layer behind `start` others; its input comes from `sources`."""
+    """Primitives of a layer placed behind `start` others; its input comes from `sources`."""
     split = len(sources) > 1
 
     def place(tensor: Tensor) -> Tensor:
@@ -361,7 +365,7 @@ def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list
 
 
 def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
-    """Primitives that read a fork of what they need where there is one already."""
+    """Primitives that read an existing fork of their input instead of the input."""
     forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
 
     def behind(tensor: Tensor) -> Tensor:

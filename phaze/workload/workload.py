@@ -1,7 +1,7 @@
-"""Workload: the one graph of a model, as one slice of it runs a microbatch, and the tables that hold it.
+"""Workload: the graph of one shard of a model for a microbatch, and the tables that store it.
 
-Each distinct layer is there once, with its operators in order, forward and backward, what they hand to each
-other, and what goes over the network. The order of the model is a list of runs: any sequence of layers, each
+Each distinct layer is stored once, with its forward and backward operators in order, the data passed between
+them, and their network traffic. The order of the model is a list of runs: any sequence of layers, each
 repeated any number of times.
 """
 
@@ -18,70 +18,70 @@ from phaze.workload.lower.memory import Kept
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
 from phaze.workload.primitives import LayerRun, ParameterGroup, Region
 
-if TYPE_CHECKING:  # the library of tables takes longer to load than a model to be made
+if TYPE_CHECKING:  # importing pandas takes longer than building a model
     import pandas as pd
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 TABLES = ("operators", "parts", "edges", "layers")
-"""Names of the tables that hold the layers of a workload."""
+"""Names of the tables that store the layers of a workload."""
 APART: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
-"""Groups of parameters with a column of their own in table layers; dense are all others."""
+"""Parameter groups with their own column in table layers; dense is the rest."""
 
 Row = dict[str, str | int | float | bool]
 Work = tuple[str, tuple[Part, ...]]
-"""What makes two operators equal work: the core type and the parts."""
+"""Key of equal works: the core type and the parts."""
 
 
 class Collective(NamedTuple):
-    """A tensor that the ranks of a group combine."""
+    """A tensor combined by the ranks of a group."""
 
     kind: str
     axis: Axis
-    """Whose group, see `Layout.group`."""
+    """Axis of the group, see `Layout.group`."""
     nbytes: int
-    """Of the whole tensor."""
+    """Bytes of the whole tensor."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A distinct layer on one slice: its operators, its parameters, and what it keeps and passes on."""
+    """A distinct layer on one rank: its operators, parameters, stored activations, and inputs and outputs."""
 
     name: str
     forward: LayerPass
     backward: LayerPass
     groups: Mapping[ParameterGroup, int]
-    """Parameters by group; a group without any is left out."""
+    """Parameters by group; empty groups are left out."""
     parameter_bytes: float
     input_bytes: float
-    """Activations that arrive from the layer before."""
+    """Bytes of activations received from the previous layer."""
     output_bytes: float
     activation_bytes: float
-    """Kept of a microbatch for the backward pass."""
+    """Bytes stored per microbatch for the backward pass."""
     attention_bytes: float
-    """What of it is inside the core of attention."""
+    """Part of `activation_bytes` inside the attention core."""
     primitives: int
     """Operators of the forward pass before fusion."""
     kept: tuple[Kept, ...] = field(default=(), compare=False)
-    """Of what the activations consist; no table has it."""
+    """Tensors that make up the activations; not stored in tables."""
     statistics_bytes: int = field(default=0, compare=False)
-    """Kept beside them where norms and attention are fused kernels, of every row; no table has them."""
+    """Additional bytes of row statistics, if norms and attention are fused kernels; not stored in tables."""
     frozen: int = field(default=0, compare=False)
-    """Parameters without gradient, none of experts; no table has them."""
+    """Parameters without gradient, none of them of experts; not stored in tables."""
 
     @property
     def parameters(self) -> int:
-        """Parameters of the slice, of all groups."""
+        """Parameters of the shard, of all groups."""
         return sum(self.groups.values())
 
     @property
     def trained(self) -> int:
-        """Parameters of the slice that have gradients and states."""
+        """Parameters of the shard that have gradients and optimizer states."""
         return self.parameters - self.frozen
 
     @property
     def tensor_parallel(self) -> bool:
-        """Whether slices of the layer talk to each other."""
+        """True if the ranks of the layer communicate."""
         return any(
             operator.core == "network" for operator in self.forward.operators + self.backward.operators
         )
@@ -91,28 +91,26 @@ class Layer:
         return self.forward if direction == "forward" else self.backward
 
     def forward_in(self, regions: frozenset[Region]) -> tuple[Operator, ...]:
-        """Operators of the forward pass that are part of some regions."""
+        """Operators of the forward pass that belong to any of the regions."""
         return tuple(operator for operator in self.forward.operators if operator.regions & regions)
 
     def freed_bytes(self, regions: frozenset[Region]) -> int:
-        """Bytes that are not kept where some regions run forward again."""
+        """Bytes that need not be stored if the regions are recomputed."""
         return sum(one.nbytes for one in self.kept if one.regions & regions)
 
     def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
-        """Bytes that wait in the host's memory where inputs of modules do, of what is kept although some
-        regions run forward again.
-        """
+        """Bytes offloaded to host memory if inputs of `modules` are offloaded and `again` is recomputed."""
         return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
 
     def without(self, regions: frozenset[Region]) -> Self:
-        """Layer whose kernels make again what some regions would keep."""
+        """Layer whose kernels recompute the tensors that the regions would store."""
         kept = tuple(one for one in self.kept if not one.regions & regions)
         core = sum(one.nbytes for one in kept if "core_attn" in one.regions)
         total = self.activation_bytes - self.freed_bytes(regions)
         return replace(self, kept=kept, activation_bytes=total, attention_bytes=core)
 
     def attention(self, direction: Direction) -> tuple[Operator, ...]:
-        """Operators between queries, keys, values and what attention makes of them."""
+        """Operators of the attention core in a pass."""
         return tuple(operator for operator in self.pass_of(direction).operators if operator.attention)
 
     def collectives(self, direction: Direction) -> tuple[Collective, ...]:
@@ -122,8 +120,9 @@ class Layer:
 
     @cached_property
     def gathered_bytes(self) -> int:
-        """Keys and values of others, which context-parallel ranks gather in both passes: of the whole
-        sequence, or in a ring of the part at work and of the next one.
+        """Bytes of the keys and values that context-parallel ranks receive from others in both passes.
+
+        A gather receives the whole sequence; a ring stores the current and the next part.
         """
         moved = [operator.parts for operator in self.forward.operators if operator.core == "network"]
         times = {"all_gather": 1, "send": 2}
@@ -134,19 +133,19 @@ class Layer:
 
 @dataclass(frozen=True)
 class Workload:
-    """One slice of a model for one microbatch."""
+    """One shard of a model for one microbatch."""
 
     model: str
     """Name of the model."""
     layout: Layout
     layers: tuple[Layer, ...]
-    """Each distinct layer once."""
+    """Distinct layers."""
     runs: tuple[LayerRun, ...]
-    """The order of the layers, for a model that is a chain or not."""
+    """Order of the layers, for chains and other models."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Number of times that each distinct layer runs."""
+        """Number of occurrences of each distinct layer."""
         return Counter(self.order)
 
     @cached_property
@@ -155,7 +154,7 @@ class Workload:
         return tuple(run.layer for run in self.runs for _ in range(run.count))
 
     def layer(self, name: str) -> Layer:
-        """Distinct layer of a name."""
+        """Distinct layer with the given name."""
         return next(layer for layer in self.layers if layer.name == name)
 
     def tensor_flops(self, direction: Direction) -> int:
@@ -163,9 +162,9 @@ class Workload:
         return sum(self.counts[layer.name] * layer.pass_of(direction).tensor_flops for layer in self.layers)
 
     def parameters(self, *groups: ParameterGroup) -> int:
-        """Parameters of the slice in some groups, by default in all.
+        """Parameters of the shard in the given groups, all by default.
 
-        An embedding that input and output share is held by both ends of a pipeline: once under `embedding`,
+        An embedding shared by input and output is stored at both ends of a pipeline: once under `embedding`
         and once under `tied`.
         """
         return sum(
@@ -190,12 +189,12 @@ class Workload:
 
     @cached_property
     def graph(self) -> pd.DataFrame:
-        """Table graphs: the runs, of a model that is a chain."""
+        """Table graphs: the runs of a model that is a chain."""
         return graph_table(self.model, self.runs)
 
     @classmethod
     def of_tables(cls, frames: Mapping[str, pd.DataFrame], graph: pd.DataFrame) -> Self:
-        """Workload that tables operators, parts, edges and layers of a layout and graphs hold."""
+        """Workload from tables operators, parts, edges and layers of one layout, and graphs."""
         from phaze.tables.columns import layout_of
 
         rows = {str(row["layer"]): row for _, row in frames["layers"].iterrows()}
@@ -215,7 +214,7 @@ class Workload:
                 yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
-        """Id for all work that differs, in an order that only the work itself decides."""
+        """Id of every distinct work, in an order that depends on the works only."""
         found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
         return {work: number for number, work in enumerate(sorted(found))}
 
@@ -241,13 +240,13 @@ class Workload:
 
 
 OWN = ("name", "input_bytes", "parameter_bytes", "output_bytes", "stashed_bytes", "attention")
-"""Fields of an operator that table operators has as they are."""
+"""Fields of an operator stored unchanged in table operators."""
 KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
-"""Fields of a layer that table layers has as they are."""
+"""Fields of a layer stored unchanged in table layers."""
 
 
 def graph_table(model: str, runs: Sequence[LayerRun]) -> pd.DataFrame:
-    """Table graphs of the runs of a model that is a chain."""
+    """Table graphs with the runs of a model that is a chain."""
     rows: list[Row] = [{"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(runs)]
     return _frame("graphs", {"model": model}, rows)
 

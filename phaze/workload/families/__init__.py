@@ -1,1 +1,1 @@
-"""Model families: from a spec to the layers of its graph."""
+"""Model families: build the layer graph of a model from its spec."""

@@ -1,8 +1,8 @@
-"""Adapters beside frozen matrices, y = W x + B A x, of which only A and B are trained (Hu et al., ICLR 2022).
+"""Low-rank adapters for frozen matrices, y = W x + B A x; only A and B are trained (Hu et al., ICLR 2022).
 
-A slice has the r rows of A whole where W is cut by columns, and the r columns of B where it is cut by rows;
-the share of B A x that a slice makes is added to its share of W x, before slices sum up. Of a column-cut
-matrix every slice makes A x, where a runtime may cut A as well and gather: r is small.
+If W is cut by columns, every tensor-parallel rank has A whole; if it is cut by rows, every rank has B whole.
+A rank's partial B A x is added to its partial W x before the ranks are summed. For a column-cut matrix every
+rank computes A x. A runtime may also cut A and gather, but r is small.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 from phaze.workload.primitives import Gemm, LayerGraph, ModelGraph, Primitive, Tensor, with_forks
 
 NEVER = ("embedding", "head")
-"""Layers whose matrices have none."""
+"""Layers without adapters."""
 
 
 def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
-    """Model whose parameters are frozen, with adapters of a rank beside every matrix of its blocks."""
+    """Model with frozen parameters and an adapter of a given rank for every matrix of its blocks."""
     frozen = (_frozen(layer) for layer in graph.layers)
     layers = (layer if layer.name in NEVER else _adapted(layer, rank) for layer in frozen)
     return replace(graph, layers=tuple(layers))
@@ -29,10 +29,10 @@ def _frozen(layer: LayerGraph) -> LayerGraph:
 
 
 def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
-    """Layer with adapters behind each row of matrices: those with one input stay beside each other."""
+    """Layer with adapters behind each run of matrices, so that matrices with one input stay adjacent."""
     made: list[Primitive] = []
     place: dict[int, int] = {}
-    """Old index -> new index of what to read instead: the primitive, or its sum with the adapter."""
+    """Old index -> new index to read from: the primitive, or its sum with the adapter."""
     waiting: list[tuple[int, Primitive]] = []
 
     def add_adapters() -> None:
@@ -55,7 +55,7 @@ def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
 
 
 def _adapter(base: Primitive, product: Tensor, start: int, rank: int) -> list[Primitive]:
-    """The two products of an adapter, and its sum with the product of the frozen matrix."""
+    """The two products of an adapter, and the sum with the product of the frozen matrix."""
     assert base.gemm is not None
     down = Gemm(base.gemm.batch, base.gemm.m, base.gemm.k, rank)
     up = Gemm(base.gemm.batch, base.gemm.m, rank, base.gemm.n)

@@ -1,4 +1,4 @@
-"""Attention with heads of its own, grouped, in windows or chunks, or from one narrow vector a token."""
+"""Multi-head, grouped, windowed, chunked and latent attention."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from phaze.workload.primitives import Gemm, LayerBuilder, Scores, Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of a slice between queries, keys, values and what attention makes of them."""
+    """Attention heads of one shard and their dimensions."""
 
     heads: int
     kv_heads: int
     size: int
-    """Width of a head of queries and keys."""
+    """Head dimension of queries and keys."""
     value_size: int
     keys: int
-    """Keys that a query meets in blocks of queries, of which a causal mask leaves half: all of a sequence of
-    s, about 2w in windows of w tokens, a chunk."""
+    """Keys per query in blocks of queries, of which a causal mask leaves half: a whole sequence of s, about
+    2w in windows of w tokens, or a chunk.
+    """
 
 
 def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) -> Tensor:
-    """Append attention with the output matrix (whose bias comes after the sum of slices)."""
+    """Append attention including the output matrix; its bias follows the sum over tensor-parallel ranks."""
     tp, keys = part.layout.tp, round(2 * own.attended(part.sequence, causal=True))
     kv_heads = max(own.kv_heads // tp, 1)
     heads = Heads(own.heads // tp, kv_heads, own.query_size, own.value_size, keys)
@@ -49,7 +50,7 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
 def attend(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append what is between queries, keys and values by heads and the results of all heads of a token."""
+    """Append attention from queries, keys and values by heads to the results of all heads by token."""
     if part.layout.cp > 1 and part.layout.heads_ranks > 1:
         return _attend_whole(layer, part, own, heads, qkv)
     q, k, v = qkv
@@ -60,10 +61,11 @@ def attend(
 def _attend_whole(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention to whole sequences with a share of the heads, and the exchanges before and after
-    (Jacobs et al. 2023, DeepSpeed Ulysses). Heads of keys and values are copied where they are too few.
+    """Append attention over whole sequences with a share of the heads, and the all-to-alls around it.
 
-    Where only groups of ranks exchange heads, their sequences are parts still, and a ring goes among groups.
+    This is DeepSpeed Ulysses (Jacobs et al. 2023). Heads of keys and values are copied if there are too few.
+    If only groups of ranks exchange heads, their sequences are still partial and a ring runs among the
+    groups.
     """
     layout, cp = part.layout, part.layout.heads_ranks
     axis: Axis = "cp" if cp == layout.cp else "cp-heads"
@@ -77,7 +79,7 @@ def _attend_whole(
         k, v = (part.ring(layer, name, y, "cp-ring") for name, y in (("key", k), ("value", v)))
     share = replace(heads, heads=heads.heads // cp, kv_heads=heads.kv_heads * copies // cp)
     y = _core(layer, part, own, share, (q, k, v), part.own_sequence * cp)
-    # The kernel's backward pass needs its result, which is sent on.
+    # The kernel's backward pass needs its result, which is then sent on.
     y = layer.add(
         "all_to_all", "context_all_to_all", y, axis=axis, kept_bytes=y.elements * part.bytes_per_element
     )
@@ -85,7 +87,7 @@ def _attend_whole(
 
 
 def _copied(layer: LayerBuilder, name: str, x: Tensor, times: int) -> tuple[str, Tensor]:
-    """Append copies of the heads of keys or values, as many as told."""
+    """Append `times` copies of the heads of keys or values, and return the name with the result."""
     copied = layer.add("rearrange", f"{name}_copies", x, elements=x.elements * times) if times > 1 else x
     return name, copied
 
@@ -119,7 +121,7 @@ def _core(
 
 
 def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scores:
-    """Which queries of a slice meet which keys, as a fused kernel sees it."""
+    """Attention shape of a shard, as seen by a fused kernel."""
     causal, sequence = part.model.causal, part.sequence
     longest, mean = own.attended(sequence, causal=False), own.attended(sequence, causal=causal)
     return Scores(
@@ -131,7 +133,7 @@ def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scor
 def _projections(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Append queries, keys and values by heads, from one matrix or three."""
+    """Append queries, keys and values by heads, from one fused matrix or separate ones."""
     numbers = {"query": heads.heads, "key": heads.kv_heads, "value": heads.kv_heads}
     widths = {name: number * heads.size for name, number in numbers.items()}
     if own.shared_kv:
@@ -160,10 +162,10 @@ def _projections(
 def _gathered(
     layer: LayerBuilder, name: str, part: ModelSlice, own: Attention, x: Tensor, wide: int
 ) -> Tensor:
-    """Append a share of the queries, keys or values, gather those of all slices, and take those of own heads.
+    """Append a rank's projection, gather it over all tensor-parallel ranks, and select the rank's own heads.
 
-    So Megatron-Core has it where slices share heads of keys and values (`SelfAttention`, version 0.16.1):
-    shares of the matrices are cut evenly, and none has a whole head.
+    Megatron-Core does this if ranks share heads of keys and values (`SelfAttention`, version 0.16.1). The
+    matrices are sharded evenly, and no shard has a whole head.
     """
     tp = part.layout.tp
     whole_width = own.query_width if name == "query" else own.kv_width
@@ -175,7 +177,7 @@ def _gathered(
 
 
 def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int) -> Tensor:
-    """Append the rotary embedding of heads so wide, which reads a table of sines and one of cosines."""
+    """Append the rotary embedding for head dimension `width`; it reads tables of sines and cosines."""
     table = 2 * part.own_sequence * width * part.bytes_per_element
     scaled = "scaled_" if part.model.scaled_rotary else ""
     return layer.add("rotary", f"{name}_{scaled}rotary", x, constant_bytes=table)
@@ -184,10 +186,10 @@ def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: i
 def _latent_projections(
     layer: LayerBuilder, part: ModelSlice, own: Attention, latent: Latent, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Append queries, keys and values of all heads of a slice, from narrow vectors that every slice has.
+    """Append queries, keys and values of a shard's heads, from latent vectors that every rank has.
 
-    The matrices that make these are whole on every slice, which makes those of its own tokens (Megatron-Core,
-    `MLASelfAttention`); kernels of the rotary embedding write whole queries and keys.
+    The down-projections are replicated on every rank, which applies them to its own tokens (Megatron-Core,
+    `MLASelfAttention`). Kernels of the rotary embedding write whole queries and keys.
     """
     heads, tokens = own.heads // part.layout.tp, part.tokens
     ranks = latent.kv_rank + latent.rope_size
@@ -199,7 +201,7 @@ def _latent_projections(
     beside = part.own_tokens * latent.rope_size * part.bytes_per_element
     pair = layer.add(
         "split", "key_value_split", pair, kept_bytes=beside
-    )  # the norm's input lies in all of it
+    )  # the norm's input is a view of the whole tensor
     narrow = replace(pair, elements=part.own_tokens * latent.kv_rank)
     narrow = layer.add("rms_norm", "key_value_norm", narrow, parameters=latent.kv_rank)
     one = replace(pair, elements=part.own_tokens * latent.rope_size, piece=1)
@@ -227,8 +229,9 @@ def _latent_projections(
 def _index(
     layer: LayerBuilder, part: ModelSlice, latent: Latent, own: Indexer, low: Tensor, x: Tensor
 ) -> Tensor:
-    """Append the scores of all tokens before one by the indexer, whole on every slice for its own tokens, and
-    the choice of the best (DeepSeek-AI 2025, V3.2, Section 2.1).
+    """Append the indexer: scores of all earlier tokens, and the choice of the best ones.
+
+    The indexer is replicated on every rank, for its own tokens (DeepSeek-AI 2025, V3.2, Section 2.1).
     """
     tokens = part.own_tokens
     q = layer.dense("index_query", low, tokens, own.heads * own.head_size, bias=False)

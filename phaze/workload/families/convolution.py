@@ -1,10 +1,9 @@
-"""Maps of images and what convolutional networks do with them.
+"""Feature maps of images and the operations of convolutional networks on them.
 
-A convolution is a matrix multiplication of its unrolled input, one row an output pixel (im2col), so that it
-is mapped and priced as any other. Libraries and accelerators unroll on the chip: HBM holds the input as it
-is, and the product says by how many elements its unrolled matrix is larger (`Gemm.unrolled`). Its gradients
-are the two products of the same three matrices. Padding keeps the size: a map of height n becomes one of
-⌈n/stride⌉.
+A convolution is a matrix multiplication of its unrolled input, one row per output pixel (im2col), so it is
+mapped and priced like any other. Libraries and accelerators unroll on chip: HBM stores the original input.
+`Gemm.unrolled` is the number of elements by which the unrolled matrix is larger. The gradients are the two
+products of the same three matrices. Padding keeps the size: a map of height n becomes one of ⌈n/stride⌉.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """Square maps of a microbatch."""
+    """Square feature maps of a microbatch."""
 
     tensor: Tensor
     samples: int
@@ -26,11 +25,11 @@ class FeatureMaps:
 
     @property
     def pixels(self) -> int:
-        """Pixels of all samples."""
+        """Pixels of all samples, per channel."""
         return self.samples * self.size**2
 
     def with_tensor(self, tensor: Tensor) -> FeatureMaps:
-        """Maps of the same shape."""
+        """Feature maps of the same shape with another tensor."""
         return replace(self, tensor=tensor)
 
 
@@ -60,7 +59,7 @@ class ConvolutionShape:
 
     @property
     def gemm(self) -> Gemm:
-        """Product of the unrolled input, a row for each pixel of the output, and the weights."""
+        """Product of the unrolled input, one row per output pixel, and the weights."""
         rows, columns = self.samples * self.out_size**2, self.channels * self.window**2
         unrolled = rows * columns - self.samples * self.channels * self.size**2
         return Gemm(1, rows, columns, self.kernels, unrolled=max(0, unrolled))
@@ -76,7 +75,7 @@ def convolve(
     *,
     bias: bool = False,
 ) -> FeatureMaps:
-    """Append a convolution."""
+    """Append a convolution, with a bias if `bias`."""
     conv = ConvolutionShape(x.samples, x.channels, x.size, kernels, window, stride)
     y = layer.add("matmul", name, x.tensor, gemm=conv.gemm, parameters=conv.parameters)
     y = layer.bias(name, y, kernels) if bias else y
@@ -84,7 +83,7 @@ def convolve(
 
 
 def normalise(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
-    """Append a batch norm, with scale and shift for every channel."""
+    """Append a batch norm, with scale and shift per channel."""
     return x.with_tensor(layer.add("batch_norm", f"{name}_norm", x.tensor, parameters=2 * x.channels))
 
 
@@ -103,7 +102,7 @@ def convolve_and_normalise(
     *,
     relu: bool = True,
 ) -> FeatureMaps:
-    """Append a convolution, a batch norm, and a ReLU unless it comes later."""
+    """Append a convolution and a batch norm, and a ReLU if `relu`."""
     y = normalise(layer, name, convolve(layer, name, x, kernels, window, stride))
     return rectify(layer, name, y) if relu else y
 
@@ -116,11 +115,11 @@ def pool(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
 
 
 def enlarge(layer: LayerBuilder, kind: str, name: str, x: FeatureMaps) -> FeatureMaps:
-    """Append what doubles height and width: `upsample` bilinearly, or the `nearest` pixel."""
+    """Append an upsampling by 2: `upsample` is bilinear, `nearest` copies the nearest pixel."""
     y = layer.add(kind, name, x.tensor, elements=4 * x.tensor.elements)
     return FeatureMaps(y, x.samples, x.channels, 2 * x.size)
 
 
 def add_maps(layer: LayerBuilder, name: str, x: FeatureMaps, y: FeatureMaps) -> FeatureMaps:
-    """Append the sum of two maps."""
+    """Append the sum of two feature maps."""
     return x.with_tensor(layer.add("add", name, x.tensor, y.tensor))

@@ -1,9 +1,9 @@
-"""Networks that work on every token alone: dense ones, and mixtures of experts.
+"""Feed-forward networks, dense or as mixtures of experts.
 
-A mixture is cut as Megatron-Core has it (`MoELayer`): every rank routes its own tokens, sends a row of each
-to its k experts (all-to-all over ep, and gathered over etp where an expert is cut), and gets the results
-back. Where ranks of tensor parallelism hold the same tokens, each has a slice of every expert instead, as of
-a dense network. Rows are those of the busiest rank under the load of the layout.
+A mixture is sharded as in Megatron-Core (`MoELayer`). Every rank routes its own tokens and dispatches each to
+its k experts: an all-to-all over ep, plus a gather over etp if an expert is sharded. It then receives the
+results. If tensor-parallel ranks have the same tokens, each has a shard of every expert instead, as in a
+dense network. Sizes are those of the busiest rank under the layout's expert load.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
 
 SCORE_BYTES = 4
-"""A router's scores are in single precision."""
+"""Bytes of a router score, in single precision."""
 CHOICE_BYTES = 26
-"""Kept of each expert of a token: its number and its row's place (8 each), score and normalised score in
-single precision, and the weight in half precision."""
+"""Bytes stored per expert of a token: expert index and row position (8 each), score and normalised score in
+single precision, and the weight in half precision.
+"""
 
 
 def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Tensor) -> Tensor:
-    """Append the feed-forward network with its second matrix (whose bias comes after the sum of slices)."""
+    """Append a feed-forward network including its second matrix; its bias follows the sum over ranks."""
     first = layer.count
     x = part.enter(layer, "feed_forward", x)
     y = _network(layer, part, x, "feed_forward", own.width // part.layout.tp, gated=own.gated, bias=own.bias)
@@ -36,7 +37,7 @@ def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Te
 def _network(
     layer: LayerBuilder, part: ModelSlice, x: Tensor, name: str, width: int, *, gated: bool, bias: bool
 ) -> Tensor:
-    """Append a slice of a network that all tokens of the slice pass."""
+    """Append a shard of a network applied to all tokens of the shard."""
     model, tokens = part.model, part.tokens
     prefix = "" if name == "feed_forward" else f"{name}_"
     y = layer.dense(f"{name}_in", x, tokens, width, bias=bias)
@@ -50,7 +51,7 @@ def _network(
 def mixture(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
     """Append router, experts and shared experts, from and to a rank's own tokens.
 
-    Raises PhazeError where ep or etp does not divide the experts.
+    Raises PhazeError if ep or etp does not divide the experts.
     """
     _check(part, own)
     first = layer.count
@@ -86,7 +87,7 @@ def _check(part: ModelSlice, own: Experts) -> None:
 
 
 def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
-    """Append the scores of all experts and the choice of k; the weights of a token's experts."""
+    """Append the scores of all experts and the choice of k; return the weights of a token's experts."""
     tokens, width = part.own_tokens, part.bytes_per_element
     if own.scales:
         x = layer.add("rms_norm", "router_norm", x, parameters=part.model.hidden)
@@ -101,7 +102,7 @@ def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
 
 
 def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
-    """Append the way of rows to their experts, the experts, and the sum of a token's rows."""
+    """Append token dispatch, the experts, and the weighted sum of a token's results."""
     layout, wide = part.layout, own.sent_width(part.model.hidden)
     load = load_factor(layout.load, part.own_tokens * layout.ep, own.count, own.per_token, layout.ep)
     rows = ceil(part.own_tokens * own.per_token * load)
@@ -125,7 +126,7 @@ def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, we
 
 
 def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
-    """Append the experts of a rank as products in a batch, whose results are weighed before the second."""
+    """Append a rank's experts as batched products; activations are weighted before the second product."""
     model, wide = part.model, own.sent_width(part.model.hidden)
     inner = own.width // part.layout.expert_slices
     first = layer.count
@@ -147,7 +148,7 @@ def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, wei
 def _grouped(
     layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, name: str, k: int, n: int
 ) -> Tensor:
-    """Append a product for each expert of the rank, of its rows with its matrix, and a bias."""
+    """Append a batched product, one per expert of the rank, with optional biases."""
     count = own.count // part.layout.ep
     rows = x.elements // k
     gemm, weights = Gemm(count, -(-rows // count), k, n), count * k * n
@@ -158,7 +159,7 @@ def _grouped(
 
 
 def _shared(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
-    """Append the experts that all tokens meet, cut as a dense network, and their gate."""
+    """Append the shared experts, sharded as a dense network, and their gate."""
     first = layer.count
     y = part.enter(layer, "shared", x)
     y = _network(layer, part, y, "shared", own.shared_width // part.layout.tp, gated=own.gated, bias=False)

@@ -1,4 +1,4 @@
-"""The distinct layers of a residual network: stem, bottleneck blocks, head; and a feature pyramid on it."""
+"""Distinct layers of residual networks: stem, bottleneck blocks, head; optionally a feature pyramid."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from phaze.workload.primitives import INPUT, LayerBuilder, LayerGraph, LayerRun,
 
 
 def resnet_graph(model: ResNet, samples: int) -> ModelGraph:
-    """Layers of a residual network for so many images."""
+    """Layers of a residual network for `samples` images."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     head = _head(model, samples)
     return ModelGraph((*layers, head), (*runs, LayerRun(head.name)))
 
 
 def semantic_fpn_graph(model: SemanticFpn, samples: int) -> ModelGraph:
-    """Layers of a residual network with a feature pyramid, which reads all of its stages."""
+    """Layers of a residual network with a feature pyramid, whose decoder reads all stages."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     ends = [
         q for q, (run, after) in enumerate(pairwise((*runs, LayerRun("")))) if _stage(run) != _stage(after)
@@ -59,7 +59,7 @@ def _handed_on(x: FeatureMaps) -> FeatureMaps:
 
 
 def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[LayerGraph, FeatureMaps]:
-    """The first convolution and pooling; nothing makes a gradient of the image."""
+    """First convolution and pooling; the image needs no gradient."""
     layer = LayerBuilder()
     pixels = Tensor(INPUT, samples * channels * image**2, gradient=False)
     x = FeatureMaps(pixels, samples, channels, image)
@@ -69,7 +69,7 @@ def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[
 
 
 def _block(name: str, x: FeatureMaps, width: int, out: int, stride: int) -> tuple[LayerGraph, FeatureMaps]:
-    """Bottleneck block; where it changes the shape a convolution takes the place of the identity."""
+    """Bottleneck block; a convolution replaces the identity shortcut if the shape changes."""
     layer = LayerBuilder(x.tensor.elements)
     y = convolve_and_normalise(layer, "reduce", x, width)
     y = convolve_and_normalise(layer, "spatial", y, width, 3, stride)
@@ -90,7 +90,7 @@ def _head(model: ResNet, samples: int) -> LayerGraph:
 
 
 def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
-    """Neck and head, which read what every stage of the backbone ends with."""
+    """Neck and head, which read the output of every stage of the backbone."""
     shapes = list(zip(model.backbone.outputs, model.backbone.sizes(model.image), strict=True))
     elements = [samples * channels * size**2 for channels, size in shapes]
     layer = LayerBuilder(sum(elements))
@@ -109,7 +109,7 @@ def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
 
 
 def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> list[FeatureMaps]:
-    """Append the pyramid: every level with what is above it, coarsest first (Lin et al. 2017)."""
+    """Append the pyramid: every level plus the upsampled level above, coarsest first (Lin et al. 2017)."""
     count = len(levels)
     lateral = [convolve(layer, f"lateral_{i + 1}", x, model.neck, bias=True) for i, x in enumerate(levels)]
     for i in reversed(range(count - 1)):
@@ -119,7 +119,7 @@ def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) ->
 
 
 def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> FeatureMaps:
-    """Append the convolutions that bring every level to the finest one's size, and their sum."""
+    """Append convolutions and upsampling of every level to the finest resolution, and their sum."""
     total = _scale(layer, model, levels[0], 0)
     for level in range(1, len(levels)):
         x = _scale(layer, model, levels[level], level)
@@ -128,7 +128,7 @@ def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps])
 
 
 def _scale(layer: LayerBuilder, model: SemanticFpn, x: FeatureMaps, level: int) -> FeatureMaps:
-    """Append the convolutions of one level, each but the finest's with a doubling."""
+    """Append the convolutions of one level, each followed by an upsampling except on the finest level."""
     for step in range(model.convolutions[level]):
         name = f"scale_{level + 1}_{step + 1}"
         x = convolve_and_normalise(layer, name, x, model.head, 3)

@@ -1,9 +1,9 @@
-"""State space models and delta rules: scans over the sequence in chunks, cut by heads.
+"""State space models and delta rules: chunked scans over the sequence, sharded by heads.
 
-Tokens of a chunk meet each other in products, chunks pass states on. The kernels of scans keep what they read
-and make all else again (Dao and Gu, ICML 2024, Section 6; Yang et al., ICLR 2025, Section 3.3). Ranks of
-context parallelism exchange shares of the heads for whole sequences before and after (Megatron-Core,
-`MambaMixer`).
+Tokens of one chunk interact through products, and chunks pass on states. Scan kernels store their inputs and
+recompute everything else (Dao and Gu, ICML 2024, Section 6; Yang et al., ICLR 2025, Section 3.3).
+Context-parallel ranks exchange shards of the sequence for a share of the heads before the scan, and back
+after it (Megatron-Core, `MambaMixer`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
 
 SOLVED = 16
-"""Tokens of the blocks of a chunk whose triangular systems are solved; products join them (FLA,
-`solve_tril`)."""
+"""Tokens per block of a chunk whose triangular system is solved; products join the blocks (FLA,
+`solve_tril`).
+"""
 
 
 def mamba(layer: LayerBuilder, part: ModelSlice, own: Mamba, x: Tensor) -> Tensor:
-    """Append Mamba-2 with the output matrix: projection, convolution, scan, gated norm."""
+    """Append a Mamba-2 mixer with its output matrix: projection, convolution, scan, gated norm."""
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
     y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=own.bias)
     copies = cp - own.groups // tp
-    if copies > 0:  # every rank gets one of the groups whose heads it has
+    if copies > 0:  # every rank needs a copy of its heads' groups
         more = 2 * tokens * copies * own.state
         y = layer.add("rearrange", "scan_groups", y, elements=y.elements + more)
     pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
@@ -62,7 +63,7 @@ def _convolved(layer: LayerBuilder, x: Tensor, channels: int, taps: int, *, bias
 def _state_space(
     layer: LayerBuilder, part: ModelSlice, own: Mamba, cut: tuple[int, int], mixed: Tensor, steps: Tensor
 ) -> Tensor:
-    """Append the scan of heads, and of groups that share what writes and reads (Mamba-2, Listing 1)."""
+    """Append the Mamba-2 scan for (heads, groups); heads of a group share B and C (Mamba-2, Listing 1)."""
     heads, groups = cut
     q, count = _chunks(part, own.chunk)
     p, n = own.head_size, own.state
@@ -71,7 +72,7 @@ def _state_space(
         replace(mixed, elements=count * q * size, piece=i)
         for i, size in enumerate((heads * p, groups * n, groups * n))
     )
-    values = layer.add("mul", "scan_values", values, steps, parameters=3 * heads)  # A, D and the steps' bias
+    values = layer.add("mul", "scan_values", values, steps, parameters=3 * heads)  # A, D and the step bias
     scores = layer.add("matmul", "scan_scores", read, write, gemm=Gemm(count * groups, q, n, q))
     scores = layer.add("decay", "scan_decay", scores, elements=count * heads * q * q)
     within = layer.add("matmul", "scan_within", scores, values, gemm=Gemm(count * heads, q, q, p))
@@ -82,7 +83,7 @@ def _state_space(
 
 
 def delta_net(layer: LayerBuilder, part: ModelSlice, own: DeltaNet, x: Tensor) -> Tensor:
-    """Append a gated delta net with the output matrix: projections, convolution, scan, gated norm."""
+    """Append a gated delta net with its output matrix: projections, convolution, scan, gated norm."""
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
     y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=False)
@@ -107,7 +108,7 @@ def delta_net(layer: LayerBuilder, part: ModelSlice, own: DeltaNet, x: Tensor) -
 def _delta_rule(
     layer: LayerBuilder, part: ModelSlice, own: DeltaNet, heads: int, mixed: Tensor, steps: Tensor
 ) -> Tensor:
-    """Append the scan of heads: each chunk's updates are solved for, then meet state, keys and queries."""
+    """Append the delta-rule scan: solve each chunk's updates, then combine them with states and queries."""
     q, count = _chunks(part, own.chunk)
     batch, k, v = count * heads, own.key_size, own.value_size
     mixed = layer.add("split", "state_split", mixed)
@@ -138,6 +139,6 @@ def _delta_rule(
 
 
 def _chunks(part: ModelSlice, chunk: int) -> tuple[int, int]:
-    """Tokens of a chunk, and chunks of a microbatch; the last chunk of a sequence is filled up."""
+    """Tokens per chunk, and chunks of a microbatch; the last chunk of a sequence is padded."""
     size = min(chunk, part.sequence)
     return size, part.microbatch * -(-part.sequence // size)

@@ -1,7 +1,7 @@
-"""The distinct layers of a Swin transformer: patch embedding, pairs of blocks, merging of patches, head.
+"""Distinct layers of a Swin transformer: patch embedding, pairs of blocks, patch merging, head.
 
-A stage's layer is a pair of blocks, the second with shifted windows where there is more than one window. To
-cut windows, to put them together and to shift them copies the data, as in the authors' program.
+A stage's layer is a pair of blocks; the second has shifted windows if there is more than one window.
+Partitioning, merging and shifting windows copy the data, as in the authors' program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phaze.workload.primitives import (
 
 @dataclass(frozen=True)
 class SwinStage:
-    """Sizes of a stage for one microbatch."""
+    """Dimensions of a stage for one microbatch."""
 
     samples: int
     width: int
@@ -45,12 +45,12 @@ class SwinStage:
 
     @property
     def area(self) -> int:
-        """Patches of a window."""
+        """Patches per window."""
         return self.window**2
 
     @property
     def windows(self) -> int:
-        """Windows of a sample."""
+        """Windows per sample."""
         return self.size**2 // self.area
 
     @property
@@ -60,7 +60,7 @@ class SwinStage:
 
 
 def swin_graph(model: Swin, samples: int, bytes_per_element: int) -> ModelGraph:
-    """Layers of a Swin transformer for so many images."""
+    """Layers of a Swin transformer for `samples` images."""
     stages = [_stage(model, s, samples, bytes_per_element) for s in range(len(model.depths))]
     layers, runs = [_embedding(model, stages[0])], [LayerRun("embedding")]
     for number, (stage, depth) in enumerate(zip(stages, model.depths, strict=True), start=1):
@@ -92,7 +92,7 @@ def _norm(layer: LayerBuilder, name: str, x: Tensor, width: int) -> Tensor:
 
 
 def _embedding(model: Swin, stage: SwinStage) -> LayerGraph:
-    """Embedding of patches; nothing makes a gradient of the image."""
+    """Patch embedding; the image needs no gradient."""
     layer = LayerBuilder()
     pixels = Tensor(INPUT, stage.samples * model.channels * model.image**2, gradient=False)
     image = FeatureMaps(pixels, stage.samples, model.channels, model.image)
@@ -110,7 +110,7 @@ def _pair(name: str, stage: SwinStage) -> LayerGraph:
 
 
 def _block(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shifted: bool) -> Tensor:
-    """Append x + attention(norm(x)), and then the same with a feed-forward network."""
+    """Append x + attention(norm(x)), then the same with a feed-forward network."""
     y = _norm(layer, f"{prefix}attention_norm", x, stage.width)
     x = layer.add("add", f"{prefix}attention_add", _attention(layer, prefix, stage, y, shifted=shifted), x)
     y = _norm(layer, f"{prefix}feed_forward_norm", x, stage.width)
@@ -121,7 +121,7 @@ def _block(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shi
 
 
 def _attention(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shifted: bool) -> Tensor:
-    """Append attention inside windows: cut, attend, put together."""
+    """Append window attention: partition, attend, merge."""
     x = layer.add("rearrange", f"{prefix}shift", x) if shifted else x
     x = layer.add("rearrange", f"{prefix}windows", x)
     q, k, v = _projections(layer, prefix, stage, x)
@@ -155,8 +155,9 @@ def _projections(
 def _probabilities(
     layer: LayerBuilder, prefix: str, stage: SwinStage, q: Tensor, k: Tensor, *, shifted: bool
 ) -> tuple[Tensor, Tensor]:
-    """Append scores and attention probabilities, with a bias by relative position and a mask between windows
-    that a shift has joined.
+    """Append scores and attention probabilities, with a relative position bias.
+
+    A mask separates windows that a shift has joined.
     """
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, head, stage.area)

@@ -1,4 +1,4 @@
-"""The distinct layers of a transformer as primitive operators: embedding, blocks by kind, head."""
+"""Distinct layers of a transformer as primitive operators: embedding, kinds of blocks, head."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from phaze.workload.primitives import (
 
 
 def transformer_graph(part: ModelSlice) -> ModelGraph:
-    """Embedding, blocks, layers that predict tokens further on, and head; a model without head may end with
-    its blocks.
+    """Layers of a transformer: embedding, blocks, multi-token prediction layers, and head.
+
+    A model without a head may end with its blocks.
     """
     model = part.model
     blocks = (block_layer(part, kind, block) for kind, block in model.blocks.items())
@@ -42,7 +43,7 @@ def transformer_graph(part: ModelSlice) -> ModelGraph:
 
 
 def embedding_layer(part: ModelSlice) -> LayerGraph:
-    """Layer that turns token ids into the first residual stream."""
+    """Layer from token ids to the first residual stream."""
     model, layer = part.model, LayerBuilder()
     x = _lookup(layer, "word", part.tokens, model.word_width, part.vocabulary)
     x = part.leave(layer, "word", x)
@@ -76,7 +77,7 @@ def _lookup(
     rows: int,
     group: ParameterGroup = "embedding",
 ) -> Tensor:
-    """Append an embedding lookup for every token; every slice of a word embedding makes the whole tensor."""
+    """Append an embedding lookup for every token; each shard of a word embedding makes the whole tensor."""
     return layer.add(
         "lookup",
         f"{name}_lookup",
@@ -88,7 +89,7 @@ def _lookup(
 
 
 def block_layer(part: ModelSlice, kind: str, block: Block) -> LayerGraph:
-    """Block: what mixes tokens and what works on each, each with norm and residual sum."""
+    """Block of a token mixer and a feed-forward network, each with norm and residual sum."""
     layer = LayerBuilder(part.hidden_elements)
     _block(layer, part, block, layer.input)
     return layer.finish(kind, part.hidden_elements)
@@ -115,7 +116,7 @@ def _block(layer: LayerBuilder, part: ModelSlice, block: Block, x: Tensor) -> Te
 
 
 def _both(layer: LayerBuilder, part: ModelSlice, x: Tensor, block: Block, stream: Tensor) -> Tensor:
-    """Append a dense network and a mixture of experts beside each other, each with its norms (Gemma 4)."""
+    """Append a dense network in parallel with a mixture of experts, each with its norms (Gemma 4)."""
     assert block.feed_forward is not None
     assert block.experts is not None
     y = dense_network(layer, part, own=block.feed_forward, x=x)
@@ -135,10 +136,10 @@ def _residual(
     bias: bool = False,
     apart: bool = False,
 ) -> Tensor:
-    """Append x + f(norm(x)) or norm(x + f(x)); a row-cut matrix has bias and dropout after the sum.
+    """Append x + f(norm(x)) or norm(x + f(x)); bias and dropout of a row-cut matrix follow the sum.
 
-    `apart` says that the norm is a kernel of its own, where it is fused with the one product that reads it
-    otherwise (Transformer Engine): then it may run forward again alone.
+    If `apart`, the norm is a kernel of its own and can be recomputed alone. Otherwise it is fused with the
+    single product that reads it (Transformer Engine).
     """
     model, y, first = part.model, x, layer.count
     if model.norm_position in ("pre", "both"):
@@ -158,9 +159,7 @@ def _residual(
 
 
 def _offloaded_with(name: str, *, apart: bool) -> OffloadedModule:
-    """Module with which a norm lets its input wait in the host's memory: its own, or the product that it is
-    fused with.
-    """
+    """Module with which a norm's input is offloaded: the norm, or the product that it is fused with."""
     if name == "attention":
         return "attn_norm" if apart else "qkv_linear"
     return "mlp_norm"
@@ -173,12 +172,12 @@ def _norm(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: in
 
 
 def further_layer(part: ModelSlice) -> LayerGraph:
-    """Layer that predicts a token further on: the stream so far and the embedding of the next token, joined
-    by a matrix, then a block, and logits of the head (DeepSeek-AI 2024, V3, Section 2.2).
+    """Multi-token prediction layer (DeepSeek-AI 2024, V3, Section 2.2).
 
-    It hands the stream so far on. These layers share a copy of the embedding, of which each counts its part,
-    unless the head has one; the head's matrix is on the same stage (Megatron-Core,
-    `MultiTokenPredictionLayer`).
+    It joins the residual stream with the embedding of the next token by a matrix, applies a block, and
+    computes logits with the head. It passes the incoming stream on. These layers share one copy of the
+    embedding, of which each counts its part, unless the head has a copy. The head's matrix is on the same
+    stage (Megatron-Core, `MultiTokenPredictionLayer`).
     """
     model, layer = part.model, LayerBuilder(part.hidden_elements)
     rows = 0 if model.tied_embeddings else -(-part.vocabulary // model.mtp)
@@ -197,11 +196,11 @@ def further_layer(part: ModelSlice) -> LayerGraph:
 
 
 def head_layer(part: ModelSlice) -> LayerGraph:
-    """Layer after the last block: final norm, pooler, logits and loss, as far as the model has them.
+    """Layer after the last block: final norm, pooler, logits and loss, if the model has them.
 
-    It holds its own copy of a tied embedding matrix, since it may lie on another pipeline stage than the
-    embedding; that is how Megatron-LM stores it, too. (Megatron's sum of the two gradients over those
-    stages is not modelled.)
+    It has its own copy of a tied embedding matrix, because it may be on another pipeline stage than the
+    embedding; Megatron-LM stores it in the same way. (Megatron's sum of the two gradients over those stages
+    is not modelled.)
     """
     model, layer = part.model, LayerBuilder(part.hidden_elements)
     x = _norm(layer, "final_norm", part, layer.input) if model.final_norm else layer.input
@@ -221,7 +220,7 @@ def head_layer(part: ModelSlice) -> LayerGraph:
 
 
 def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append logits over the slice's vocabulary and their cross entropy."""
+    """Append the logits over the shard's vocabulary and their cross entropy."""
     model = part.model
     if model.head == "masked-lm" and model.head_transform:
         x = layer.dense("transform", x, part.tokens, model.word_width, bias=True)
@@ -233,7 +232,7 @@ def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 
 def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = False) -> Tensor:
-    """Append the logits of the slice's vocabulary, with a matrix of their own unless it is shared."""
+    """Append the logits over the shard's vocabulary, with an own matrix unless it is shared."""
     model, first = part.model, layer.count
     if shared:
         gemm = Gemm(1, part.tokens, x.elements // part.tokens, part.vocabulary)
@@ -247,10 +246,10 @@ def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = 
 
 
 def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Tensor:
-    """Append the loss of every token; slices combine the largest logit, the sum of exponentials, and the
-    label's logit.
+    """Append the loss of every token from vocabulary-parallel logits.
 
-    The loss reads one value a token, and its gradient goes back as one value a token.
+    Ranks combine the largest logit, the sum of exponentials, and the label's logit. The loss reads one value
+    per token, and its gradient is one value per token.
     """
     tokens = part.tokens
     inputs = [logits]
@@ -272,7 +271,7 @@ def _pool(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 
 def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append the prediction of whether the second sentence follows the first, and its loss."""
+    """Append the next-sentence prediction and its loss."""
     b = part.microbatch
     y = layer.dense("next_sentence", x, b, 2, bias=True)
     return layer.classify(y, b, "sentence_log_softmax", "sentence_loss")

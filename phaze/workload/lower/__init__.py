@@ -1,1 +1,1 @@
-"""From the layers of a model to the operators that one device runs: sharding, fusion, backward pass."""
+"""Lower the layers of a model to the operators of one device: sharding, fusion, backward pass."""

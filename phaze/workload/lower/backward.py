@@ -1,15 +1,14 @@
-"""The backward pass of a layer, on the reversed graph of its forward operators.
+"""Backward pass of a layer, on the reversed graph of its forward operators.
 
-`paired`: one operator for each forward operator gives the gradients of its inputs and of its parameters; it
-runs the primitives of the forward operator in reverse, a matrix multiplication as two. `split`: the
-gradients of inputs and those of parameters are operators of their own; the latter are leaves, which nothing
-waits for.
+`paired`: one operator per forward operator computes the gradients of its inputs and of its parameters. It
+runs the primitives of the forward operator in reverse, a matrix multiplication as two. `split`: gradients of
+inputs and of parameters are separate operators; the latter are leaves that nothing depends on.
 
-The gradient that arrives stands for the operand of the first matrix multiplication behind it, so that its
-read is counted there. A gradient that is made inside an operator is written to HBM if another operator or a
-second matrix multiplication needs it. In `paired` a norm makes the gradients of its input and of its
-parameters in one pass over the data, in `split` in two. Adding the gradients of a microbatch to those
-before it is not counted as traffic.
+The arriving gradient is counted as the operand of the first matrix multiplication that follows, so its read
+is counted there. A gradient made inside an operator is written to HBM if another operator or a second matrix
+multiplication needs it. A norm computes the gradients of its input and of its parameters in one pass over the
+data in `paired`, and in two passes in `split`. The traffic of accumulating gradients over microbatches is not
+counted.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ from phaze.workload.operators import Edge, LayerPass, Operator, Part, collective
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive
 
 Form = Literal["paired", "split", "data"]
-"""One operator for each forward operator, gradients of data and of weights apart, or those of data only."""
+"""Backward form: one operator per forward operator, data and weight gradients apart, or data gradients only.
+"""
 Gradients = Literal["both", "data", "weight"]
-"""Which gradients an operator makes: all, those of its inputs, or those of its parameters."""
+"""Gradients that an operator computes: all, those of its inputs, or those of its parameters."""
 
 OUTSIDE = -1
 """Maker of a gradient that arrives from another operator."""
@@ -40,9 +40,9 @@ class Gradient:
     """A gradient inside an operator."""
 
     maker: int
-    """The primitive whose backward pass makes it, or OUTSIDE."""
+    """Primitive whose backward pass computes it, or OUTSIDE."""
     slot: int
-    """The input of the maker that it is the gradient of."""
+    """Index of the maker's input to which the gradient belongs."""
     elements: int
 
 
@@ -65,7 +65,7 @@ def _ends(edge: Edge) -> tuple[int, int]:
 
 
 def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> LayerPass:
-    """Backward pass with a leaf for the gradients of each operator's parameters."""
+    """Backward pass with a separate leaf operator for each operator's parameter gradients."""
     operators: list[Operator] = []
     data: dict[int, int] = {}
     weight: dict[int, int] = {}
@@ -84,7 +84,7 @@ def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> LayerPass:
 
 
 class _Maker:
-    """Makes the backward operators of one forward operator."""
+    """Builder of the backward operators of one forward operator."""
 
     def __init__(self, layer: LayerGraph, group: Group, bytes_per_element: int, form: Form) -> None:
         self._layer = layer
@@ -103,7 +103,7 @@ class _Maker:
         return (*found, "weight") if weight else tuple(found)
 
     def operator(self, gradients: Gradients) -> Operator:
-        """Operator that makes some of the gradients."""
+        """Operator that computes the given gradients."""
         order = self._group[::-1]
         read: set[Stash] = set()
         parts = [part for index in order for part in self._parts(index, gradients, read)]
@@ -120,7 +120,7 @@ class _Maker:
         )
 
     def inner_weight_bytes(self) -> int:
-        """Bytes that the leaf needs of gradients made by its data operator, 0 if it needs none."""
+        """Bytes of gradients made by the data operator that the leaf needs; 0 if it needs none."""
         needed = {self._arriving[i] for i in self._group if self._primitive(i).parameters}
         return self._width * sum(g.elements for g in needed if g.maker != OUTSIDE)
 
@@ -128,11 +128,11 @@ class _Maker:
         return self._layer.primitives[index]
 
     def _parts(self, index: int, gradients: Gradients, read: set[Stash]) -> tuple[Part, ...]:
-        """Backward parts of one primitive; `read` collects the stashes already at hand."""
+        """Backward parts of one primitive; `read` collects the stashes that the operator has already read."""
         primitive = self._primitive(index)
         gradients = _trained(primitive, gradients)
         if primitive.kind in BACKWARD:
-            # Slices (tp) gather again beside a product; nothing hides gathering keys and values again.
+            # Regathering over tp overlaps with a product; regathering keys and values over cp is exposed.
             again = primitive.axis in ("cp", "cp-ring") and primitive.kind in GATHERS
             kinds = (BACKWARD[primitive.kind], *[primitive.kind] * again)
             found = [collectives(primitive, "backward", self._width, kind) for kind in kinds]
@@ -181,7 +181,7 @@ class _Maker:
         return {"both": (left, right), "data": (left,), "weight": (right,)}[gradients]
 
     def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
-        """Stashes that one primitive reads: those of a weighted product only for its weight."""
+        """Stashes that one primitive reads; a weighted product needs them only for the weight gradient."""
         primitive = self._primitive(index)
         gradients = _trained(primitive, gradients)
         needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
@@ -190,12 +190,12 @@ class _Maker:
         return stashes(self._layer, index, self._width) if needs else ()
 
     def _scales(self, index: int) -> int:
-        """Parameters that the gradients of the inputs depend on."""
+        """Number of parameters on which the input gradients depend."""
         primitive = self._primitive(index)
         return 0 if primitive.kind in ("bias", "lookup") else primitive.parameters
 
     def _parameter_traffic(self, index: int, gradients: Gradients) -> int:
-        """Bytes of a norm's scale and of parameter gradients; rows of a table are updated."""
+        """Bytes of a norm's scale and of parameter gradients; rows of a table are read and written."""
         primitive = self._primitive(index)
         scale = self._scales(index) if gradients != "weight" else 0
         times = {"lookup": 2}.get(primitive.kind, 1)
@@ -203,7 +203,7 @@ class _Maker:
         return self._width * (scale + written)
 
     def _first(self, gradients: Gradients) -> int:
-        """The first primitive of the backward pass that computes anything of its own."""
+        """First primitive of the backward pass that computes anything."""
         return next(i for i in self._group[::-1] if self._keys(i, _trained(self._primitive(i), gradients)))
 
     def _arriving_bytes(self) -> int:
@@ -245,12 +245,12 @@ class _Maker:
 
 
 def _trained(primitive: Primitive, gradients: Gradients) -> Gradients:
-    """Gradients that a primitive makes of those asked for: of frozen parameters it makes none."""
+    """Gradients that a primitive computes; frozen parameters have none."""
     return "data" if primitive.frozen and gradients == "both" else gradients
 
 
 def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[tuple[int, int], Gradient]]:
-    """Gradient that arrives at every primitive, and the one that it sends to every input."""
+    """Gradient that arrives at every primitive, and the gradient sent to each of its inputs."""
     arriving: dict[int, Gradient] = {}
     sent: dict[tuple[int, int], Gradient] = {}
     passed_to: dict[int, Gradient] = {}

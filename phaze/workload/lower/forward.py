@@ -1,9 +1,9 @@
-"""The forward pass of a layer: fused operators with the HBM traffic that fusion leaves.
+"""Forward pass of a layer: fused operators and their remaining HBM traffic.
 
-Inside an operator results go from core to core. HBM sees the tensors that enter and the one that leaves,
-the parameters, and what is kept for the backward pass although nobody outside reads it: inner tensors and
-dropout masks. Of a matrix multiplication the operands and the result are counted where it is mapped; its
-result stands for the operator's output, which is of the same size.
+Inside an operator, results pass from core to core. HBM traffic consists of the tensors that enter, the tensor
+that leaves, the parameters, and the inner tensors and dropout masks stored only for the backward pass. The
+mapper counts the operands and the result of a matrix multiplication; its result stands for the operator's
+output, which has the same size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element
 
 
 def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
-    """Edges between operators, with the bytes of what the target reads."""
+    """Edges between operators, with the bytes that the target reads."""
     place = {index: number for number, group in enumerate(groups) for index in group}
     found: dict[tuple[int, int], int] = {}
     for number, group in enumerate(groups):
@@ -37,20 +37,20 @@ def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element:
 
 
 def entering(layer: LayerGraph, group: Group) -> tuple[Tensor, ...]:
-    """Tensors that the operator reads from outside, each once."""
+    """Distinct tensors that the operator reads from outside."""
     inputs = (tensor for index in group for tensor in layer.primitives[index].inputs)
     return tuple(dict.fromkeys(tensor for tensor in inputs if tensor.source not in group))
 
 
 def group_name(layer: LayerGraph, group: Group) -> str:
-    """Names of what an operator does, views only where there is nothing else."""
+    """Name of an operator, from its primitives; views are named only if there is nothing else."""
     primitives = [layer.primitives[index] for index in group]
     work = [primitive.name for primitive in primitives if primitive.traits.role != "view"]
     return "+".join(work or [primitive.name for primitive in primitives])
 
 
 def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
-    """Regions that hold all that an operator does, but for views and for biases, which products add."""
+    """Regions common to all primitives of an operator, ignoring views and biases, which products add."""
     work = [one for one in members if one.traits.role != "view"]
     held = [one.regions for one in work if one.kind != "bias"] or [one.regions for one in work]
     return frozenset.intersection(*held) if held else frozenset()
@@ -77,7 +77,7 @@ def _operator(
 def _parts(
     layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
 ) -> tuple[Part, ...]:
-    """Parts of one primitive of an operator; its traffic is that of its first part."""
+    """Parts of one primitive of an operator; the first part has its traffic."""
     primitive = layer.primitives[index]
     if primitive.gemm is not None:
         return (product(primitive.gemm, "forward"),)
@@ -93,7 +93,7 @@ def _parts(
 def vector_parts(
     primitive: Primitive, keys: tuple[str, ...], role: str, streamed_bytes: int
 ) -> tuple[Part, ...]:
-    """One part for each key of the cycle table; what only moves data takes traffic, no arithmetic."""
+    """One part for each key of the cycle table; passes that only move data have traffic but no arithmetic."""
     traits = primitive.traits
     each = primitive.inputs[0].elements if traits.per_input else primitive.elements
     elements = 0 if role in traits.idle else each * primitive.times
@@ -119,6 +119,6 @@ def _streamed_bytes(
 
 
 def _leaving(layer: LayerGraph, group: Group) -> int:
-    """Primitive that makes what leaves the operator, behind any views."""
+    """Primitive that makes the operator's output, behind any views."""
     last = group[-1]
     return stored(layer, Tensor(last, layer.primitives[last].elements)).source

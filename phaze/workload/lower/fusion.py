@@ -1,19 +1,19 @@
-"""Which primitives run together as one operator.
+"""Fusion of primitives into operators.
 
-The rules are those of Phaze, Section 4 and C.2, and the injective fusion of TVM (Chen et al. 2018; what is
-elementwise behind a softmax in its pull request 8909).
+The rules follow Phaze, Section 4 and C.2, and the injective fusion of TVM (Chen et al. 2018; elementwise
+operations after a softmax in its pull request 8909).
 
-A primitive joins the operator that makes its input if nobody else reads that input:
+A primitive joins the operator that makes its input if that input has no other reader:
 
-- an elementwise primitive or a view joins a matrix multiplication, and what is elementwise or a view,
-- a reduction (softmax, norm, loss) joins what is elementwise or a view, but no matrix multiplication,
-- what is elementwise joins a reduction, whose last pass is elementwise as well (the dropout of attention its
-  softmax), if `after_reductions` says so; nothing else does, and nothing joins a collective,
+- an elementwise primitive or a view joins a matrix multiplication, an elementwise primitive or a view,
+- a reduction (softmax, norm, loss) joins elementwise primitives and views, but no matrix multiplication,
+- an elementwise primitive joins a reduction, whose last pass is elementwise too (the dropout of attention its
+  softmax), if `after_reductions`; nothing else joins a reduction, and nothing joins a collective,
 - a matrix multiplication joins nothing,
 - an operator has at most one matrix multiplication or reduction.
 
-Only the last primitive of an operator is read from outside. So whatever leaves an operator comes after all
-that enters it, and contracting operators leaves the graph acyclic.
+Only the last primitive of an operator is read from outside. Its output therefore comes after all its inputs,
+and contracting operators leaves the graph acyclic.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Group = tuple[int, ...]
 def fuse(
     layer: LayerGraph, *, enabled: bool = True, products: bool = True, after_reductions: bool = False
 ) -> tuple[Group, ...]:
-    """Operators of a layer in topological order; without fusion every primitive is one.
+    """Operators of a layer in topological order; without fusion, one per primitive.
 
-    With `products` false nothing joins a matrix multiplication: the kernels of a library beside those of
-    Megatron-LM, which fuse what is elementwise (Narayanan et al., SC 2021, Section 4.2).
+    If `products` is false, nothing joins a matrix multiplication. That is the case of library products next
+    to the fused elementwise kernels of Megatron-LM (Narayanan et al., SC 2021, Section 4.2).
     """
     groups: dict[int, set[int]] = {}
     """Last primitive -> its group."""
     readers = layer.readers()
     for index, primitive in enumerate(layer.primitives):
         group = {index}
-        # The producer that ran last joins first: its result is the one still at hand.
+        # The latest producer joins first: its result is the most recent.
         for source in sorted({t.source for t in primitive.inputs} - {INPUT}, reverse=True):
             alone = len(readers[source]) == 1
             joined = group | groups[source] if enabled and alone else set()
@@ -58,7 +58,7 @@ def fuse(
 def _may_join(
     layer: LayerGraph, index: int, joined: set[int], source: int, *, products: bool, after_reductions: bool
 ) -> bool:
-    """Whether a primitive, with what joined it, may join the group that ends with its source."""
+    """True if a primitive, with its joined group, may join the group that ends with its source."""
     role, last = (layer.primitives[i].traits.role for i in (index, source))
     if role in ("matmul", "network") or last == "network":
         return False

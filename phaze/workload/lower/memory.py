@@ -1,10 +1,10 @@
-"""What the forward pass keeps for the backward pass, each tensor once.
+"""Tensors that the forward pass stores for the backward pass, each counted once.
 
-Matrix multiplications keep the operands whose product gives a gradient, norms and GELU or SiLU their input,
-softmax and ReLU their output, a product both factors, dropout a mask of one byte an element; sums, scaling,
-masks and rotary embedding keep nothing. Views are the tensor that they show. This is the accounting of
-Korthikanti et al. (MLSys 2023, Section 4), whose closed form for a GPT block of one slice, sbh(10 + 24/t +
-5as/(ht)) bytes, follows exactly. As there, the two numbers a row that a norm or softmax keeps are left out,
+Matrix multiplications store the operands needed for gradients, norms, GELU and SiLU their input, softmax and
+ReLU their output, a product both factors, and dropout a mask of one byte per element. Sums, scaling, masks
+and rotary embedding store nothing. A view is the tensor behind it. This is the accounting of Korthikanti et
+al. (MLSys 2023, Section 4). Its closed form for a GPT block on one tensor-parallel rank, sbh(10 + 24/t +
+5as/(ht)) bytes, follows exactly. As there, the two values per row that a norm or softmax stores are left out,
 and so are token ids and labels, which are input.
 """
 
@@ -18,15 +18,15 @@ from phaze.workload.kinds import GATHERS
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tensor
 
 MASK = -2
-"""Piece of a stash that is a dropout mask, not a tensor."""
+"""Piece number of a stash that is a dropout mask, not a tensor."""
 
 
 @dataclass(frozen=True)
 class Stash:
-    """A tensor, or mask, kept from the forward to the backward pass."""
+    """A tensor or mask stored from the forward to the backward pass."""
 
     source: int
-    """The primitive that makes it, or INPUT."""
+    """Primitive that makes it, or INPUT."""
     piece: int
     elements: int
     nbytes: int
@@ -34,36 +34,39 @@ class Stash:
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes of a tensor that the forward pass keeps, and what frees them by running forward again."""
+    """Bytes of a stored tensor, and the regions whose recomputation frees it."""
 
     nbytes: int
     regions: frozenset[Region]
     keepers: tuple[frozenset[Region], ...] = ()
-    """Regions of every primitive that keeps it: it can wait elsewhere where all of them let it."""
+    """Regions of every primitive that stores it; it can be offloaded if all of them allow it."""
     operand: bool = False
-    """Whether only products with weights keep it, in the precision in which they multiply."""
+    """True if only products with weights store it, in the precision in which they compute."""
 
     def waits(self, modules: frozenset[OffloadedModule]) -> bool:
-        """Whether it waits in the host's memory where inputs of these modules do."""
+        """True if it is offloaded to host memory when the inputs of `modules` are."""
         return bool(self.keepers) and all(own & modules for own in self.keepers)
 
 
 WIDE: frozenset[Region] = frozenset({"scan", "router", "logits"})
-"""Products that no recipe brings to a lower precision: routers and heads are no layers of Transformer Engine
-(Megatron-Core, `TopKRouter`, `MultiTokenPredictionLayer`), and scans are kernels of their own."""
+"""Products that no recipe runs in a lower precision.
+
+Routers and heads are no layers of Transformer Engine (Megatron-Core, `TopKRouter`,
+`MultiTokenPredictionLayer`), and scans are kernels of their own.
+"""
 OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
-"""Modules that also make again what they hand on (Megatron-Core, `CheckpointWithoutOutput`)."""
+"""Modules that also recompute their output (Megatron-Core, `CheckpointWithoutOutput`)."""
 GATED = ("silu", "gelu")
-"""Kinds of activations that multiply another product's result."""
+"""Activations that multiply the result of another product."""
 SINGLE = 4
 """Bytes of a statistic."""
 
 
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
-    """Tensor behind any views: what really lies in memory."""
+    """Tensor behind any views, which is the one in memory."""
     while tensor.source != INPUT:
         view = layer.primitives[tensor.source]
-        # Of a gathered tensor only the slice's own share is kept; the backward pass gathers it again.
+        # Only a rank's own shard of a gathered tensor is stored; the backward pass gathers it again.
         gathered = view.kind in GATHERS
         is_alias = view.traits.role == "view" or view.kind == "copy"
         if not gathered and not (is_alias and tensor.elements == view.inputs[0].elements):
@@ -73,10 +76,10 @@ def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
 
 
 def stashes(layer: LayerGraph, index: int, bytes_per_element: int) -> tuple[Stash, ...]:
-    """Tensors and masks that the backward pass of one primitive needs, whoever else needs them, too."""
+    """Tensors and masks that the backward pass of one primitive needs, even if others need them too."""
     primitive = layer.primitives[index]
     if primitive.frozen and primitive.gemm is not None:
-        return ()  # the gradient of its input needs the weights alone
+        return ()  # the input gradient needs the weights only
     if primitive.traits.keeps == "mask":
         return (Stash(index, MASK, primitive.elements, primitive.elements),)
     kept = (stored(layer, tensor) for tensor in _kept(primitive, index))
@@ -91,7 +94,7 @@ def _kept(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
 
 
 def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stash, ...], ...]:
-    """For every primitive the stashes that no primitive before it has asked for."""
+    """New stashes of every primitive, without those of earlier primitives."""
     seen: set[Stash] = set()
     found = []
     for index in range(len(layer.primitives)):
@@ -102,7 +105,7 @@ def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stas
 
 
 def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
-    """What a layer keeps, each tensor once."""
+    """Tensors that a layer stores, each once."""
     keepers: dict[Stash, list[Primitive]] = {}
     for index, primitive in enumerate(layer.primitives):
         for stash in stashes(layer, index, bytes_per_element):
@@ -122,13 +125,13 @@ def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
 
 
 def statistics_bytes(layer: LayerGraph) -> int:
-    """Bytes of the statistics that fused kernels of norms keep, one or two numbers a row."""
+    """Bytes of the statistics that fused norm kernels store, one or two values per row."""
     found = ((p.traits.statistics, p.elements, p.parameters) for p in layer.primitives)
     return SINGLE * sum(each * (elements * each // scales) for each, elements, scales in found if each)
 
 
 def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
-    """Regions that make a tensor again: those it is made in, unless it is only handed on."""
+    """Regions that recompute a tensor: those it is made in, unless it leaves them."""
     if stash.source == INPUT:
         return frozenset()
     source = layer.primitives[stash.source]
@@ -139,7 +142,7 @@ def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
 
 
 def _readers(layer: LayerGraph, source: int) -> Iterator[Primitive]:
-    """Who reads a tensor, behind any views."""
+    """Readers of a tensor, behind any views."""
     for index, _ in layer.readers()[source]:
         primitive = layer.primitives[index]
         if primitive.traits.role == "view":

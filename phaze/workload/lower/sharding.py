@@ -1,19 +1,18 @@
-"""One of t equal slices of a model, cut as Megatron-LM does (Shoeybi et al. 2020, Section 3).
+"""Tensor-parallel shards of a model, as in Megatron-LM (Shoeybi et al. 2020, Section 3).
 
-Queries, keys, values, the first feed-forward matrix and the head are cut by columns, the attention output
-and the second feed-forward matrix by rows, the word embedding by its vocabulary. Norms, biases after an
-all-reduce, positions, projections of the word embedding, and BERT's transform and pooler are the same on
-every slice.
+Queries, keys, values, the first feed-forward matrix and the head are cut by columns, the attention output and
+the second feed-forward matrix by rows, the word embedding by its vocabulary. Norms, biases after an
+all-reduce, positions, projections of the word embedding, and BERT's transform and pooler are replicated.
 
-With sequence parallelism what would be the same on every slice is cut along the sequence: a gather takes the
-place of the copy, a reduce-scatter that of the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
+With sequence parallelism the replicated tensors are cut along the sequence: an all-gather replaces the copy,
+and a reduce-scatter the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
 
-With context parallelism every slice has an equal part of every sequence. Only attention needs the others:
-keys and values are gathered for it, and their gradients reduce-scattered, or both go around a ring, or whole
-sequences of a share of the heads are exchanged for it, or these inside groups of ranks, among which the ring
-goes (Megatron-Core, `--cp-comm-type` all_gather, p2p, a2a, a2a+p2p).
-Ranks take one part from the beginning and one from the end of the sequence, so that a causal mask leaves all
-of them the same work. What was gathered is not kept: the backward pass gathers it again.
+With context parallelism every rank has an equal part of every sequence. Only attention needs the other parts.
+Keys and values are gathered and their gradients reduce-scattered, or both pass around a ring. Or ranks
+exchange parts of sequences for a share of the heads, possibly inside groups with a ring among the groups
+(Megatron-Core, `--cp-comm-type` all_gather, p2p, a2a, a2a+p2p). Ranks have one part from the beginning and
+one from the end of the sequence, so a causal mask leaves all of them equal work. Gathered tensors are not
+stored: the backward pass gathers them again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from phaze.workload.primitives import LayerBuilder, Tensor
 
 @dataclass(frozen=True)
 class ModelSlice:
-    """Sizes of one slice of a model for one microbatch."""
+    """Dimensions of one shard of a model for one microbatch."""
 
     model: Model
     layout: Layout
@@ -40,43 +39,44 @@ class ModelSlice:
 
     @property
     def microbatch(self) -> int:
-        """Samples of the microbatch, b."""
+        """Samples per microbatch, b."""
         return self.layout.microbatch
 
     @property
     def tokens(self) -> int:
-        """Tokens of the microbatch that the slice has."""
+        """Tokens of the microbatch on this rank."""
         return self.microbatch * self.own_sequence
 
     @property
     def own_sequence(self) -> int:
-        """Tokens of a sample that the slice has."""
+        """Tokens of a sample on this rank."""
         return self.sequence // self.layout.cp
 
     @property
     def hidden_elements(self) -> int:
-        """Elements of the residual stream that a slice holds: all, or with sequence parallelism those of its
-        tokens.
-        """
+        """Elements of the residual stream on this rank; with sequence parallelism, of its own tokens only."""
         return self.own_tokens * self.model.hidden
 
     @property
     def own_tokens(self) -> int:
-        """Tokens of what is not cut by t otherwise."""
+        """Tokens of this rank in the parts of the model that are not tensor-parallel."""
         return self.tokens // self.layout.tp if self.layout.cuts_sequence else self.tokens
 
     @property
     def repeats_tokens(self) -> bool:
-        """Whether all slices hold the same tokens between layers."""
+        """True if all tensor-parallel ranks have the same tokens between layers."""
         return self.layout.tp > 1 and not self.layout.cuts_sequence
 
     @property
     def vocabulary(self) -> int:
-        """Slice's part of the vocabulary, padded where t does not divide it."""
+        """Vocabulary of one shard, rounded up if t does not divide it."""
         return -(-self.model.vocabulary // self.layout.tp)
 
     def enter(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Hand a tensor to all slices: nothing to do forward, an all-reduce of its gradient backward (f)."""
+        """Pass a tensor to all ranks (f): no operation forward, an all-reduce of its gradient backward.
+
+        With sequence parallelism, an all-gather forward.
+        """
         if self.layout.cuts_sequence:
             return layer.add(
                 "all_gather", f"{name}_all_gather", x, elements=x.elements * self.layout.tp, axis="tp"
@@ -84,7 +84,7 @@ class ModelSlice:
         return layer.add("copy", f"{name}_copy", x, axis="tp") if self.layout.tp > 1 else x
 
     def leave(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Sum a tensor over the slices and cut it along the sequence where that is parallel, too."""
+        """Sum a tensor over the ranks; with sequence parallelism, also cut it along the sequence."""
         if self.layout.cuts_sequence:
             return layer.add(
                 "reduce_scatter",
@@ -96,11 +96,11 @@ class ModelSlice:
         return self.sum_up(layer, name, x)
 
     def sum_up(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Sum a tensor over the slices: an all-reduce forward, nothing to do backward (g)."""
+        """Sum a tensor over the ranks (g): an all-reduce forward, no operation backward."""
         return layer.add("all_reduce", f"{name}_all_reduce", x, axis="tp") if self.layout.tp > 1 else x
 
     def gather_width(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Gather the columns that slices have of a tensor, and take a slice's own tokens of it."""
+        """Gather the columns of a tensor from all ranks, and select a rank's own tokens."""
         if self.layout.tp == 1:
             return x
         whole = x.elements * self.layout.tp
@@ -108,7 +108,7 @@ class ModelSlice:
         return layer.add("select", f"{name}_columns", y, elements=self.hidden_elements)
 
     def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Hand keys or values of the whole sequence to the queries of every part of it."""
+        """Collect the keys or values of the whole sequence, for the queries of every part of it."""
         if self.layout.cp == 1:
             return x
         if self.layout.cp_kind == "p2p":
@@ -117,17 +117,17 @@ class ModelSlice:
         return layer.add("all_gather", f"{name}_all_gather", x, elements=whole, axis="cp")
 
     def ring(self, layer: LayerBuilder, name: str, x: Tensor, axis: Axis) -> Tensor:
-        """Pass keys or values around a ring of ranks, so that queries meet those of all."""
+        """Pass keys or values around a ring of ranks, so that queries meet the keys of all ranks."""
         ranks = self.layout.group(axis).ranks
         return layer.add("ring", f"{name}_ring", x, elements=x.elements * ranks, axis=axis)
 
     def exchange(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Give parts of sequences for all heads for whole sequences of a share of the heads, or back."""
+        """Exchange partial sequences of all heads for whole sequences of a share of the heads, or back."""
         return layer.add("all_to_all", f"{name}_all_to_all", x, axis="cp") if self.layout.cp > 1 else x
 
 
 def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
-    """Sizes of a block that t must divide. Where slices share heads of keys and values, their width."""
+    """Dimensions of a block that t must divide; the width of key-value heads if ranks share them."""
     sizes, own = {}, block.mixer
     if isinstance(own, Attention):
         shared = tp % own.kv_heads == 0 and own.kv_width % tp == 0
@@ -140,7 +140,7 @@ def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
 
 
 def _check_block(model: Model, block: Block, layout: Layout) -> None:
-    """Raise PhazeError where t or c does not divide what it cuts in a block."""
+    """Raise PhazeError if t or c does not divide a sharded dimension of a block."""
     where, own, tp, cp = f"model {model.name}", block.mixer, layout.tp, layout.cp
     for key, size in _cut_sizes(block, tp).items():
         if tp < 1 or size % tp:
@@ -154,8 +154,10 @@ def _check_block(model: Model, block: Block, layout: Layout) -> None:
 
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:
-    """One slice; PhazeError where t does not divide the heads, or the sequence where that is parallel, or
-    positions are missing. Of key-value heads t may also be a multiple.
+    """One shard of a model.
+
+    PhazeError if t does not divide the heads, or the sequence with sequence parallelism, or if positions are
+    missing. t may be a multiple of the key-value heads.
     """
     where = f"model {model.name}"
     for block in model.blocks.values():

@@ -1,4 +1,4 @@
-"""Models from PyTorch: what a module runs on the meta device, as a graph of operators.
+"""Operator graphs of PyTorch modules, traced on the meta device.
 
-Only `workload.families.traced.record` imports PyTorch, which the default installation has not.
+Only `workload.families.traced.record` imports PyTorch, which the default installation does not include.
 """

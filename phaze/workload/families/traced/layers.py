@@ -1,7 +1,8 @@
-"""The distinct layers of a traced model: what comes before its blocks, every kind of block, what comes after.
+"""Distinct layers of a traced model: embedding, each kind of block, and head.
 
-Blocks are the members of the list of modules that holds most operators, as `model.layers.3`. Each reads one
-tensor of the layer before it; what else modules hand to all blocks, such as positions, is constant.
+Blocks are the members of the module list with the most operators, such as `model.layers.3`. Each block reads
+one tensor of the previous layer. Anything else that modules pass to all blocks, such as positions, is
+constant.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from phaze.workload.primitives import (
 )
 
 _MEMBER = re.compile(r"(.+?)\.(\d+)\.")
-"""A member of a list of modules, in the name of an operator."""
+"""Member of a module list in the name of an operator."""
 
 
 def layers_of(trace: Trace) -> ModelGraph:
-    """Distinct layers of a trace, and how they follow on each other; raises PhazeError for a model that is no
-    chain of embedding, blocks and head.
+    """Distinct layers of a trace and their order.
+
+    Raises PhazeError for a model that is not a chain of embedding, blocks and head.
     """
     primitives = needed_of(trace)
     places = _places(primitives)
@@ -53,7 +55,7 @@ def layers_of(trace: Trace) -> ModelGraph:
 
 
 def _places(primitives: Sequence[Primitive]) -> list[int]:
-    """Number of the block of every primitive, from 1; 0 before the blocks, one more than the last behind."""
+    """Block number of every primitive, from 1; 0 before the blocks, and the last number plus 1 after them."""
     members = [_MEMBER.match(one.name) for one in primitives]
     lists = Counter(found[1] for found in members if found)
     if not lists:
@@ -71,9 +73,9 @@ def _named(places: Sequence[int], first: int, known: int) -> str:
 
 
 def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph:
-    """Layer of the primitives from a number to before another, its operators named as in the first block.
+    """Layer of the primitives from `first` to before `last`, with names as in the first block.
 
-    Raises PhazeError where it reads more than one tensor of those before it.
+    Raises PhazeError if it reads more than one tensor of earlier primitives.
     """
     own = primitives[first:last]
     read = {x.source for one in own for x in one.inputs if x.source < first} - {INPUT}
@@ -93,7 +95,7 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
 
 
 def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = False) -> Traced:
-    """Spec of a model of these layers, for one sample of so many tokens, which may attend causally."""
+    """Spec of a model with these layers, for one sample of `sequence` tokens; attention may be causal."""
     layers = (
         TracedLayer(
             name=layer.name,
@@ -122,7 +124,7 @@ def _operator(own: Primitive) -> TracedOperator:
 
 
 def traced_graph(model: Traced, samples: int) -> ModelGraph:
-    """Layers of a traced model for so many samples; raises PhazeError for an operator that is not known."""
+    """Layers of a traced model for `samples` samples; raises PhazeError for an unknown operator."""
     layers = tuple(
         LayerGraph(
             layer.name,
@@ -136,8 +138,9 @@ def traced_graph(model: Traced, samples: int) -> ModelGraph:
 
 
 def _primitive(own: TracedOperator, samples: int) -> Primitive:
-    """Operator for so many samples: as many rows meet the same weights, or as many products are made; masks
-    and tables are those of one.
+    """Operator for `samples` samples, with more rows per weight or more products.
+
+    Masks and tables keep the size for one sample.
     """
     if own.kind not in KINDS:
         raise PhazeError(f"operator {own.name}: kind: must be one of {', '.join(KINDS)}, got {own.kind}")

@@ -1,4 +1,4 @@
-"""Record what a PyTorch module runs, on the meta device: shapes without data."""
+"""Record the operators of a PyTorch module on the meta device: shapes without data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from phaze.workload.families.traced.translate import Call, Origin, SeenTensor, T
 
 META = "meta"
 FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""What code raises that is called with wrong arguments, or that needs data."""
+"""Errors raised by code that is called with wrong arguments, or that needs data."""
 
 
 def record(spec: TorchModule, microbatch: int) -> Trace:
-    """Calls of a module for one microbatch in training; this runs the code that the spec names.
+    """Trace a module for one microbatch in training; this runs the code that the spec names.
 
-    Raises PhazeError where the callable cannot be imported, what it returns is no module, or either fails.
+    Raises PhazeError if the callable cannot be imported, returns no module, or fails.
     """
     try:
         return _record(spec, microbatch)
@@ -54,8 +54,9 @@ def _record(spec: TorchModule, microbatch: int) -> Trace:
 
 
 def causal_language_model(config: str) -> object:
-    """Model that `transformers` makes of a configuration in JSON, without weights: attention as products,
-    experts as products of the rows that are sent to each.
+    """`transformers` model of a JSON configuration, without weights.
+
+    Attention is made of products, and experts of batched products over the dispatched rows.
     """
     fields = json.loads(config)
     made = call("transformers:AutoConfig.for_model", {**fields, "use_cache": False})
@@ -64,7 +65,7 @@ def causal_language_model(config: str) -> object:
 
 
 def call(path: str, arguments: Mapping[str, object]) -> object:
-    """Result of a callable of an installed package, `package:callable`."""
+    """Call a callable of an installed package, given as `package:callable`."""
     package, _, names = path.partition(":")
     try:
         found: object = importlib.import_module(package)
@@ -88,7 +89,7 @@ def _example(given: TorchInput, microbatch: int) -> torch.Tensor:
 
 
 def _run(module: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of real numbers that a module returns."""
+    """Floating-point tensors that a module returns."""
     made = module(*inputs.values()) if len(inputs) == 1 else module(**inputs)
     return [tensor for tensor in _tensors(made) if tensor.is_floating_point()]
 
@@ -103,7 +104,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """FLOPs of forward and backward pass as PyTorch counts them."""
+    """FLOPs of forward and backward pass, as counted by PyTorch."""
     with FlopCounterMode(display=False) as counter:
         results = _run(module, inputs)
         forward = counter.get_total_flops()
@@ -114,7 +115,7 @@ def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Writes down every call of an operator while it is active."""
+    """Dispatch mode that records every operator call while it is active."""
 
     def __init__(self, module: nn.Module, inputs: list[torch.Tensor]) -> None:
         super().__init__()
@@ -132,14 +133,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._origins[self.number(tensor)] = origin
 
     def number(self, tensor: torch.Tensor) -> int:
-        """Number of a tensor, which stays alive so that nothing else gets its address."""
+        """Number of a tensor; the tensor is kept alive so that its id is not reused."""
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = len(self._kept)
             self._kept.append(tensor)
         return self._numbers[id(tensor)]
 
     def watch(self, run: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-        """Result of a function, with the paths of the modules that run known."""
+        """Result of a function, run with hooks that track the path of the active module."""
         hooks = []
         for name, module in self._module.named_modules():
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._path.append(name)))

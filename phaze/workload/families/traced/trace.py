@@ -1,4 +1,4 @@
-"""Trace a PyTorch module, if its user says that code may run, and count it beside the same model's spec."""
+"""Trace a PyTorch module, if the user allows its code to run, and compare counts with the model's spec."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ UNFUSED = ExtractSettings(fusion=False)
 
 
 def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
-    """Calls of a module; PhazeError unless its code may run and PyTorch is installed.
+    """Trace of a module; PhazeError unless its code may run and PyTorch is installed.
 
-    That of a published configuration may: it names no code, and none of the model's own is loaded.
+    Published configurations need no permission: they name no code, and no model code is loaded.
     """
     if not run_code and spec.torch != CONFIGURED:
         raise PhazeError(
@@ -42,7 +42,7 @@ def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
 
 
 class Counts(NamedTuple):
-    """What is counted of one sample; FLOPs are those of matrix multiplications and convolutions."""
+    """Counts of one sample; FLOPs are those of matrix multiplications and convolutions."""
 
     parameters: int
     forward_flops: int
@@ -50,7 +50,7 @@ class Counts(NamedTuple):
 
 
 class CountComparison(NamedTuple):
-    """A model counted three times: by PyTorch, of the traced operators, and of the spec."""
+    """Counts of a model by PyTorch, by the traced operators, and by the spec."""
 
     model: str
     torch: Counts
@@ -59,12 +59,12 @@ class CountComparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether all are the same."""
+        """True if all counts are equal."""
         return self.torch == self.traced == self.spec
 
 
 def compare(trace: Trace, model: AnyModel, tokens: int) -> CountComparison:
-    """Traced model of one sample beside its spec."""
+    """Compare a traced model of one sample with its spec."""
     return CountComparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
@@ -74,7 +74,7 @@ def compare(trace: Trace, model: AnyModel, tokens: int) -> CountComparison:
 
 
 def csv_text(comparisons: list[CountComparison]) -> str:
-    """Row for each model and who counted, as CSV."""
+    """CSV with one row per model and counter."""
     lines = [",".join(["model", "counted_by", *Counts._fields])]
     for one in comparisons:
         counted = (("torch", one.torch), ("traced", one.traced), ("spec", one.spec))
@@ -83,11 +83,11 @@ def csv_text(comparisons: list[CountComparison]) -> str:
 
 
 def count(workload: Workload) -> Counts:
-    """Parameters and FLOPs of a workload, an embedding that the head shares counted once."""
+    """Parameters and FLOPs of a workload; an embedding shared with the head counts once."""
     flops = (workload.tensor_flops(direction) for direction in DIRECTIONS)
     return Counts(workload.parameters("dense", "expert", "embedding"), *flops)
 
 
 def traced_workload(trace: Trace, name: str, settings: ExtractSettings) -> Workload:
-    """Traced module as a workload of one layer; raises PhazeError."""
+    """Traced module as a workload with a single layer; raises PhazeError."""
     return lower(ModelGraph((graph_of(trace),), (LayerRun("model"),)), name, Layout(), settings)

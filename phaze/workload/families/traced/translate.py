@@ -1,9 +1,9 @@
-"""From the calls of a module to the primitives of extract.
+"""Translate the recorded calls of a module into primitives.
 
-What is made of constants alone, such as masks and random numbers, is a constant. An operator that is not
-known is elementwise where its result is as large as what it reads, a reduction where it is smaller, and an
-error where it is larger. Parameters belong to the first operator that reads them. A sum with a constant is a
-mask, a product with one as large as the tensor is a dropout: PyTorch draws its mask apart.
+Results of constants alone, such as masks and random numbers, are constants. An unknown operator is
+elementwise if its result is as large as its input, a reduction if it is smaller, and an error if it is
+larger. Parameters belong to the first operator that reads them. A sum with a constant is a mask. A product
+with a constant as large as the tensor is a dropout, because PyTorch draws the mask separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phaze.base.errors import PhazeError
 from phaze.workload.primitives import INPUT, Gemm, LayerGraph, Primitive, Tensor, with_forks
 
 Origin = Literal["made", "input", "parameter", "constant"]
-"""Where a tensor comes from: a call, the user, the module's parameters, or anywhere else."""
+"""Origin of a tensor: a call, the user, the module's parameters, or anything else."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +26,25 @@ class SeenTensor:
     """A tensor that a call reads or writes."""
 
     number: int
-    """The same for the same tensor; a call that changes one in place writes it again."""
+    """Identifier of the tensor; a call that changes a tensor in place writes it again."""
     shape: tuple[int, ...]
     bytes_per_element: int
     origin: Origin
     floating: bool = True
-    """Real numbers, which have gradients."""
+    """True for floating-point tensors, which have gradients."""
 
     @property
     def elements(self) -> int:
-        """Elements of the tensor."""
+        """Number of elements."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an operator."""
+    """One operator call."""
 
     module: str
-    """Path of the module that calls, empty for the outermost."""
+    """Path of the calling module, empty for the outermost."""
     operator: str
     """Name without namespace and overload, such as addmm."""
     inputs: tuple[SeenTensor, ...]
@@ -54,15 +54,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Trace:
-    """The forward pass of a module."""
+    """Recorded forward pass of a module."""
 
     calls: tuple[Call, ...]
     results: tuple[int, ...]
-    """Numbers of the tensors that it returns."""
+    """Numbers of the returned tensors."""
     parameters: int
-    """Parameters of the module, shared ones once."""
+    """Parameters of the module; shared ones count once."""
     forward_flops: int
-    """Of matrix multiplications and convolutions, as PyTorch counts them."""
+    """FLOPs of matrix multiplications and convolutions, as counted by PyTorch."""
     backward_flops: int
 
 
@@ -73,7 +73,7 @@ VIEWS = frozenset((
     "unbind", "unsqueeze", "view", "view_as_complex", "view_as_real",
 ))
 # fmt: on
-"""Show memory that is there."""
+"""Operators that return a view of existing memory."""
 
 PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "convolution", "mm"))
 
@@ -103,7 +103,7 @@ KINDS = {
     "upsample_bilinear2d": "upsample",
     "upsample_nearest2d": "nearest",
 }
-"""Operators that are what they are whatever they read."""
+"""Operators whose kind does not depend on their inputs."""
 
 # fmt: off
 FRESH = frozenset((
@@ -111,43 +111,43 @@ FRESH = frozenset((
     "ones_like", "rand_like", "zeros_like",
 ))
 # fmt: on
-"""Make constants of the shape of what they read."""
+"""Operators that create constants with the shape of their input."""
 
 SUMS = frozenset(("add", "rsub", "sub"))
 FACTORS = frozenset(("div", "mul"))
 ASIDE = frozenset(("detach",))
-"""Hand a tensor on without its gradient, for what is no part of the model."""
+"""Operators that pass on a tensor without its gradient, for computations outside the model."""
 
 PICKING = ("index", "index_select")
 EXPERT_DIMS = 3
-"""Dimensions of the matrices of all experts."""
+"""Dimensions of the stacked expert matrices."""
 Names = frozenset[int]
-"""Parameters, by number."""
+"""Parameters by number."""
 
 
 @dataclass
 class TraceState:
-    """What is known of tensors after some calls."""
+    """State of the translation after some calls."""
 
     primitives: list[Primitive] = field(default_factory=list)
     made: dict[int, Tensor] = field(default_factory=dict)
-    """Tensors that primitives make, by number."""
+    """Tensors made by primitives, by number."""
     weights: dict[int, Names] = field(default_factory=dict)
-    """Parameters that a tensor shows, by number."""
+    """Parameters that a tensor is a view of, by number."""
     owned: set[int] = field(default_factory=set)
-    """Parameters that belong to a primitive."""
+    """Parameters already assigned to a primitive."""
     sizes: dict[int, int] = field(default_factory=dict)
-    """Elements of parameters."""
+    """Elements of each parameter."""
     experts: dict[int, int] = field(default_factory=dict)
-    """Experts whose matrices a tensor shows, one a row, by number."""
+    """Number of experts whose matrices a tensor selects, one per row, by number."""
     names: Counter[str] = field(default_factory=Counter)
 
 
 def graph_of(trace: Trace) -> LayerGraph:
-    """All operators of a module that its results need, as one layer.
+    """All operators that a module's results depend on, as one layer.
 
-    Raises PhazeError for operators that are not known, and where products take other FLOPs than PyTorch
-    counts, as those inside of fused operators do.
+    Raises PhazeError for unknown operators, and if the FLOPs of products differ from PyTorch's count, as with
+    products inside fused operators.
     """
     products = [p.gemm for p in _state(trace).primitives if p.gemm is not None]
     found = sum(2 * gemm.batch * gemm.m * gemm.k * gemm.n for gemm in products)
@@ -161,12 +161,15 @@ def graph_of(trace: Trace) -> LayerGraph:
 
 
 def translate(trace: Trace) -> LayerGraph:
-    """All operators of a module that its results need, as one layer; raises PhazeError."""
+    """All operators that a module's results depend on, as one layer; raises PhazeError.
+
+    In contrast to `graph_of`, FLOPs are not checked.
+    """
     return with_forks(LayerGraph("model", needed_of(trace), 0, 0))
 
 
 def needed_of(trace: Trace) -> tuple[Primitive, ...]:
-    """All operators of a module that its results need, in order; raises PhazeError."""
+    """All operators that a module's results depend on, in order; raises PhazeError."""
     state = _state(trace)
     ends = [state.made[number].source for number in trace.results if number in state.made]
     return _needed(state.primitives, ends)
@@ -180,7 +183,7 @@ def _state(trace: Trace) -> TraceState:
 
 
 def _add(state: TraceState, call: Call) -> None:
-    """Add a call's primitive, or know what it makes without one."""
+    """Add the primitive of a call, or record its results if it needs none."""
     tensors = [tensor for seen in call.inputs if (tensor := _tensor(state, seen)) is not None]
     weights = [_weights(state, seen) for seen in call.inputs]
     shown = frozenset().union(*weights)
@@ -208,7 +211,7 @@ def _add(state: TraceState, call: Call) -> None:
 
 
 def _picks_experts(call: Call, operator: str, tensors: list[Tensor]) -> bool:
-    """Whether a call hands every row the matrix of its expert: weights, of which kernels copy none."""
+    """True if a call selects the matrix of an expert for every row; kernels do not copy these weights."""
     return operator in PICKING and not tensors and len(call.inputs[0].shape) == EXPERT_DIMS
 
 
@@ -228,7 +231,7 @@ def _weights(state: TraceState, seen: SeenTensor) -> Names:
 
 
 def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names) -> None:
-    """Know the results of a call that makes nothing."""
+    """Record the results of a call that needs no primitive."""
     for seen in call.outputs:
         if tensors:
             state.made[seen.number] = replace(tensors[0], gradient=False)
@@ -240,14 +243,14 @@ def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names)
 
 
 def _experts(state: TraceState, call: Call) -> int:
-    """Experts whose matrices a call reads, one for every row; 0 where there are none."""
+    """Number of experts whose matrices a call reads, one per row; 0 if there are none."""
     if call.operator in PICKING and len(call.inputs[0].shape) == EXPERT_DIMS:
         return call.inputs[0].shape[0]
     return next((state.experts[seen.number] for seen in call.inputs if seen.number in state.experts), 0)
 
 
 def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
-    """Know the results of the last primitive: pieces of it, or one and what belongs to it."""
+    """Record the results of the last primitive, as its pieces."""
     source = len(state.primitives) - 1
     for piece, seen in enumerate(_results(call, operator)):
         state.made[seen.number] = Tensor(source, seen.elements, piece, gradient)
@@ -255,7 +258,7 @@ def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> N
 
 
 def _results(call: Call, operator: str) -> tuple[SeenTensor, ...]:
-    """Pieces that a view cuts, or the first result: others are for the backward pass."""
+    """All pieces of a view, otherwise the first result; further results serve the backward pass."""
     return call.outputs if operator in VIEWS else call.outputs[:1]
 
 
@@ -266,7 +269,7 @@ def _name(state: TraceState, call: Call, operator: str) -> str:
 
 
 def _kind(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str:
-    """Kind of an operator; PhazeError where it is not known and makes more than it reads."""
+    """Kind of an operator; PhazeError if it is unknown and its output is larger than its inputs."""
     if operator in PRODUCTS:
         return "matmul"
     if operator in VIEWS:
@@ -309,8 +312,10 @@ def _constant_bytes(state: TraceState, call: Call) -> int:
 
 
 def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
-    """Product of a call; a convolution is that of its unrolled input, that of rows with the matrices of their
-    experts one for each expert, as far as rows are dealt out evenly.
+    """Matrix product of a call.
+
+    A convolution is the product of its unrolled input. Rows with the matrices of their experts give one
+    product per expert, if the rows divide evenly.
     """
     if operator == "convolution":
         return _convolution(call)
@@ -324,7 +329,7 @@ def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
 
 
 def _convolution(call: Call) -> Gemm:
-    """Product of a convolution by groups; weights are (kernels, channels of a group, window)."""
+    """Product of a grouped convolution; weights are (kernels, channels of a group, window)."""
     x, weight, out = call.inputs[0], call.inputs[1], call.outputs[0]
     kernels, channels = weight.shape[:2]
     if out.shape[1] != kernels or x.shape[1] % channels:
@@ -335,7 +340,7 @@ def _convolution(call: Call) -> Gemm:
 
 
 def _needed(primitives: list[Primitive], ends: Iterable[int]) -> tuple[Primitive, ...]:
-    """Primitives that the ends need."""
+    """Primitives that the primitives at `ends` depend on, themselves included."""
     wanted = set(ends)
     for index in reversed(range(len(primitives))):
         if index in wanted:
