@@ -1,11 +1,11 @@
-"""The tables through which the stages talk: their whole interface.
+"""Tables that the stages exchange; they are the whole interface between stages.
 
-`stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `layouts` training plans over all layouts of a runtime, `plans` what several planners make
-of it, what simulating their plans shows and where they lie on networks, `readings` what other settings give,
-`cases` what is planned apart from them, `tiled` what is simulated on tiles, `mappings` what is mapped,
-`measured` what published runs say of predictions, `results` what looks across models, `base` what a table
-is.
+`stages` has the tables passed between stages, `searches` the search of the space, `certificates` the proof of
+the best point, and `layouts` training plans over all layouts of a runtime. `plans` has the plans of several
+planners, their simulation, and their mapping onto networks. `readings` has results under other settings,
+`cases` planning cases outside the study, `tiled` simulations on tiled accelerators, and `mappings` mapped
+stages. `measured` compares predictions with published runs, `results` compares models, and `base` defines a
+table.
 """
 
 from pathlib import Path
@@ -90,7 +90,7 @@ TABLES: dict[str, type[Table]] = {table.name: table for table in Table.__subclas
 
 
 def read_any(path: str | Path) -> pd.DataFrame:
-    """Table in a file, whichever it is."""
+    """Load a file of any table."""
     name = table_name(path)
     if name not in TABLES:
         raise PhazeError(f"{path}: holds no phaze table")

@@ -1,11 +1,11 @@
-"""What every table is: typed columns with a key, checked on every write, sealed for every read.
+"""Definition of a table: typed columns with a key, checked on every write, sealed for every read.
 
-A table is a pandas frame in memory and a Parquet file on disk. Its class states the columns with their
-types, the key, the ranges and the rules between columns. Files are byte-deterministic: rows sorted by key,
-`-0.0` normalised, no timestamps; they are written to a temporary name and renamed, so that no reader ever
-sees half a table. A file carries the digest of its bytes: one that was damaged since is refused, and what is
-read was checked when it was written. The checks are a few lines of our own: importing a validation library
-would take a job longer than most of its work.
+A table is a pandas frame in memory and a Parquet file on disk. Its class states the columns with their types,
+the key, the ranges and the rules between columns. Files are byte-deterministic: rows sorted by key, `-0.0`
+normalised, no timestamps. They are written to a temporary name and renamed, so that no reader ever sees half
+a table. A file contains the digest of its bytes, and a damaged file is refused. Contents are checked when
+written, not when read. The checks are implemented here, because importing a validation library would take
+longer than most of a job's work.
 """
 
 import hashlib
@@ -29,19 +29,19 @@ from phaze.base.store import digest_of
 from phaze.layout import Layout
 
 VERSION = "2"
-"""Version of the table formats; a file of another version is refused instead of misread."""
+"""Version of the table formats; files of other versions are refused."""
 SEAL = b'"sha256": "'
 BLANK = b"0" * 64
-"""What stands in the place of a file's digest while it is taken."""
+"""Placeholder for the digest while it is computed."""
 
 Rule = Callable[[pd.DataFrame], pd.Series]
 Where = Mapping[str, Sequence[str] | Sequence[int]]
-"""Values that columns may have."""
+"""Allowed values by column."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its type, and the range or the set of values that it allows."""
+    """A column: its type, and the allowed range or values."""
 
     dtype: str
     """'str', 'int64', 'float64' or 'bool'."""
@@ -49,12 +49,12 @@ class Column:
     minimum: float | None = None
     values: tuple[str, ...] = ()
     finite: bool = True
-    """False where infinity has a meaning (a time that no placement reaches)."""
+    """False if infinity has a meaning (for example the time of an infeasible placement)."""
     order: Callable[[str], Layout] | None = None
-    """What the values of a column of text are ordered by, where that is not the text."""
+    """Sort key of a text column, if that is not the text itself."""
 
     def ranks(self, values: pd.Series) -> Ints:
-        """Place of every value among the distinct ones, in their order."""
+        """Rank of every value among the distinct ones, in the order of the column."""
         if self.order is None:
             return pd.factorize(values, sort=True)[0]
         codes, distinct = pd.factorize(values)
@@ -62,7 +62,7 @@ class Column:
         return np.array([places[value] for value in distinct], dtype=np.int64)[codes]
 
     def demands(self, values: pd.Series) -> Iterator[tuple[str, Bools]]:
-        """Demands on every value, each with the values that meet it."""
+        """Yield each requirement on the values, with a mask of the values that meet it."""
         array = values.array if self.dtype == "str" else values.to_numpy()
         if self.dtype in ("str", "float64"):
             yield "must not be missing", ~pd.isna(array)
@@ -75,34 +75,34 @@ class Column:
 
 
 def text(about: str, *values: str) -> Column:
-    """Column of text, optionally one of the given values."""
+    """Text column, optionally restricted to the given values."""
     return Column("str", about, values=values)
 
 
 def count(about: str, minimum: int = 0) -> Column:
-    """Column of whole numbers."""
+    """Integer column."""
     return Column("int64", about, minimum=minimum)
 
 
 def real(about: str, minimum: float | None = 0.0, *, finite: bool = True) -> Column:
-    """Column of real numbers, by default finite and not negative."""
+    """Real column, by default finite and not negative."""
     return Column("float64", about, minimum=minimum, finite=finite)
 
 
 def flag(about: str) -> Column:
-    """Column of true and false."""
+    """Boolean column."""
     return Column("bool", about)
 
 
 class Table:
-    """A table's contract; subclasses only state it, and say in their docstring what the table holds."""
+    """Contract of a table; subclasses declare columns and rules, and describe the contents in docstrings."""
 
     name: ClassVar[str]
-    """The plural noun, by the name of the class: also the folder under results/."""
+    """Plural noun derived from the class name; also the folder under results/."""
     keys: ClassVar[dict[str, Column]]
     columns: ClassVar[dict[str, Column]]
     rules: ClassVar[dict[str, Rule]] = {}
-    """Rules between columns: sentence -> function of the frame that is true for every good row."""
+    """Rules between columns: sentence -> function of the frame that is true for every valid row."""
 
     def __init_subclass__(cls) -> None:
         if Table in cls.__bases__:
@@ -115,12 +115,12 @@ class Table:
 
     @classmethod
     def empty(cls) -> pd.DataFrame:
-        """Table without rows, typed."""
+        """Typed table without rows."""
         return pd.DataFrame({name: pd.Series([], dtype=c.dtype) for name, c in cls.fields().items()})
 
     @classmethod
     def check(cls, frame: pd.DataFrame) -> pd.DataFrame:
-        """Frame with columns in order, typed, sorted by key, or raise ValueError."""
+        """Frame with typed columns in order, sorted by key; raises ValueError if it breaks the contract."""
         missing = [name for name in cls.fields() if name not in frame.columns]
         extra = [name for name in frame.columns if name not in cls.fields()]
         if missing or extra:
@@ -142,7 +142,7 @@ class Table:
 
     @classmethod
     def save(cls, frame: pd.DataFrame, path: str | Path) -> None:
-        """Check the frame and write it in one step: a reader sees the whole table or none."""
+        """Check the frame and write it atomically."""
         _write(cls.check(frame), Path(path), cls.name)
 
     @classmethod
@@ -152,17 +152,19 @@ class Table:
         columns: list[str] | None = None,
         where: Where | None = None,
     ) -> pd.DataFrame:
-        """Read files of this table, all columns sorted by key or only `columns` in the order of the files.
+        """Read files of this table, with all columns sorted by key, or only `columns` in file order.
 
-        With `where`, only the rows with one of these values in these columns, which have to be among those
-        read: of large tables much faster than to choose them afterwards.
-        A file is as it was checked when it was written: its digest says so. Of several, the keys are checked.
-        Raises PhazeError for a file that is damaged, or holds another table or another version of this one.
+        `where` selects rows by values of columns, which must be among the columns read. For large tables this
+        is much faster than selecting afterwards.
+
+        A file's digest shows that it is unchanged since it was checked on writing. With several files the
+        keys are checked again. Raises PhazeError for a damaged file, another table, or another version of
+        this one.
         """
         if unknown := set(columns or ()) - set(cls.fields()):
             raise ValueError(
                 f"table {cls.name}: has no columns {sorted(unknown)}"
-            )  # Parquet passes them over
+            )  # Parquet ignores unknown columns
         found = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
         if not found:
             return cls.empty() if columns is None else cls.empty()[columns]
@@ -172,7 +174,7 @@ class Table:
 
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
-        """Frame sorted by key, or raise ValueError where rows have the same."""
+        """Frame sorted by key; raises ValueError for duplicate keys."""
         codes = np.stack([column.ranks(frame[key]) for key, column in cls.keys.items()])
         order = np.lexsort(codes[::-1])
         ranked = codes[:, order]
@@ -183,7 +185,7 @@ class Table:
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
-    """Cast to the stated types; turn -0.0 into 0.0, so that equal tables are equal bytes."""
+    """Cast to the declared types, and turn -0.0 into 0.0, so that equal tables are equal bytes."""
     others = {name: column.dtype for name, column in fields.items() if frame[name].dtype != column.dtype}
     typed = frame.astype(others) if others else frame.copy(deep=False)
     for name, column in fields.items():
@@ -209,7 +211,7 @@ def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
 
 
 def _digest(content: bytes, at: int) -> bytes:
-    """SHA-256 of a file as if the digest that stands at `at` were blank."""
+    """SHA-256 of a file with the digest at `at` replaced by the placeholder."""
     whole = memoryview(content)
     digest = hashlib.sha256(whole[:at])
     digest.update(BLANK)
@@ -218,7 +220,7 @@ def _digest(content: bytes, at: int) -> bytes:
 
 
 def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, where: Where) -> pyarrow.Table:
-    """Read a file, in one thread: a job has one core, and the files of a study are small."""
+    """Read a file in a single thread, because a job has one core and the files of a study are small."""
     try:
         refuse_endless(path)
         content = path.read_bytes()
@@ -238,7 +240,7 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
 
 
 def _chosen(content: bytes, schema: pyarrow.Schema, columns: list[str] | None, where: Where) -> pyarrow.Table:
-    """Rows with those values: texts are made of those alone, of all they take longest."""
+    """Rows selected by `where`; text is decoded for these rows only, because decoding is slowest."""
     texts = [field.name for field in schema if pyarrow.types.is_string(field.type)]
     file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts)
     table = file.read(columns=columns, use_threads=False)
@@ -248,14 +250,14 @@ def _chosen(content: bytes, schema: pyarrow.Schema, columns: list[str] | None, w
 
 
 def _refuse_damaged(content: bytes) -> None:
-    """Raise ValueError if a file with a digest holds other bytes than were written."""
+    """Raise ValueError if a file with a digest has changed since it was written."""
     at = content.rfind(SEAL) + len(SEAL)
     if at >= len(SEAL) and content[at : at + len(BLANK)] != _digest(content, at):
         raise ValueError("it was damaged since it was written")
 
 
 def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None:
-    """Raise ValueError unless a file holds that table in this version, with its digest."""
+    """Raise ValueError unless a file is this table in this version, with its digest."""
     about = _about(schema)
     told = [str(about[key]) for key in ("table", "version") if key in about]
     if told != [name, VERSION]:
@@ -268,24 +270,24 @@ def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None
 
 
 def _about(schema: pyarrow.Schema) -> dict[str, object]:
-    """Table, version and digest that a file states, nothing where that is no JSON object."""
+    """Table, version and digest declared by a file; empty if they are not a JSON object."""
     about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
     return about if isinstance(about, dict) else {}
 
 
 def content_digest(*frames: pd.DataFrame) -> str:
-    """Digest of the values of tables."""
+    """Digest of the values of several tables."""
     return digest_of([{str(name): frame[name].tolist() for name in frame} for frame in frames])
 
 
 def are_among(names: pd.Series, known: pd.Index) -> Bools:
-    """Mask of the names among the known ones; pandas makes an object of every known one, 2 us each."""
+    """Mask of the names among the known ones; faster than pandas, which makes an object of each, 2 us."""
     result: Bools = places_among(names, known) >= 0
     return result
 
 
 def places_among(names: pd.Series, known: pd.Index) -> Ints:
-    """Places of names among the known ones, each known once, -1 where they are not."""
+    """Index of each name among the distinct known names, -1 if unknown."""
     text = pyarrow.large_string()
     chosen = pyarrow.array(known.array, type=text)
     found = pyarrow.compute.index_in(pyarrow.array(names.array, type=text), value_set=chosen)
@@ -294,7 +296,7 @@ def places_among(names: pd.Series, known: pd.Index) -> Ints:
 
 
 def table_name(path: str | Path) -> str:
-    """Name of the table that a file says it holds, empty if it holds none."""
+    """Table name declared by a file, empty if it declares none."""
     try:
         refuse_endless(Path(path))
         return str(_about(pyarrow.parquet.read_schema(path)).get("table", ""))

@@ -1,4 +1,4 @@
-"""What Piper's planner finds for an input of the study's plans, beside what it is compared with."""
+"""Results of Piper's planner for an input of the study's plans, next to the planners it is compared with."""
 
 from phaze.spec.names import PLANNERS
 from phaze.tables.base import Table, count, real, text
@@ -18,7 +18,7 @@ TIME = "time per sample in the input's unit of time; infinite without a plan"
 
 
 class Cases(Table):
-    """The best plan of every planner for an input on a cluster."""
+    """Best plan of every planner for an input on a cluster."""
 
     keys = {**_CASE, **_DEVICES}
     columns = {
@@ -56,7 +56,7 @@ class Pipelines(Table):
 
 
 class Curves(Table):
-    """Best time for every number of devices, where it becomes less, from a single run."""
+    """Best time by number of devices, with a row wherever it improves, from a single run."""
 
     keys = {**_CASE, "devices": count("fewest devices that reach the time, of those considered", 1)}
     columns = {

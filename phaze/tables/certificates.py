@@ -1,19 +1,19 @@
-"""What proves the best architecture of a study: the count of its space, and the points solved again."""
+"""Proof that an architecture is the best of a study: counts of its space, and points solved again."""
 
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import ARCHITECTURE, LAYOUT, MODEL
 
 COMMON = "(common)"
-"""Stands in the place of a model for the architecture that is best for all of them together."""
+"""Model name that stands for all models together."""
 
 CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
-"""What is known of a point, the simplest reason first; only `open` ones could still beat the best."""
+"""Reasons that decide a point, the simplest first; only `open` points could still beat the best."""
 
 
 class Certificates(Table):
-    """Size of the space, how many of its points were excluded by which bound, best value, largest bound.
+    """Size of the space, points excluded by each bound, best value, and largest remaining bound.
 
-    Why nothing in the space is better than the best: every point of it is in one of the counts.
+    Together they prove that no point is better than the best: every point is in exactly one of the counts.
     """
 
     keys = {"model": text(f"name of the workload, {COMMON} for all of them together")}
@@ -43,7 +43,7 @@ class Certificates(Table):
 
 
 class Ranges(Table):
-    """Least lower bound and feasible time per batch over TMP widths, microbatches and recompute."""
+    """Least lower bound and least feasible time per batch over TMP widths, microbatches and recompute."""
 
     keys = {"model": MODEL, "architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
@@ -54,7 +54,7 @@ class Ranges(Table):
 
 
 class Audits(Table):
-    """Points drawn from the excluded ones, bounded and solved again, to verify the certificate."""
+    """Sample of excluded points, bounded and solved again to verify the certificate."""
 
     keys = {
         "model": MODEL,

@@ -1,4 +1,4 @@
-"""Columns that several tables share."""
+"""Columns shared by several tables."""
 
 from typing import Literal
 
@@ -49,17 +49,17 @@ SAMPLE_ENERGIES = {
 
 
 def layout_of(rows: pd.DataFrame | pd.Series) -> Layout:
-    """Layout of a row, or of rows that have it in common."""
+    """Layout of a row, or of rows with a common layout."""
     key = rows["layout"]
     return Layout.of_key(str(key.iloc[0] if isinstance(key, pd.Series) else key))
 
 
 def widths_of(rows: pd.DataFrame, axis: Literal["tp", "microbatch"]) -> Ints:
-    """One width of the layout of every row."""
+    """Width along an axis in the layout of every row."""
     codes, keys = pd.factorize(rows["layout"])
     return np.array([getattr(Layout.of_key(key), axis) for key in keys], dtype=np.int64)[codes]
 
 
 def by_numbers(column: pd.Series) -> pd.Series:
-    """Values to sort rows by in place of a column, as `key` of `sort_values`: layouts by numbers."""
+    """Sort key for `sort_values`: layouts are sorted by their numbers, other columns by value."""
     return pd.Series(LAYOUT.ranks(column), column.index) if column.name == "layout" else column

@@ -1,4 +1,4 @@
-"""Training plans over all layouts of a runtime, and what proves them."""
+"""Training plans over all layouts of a runtime, and their proofs."""
 
 from typing import get_args
 
@@ -16,7 +16,7 @@ _SIZE = {
 
 
 class RankedLayouts(Table):
-    """Plans of a model on a system of one size, the fastest first."""
+    """Plans of a model on a system of one size, fastest first."""
 
     keys = {**_SIZE, "rank": count("place by time, from 1", 1)}
     columns = {
@@ -54,7 +54,7 @@ class RankedLayouts(Table):
 
 
 class LayoutProofs(Table):
-    """What became of all layouts of a model on a system of one size."""
+    """Outcome of all layouts of a model on a system of one size."""
 
     keys = dict(_SIZE)
     columns = {

@@ -1,13 +1,11 @@
-"""What mapping stages to the devices of topologies leads to."""
+"""Results of mapping stages to the devices of topologies."""
 
 from phaze.spec.names import PARTITIONERS
 from phaze.tables.base import Table, count, flag, real, text
 
 WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
 OWN_WAYS = WAYS[:4]
-"""Those that search; the others are heuristics."""
-
-"""Steps of the paper's partition; all-subgraphs is the dynamic program without our limits."""
+"""Search methods; the others are heuristics."""
 
 POINT = {
     "graph": text("name of the graph"),
@@ -25,7 +23,7 @@ _KEYS = {
 
 
 class Mappings(Table):
-    """The simulated training step with the mapping of every way."""
+    """Simulated training step under the mapping found by each method."""
 
     keys = {**_KEYS, "way": text("how the mapping was found", *WAYS)}
     columns = {
@@ -55,7 +53,7 @@ class Mappings(Table):
 class MappedDevices(Table):
     """Devices of stages and replicas, for the first seed of a topology.
 
-    The mapping is that with the shortest step of our own ways, and those of the heuristics.
+    Contains our mapping with the shortest step, and the mappings of the heuristics.
     """
 
     keys = {
@@ -68,7 +66,7 @@ class MappedDevices(Table):
 
 
 class SearchGaps(Table):
-    """Longest stage time by the local search alone, beside the best one known and the bound."""
+    """Longest stage time by local search alone, compared with the best known one and the bound."""
 
     keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
     columns = {
@@ -84,7 +82,7 @@ class SearchGaps(Table):
 
 
 class SpeedUps(Table):
-    """Speed-ups of the simulated step over mappings by hand, medians over seeds."""
+    """Speed-ups of the simulated step over manual mappings, medians over seeds."""
 
     keys = {name: column for name, column in _KEYS.items() if name != "seed"}
     columns = {
@@ -102,7 +100,7 @@ class SpeedUps(Table):
 
 
 class FiguresRead(Table):
-    """Speed-ups under every reading of what a publication leaves open, beside the printed ones."""
+    """Speed-ups under every reading of a publication's open points, compared with the printed ones."""
 
     keys = {
         "case": text("case of the study"),

@@ -1,11 +1,11 @@
-"""Published training runs beside predictions, and how far those are off."""
+"""Published training runs compared with predictions, and the prediction errors."""
 
 from phaze.tables.base import Column, Table, count, real, text
 
 ALL_SOURCES = "all"
-"""Stands for the sources together."""
+"""Source name that stands for all sources together."""
 ALL_MEASURED = "all measured"
-"""Stands for those together whose times do not look simulated."""
+"""Source name that stands for all sources whose times do not look simulated."""
 _RUN = {"source": text("file of config/measured"), "number": count("row of the file, from 1", 1)}
 _SOURCE = {"source": text("file of config/measured, or all")}
 
@@ -39,7 +39,7 @@ class MeasuredRuns(Table):
 
 
 class SourceScores(Table):
-    """Errors of the predictions of a source, as shares of what is measured."""
+    """Prediction errors by source, relative to the measured values."""
 
     keys = _SOURCE
     columns = {
@@ -72,7 +72,7 @@ class SourceScores(Table):
 
 
 class GroupRegrets(Table):
-    """How layouts of one model on as many devices with one batch are ranked, and what the choice costs."""
+    """Ranking of the measured layouts of one model, device count and batch, and the cost of the choice."""
 
     keys = {"source": text("file of config/measured"), "group": text("model, devices and batch")}
     columns = {
@@ -86,7 +86,7 @@ class GroupRegrets(Table):
 
 
 class ToolErrors(Table):
-    """Predictions that other tools publish, beside ours of the same runs."""
+    """Published predictions of other tools, compared with ours for the same runs."""
 
     keys = {"tool": text("tool"), "source": text("file of config/measured")}
     columns = {
@@ -102,7 +102,7 @@ class ToolErrors(Table):
 
 
 class FittedConstants(Table):
-    """Constants that are fitted to measured runs, and to which."""
+    """Constants fitted to measured runs, with the sources they are fitted to."""
 
     keys = {"of": text("device or stack"), "key": text("key in its file")}
     columns = {"value": real("value"), "sources": text("sources that it is fitted to")}

@@ -1,4 +1,4 @@
-"""What the planners make of equal architectures, what simulating it shows, and where it lies on networks."""
+"""Plans of the planners on equal architectures, their simulation, and their mapping onto networks."""
 
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.tables.base import Table, count, flag, real, text
@@ -12,18 +12,18 @@ PLAN = {
     "hbm_gib": real("HBM capacity"),
     "planner": text("who planned", *PLANNERS),
 }
-"""Columns that say which plan it is."""
+"""Columns that identify a plan."""
 
 
 TIMED = [
     "schedule", "microbatch", "microbatches", "time_per_sample_s", "sync_s", "all_reduce_factor",
     "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
 ]  # fmt: skip
-"""Columns of a plan that a simulation needs besides its stages."""
+"""Columns of a plan that a simulation needs in addition to its stages."""
 
 
 class Plans(Table):
-    """The best plan of every planner for a model on an architecture, and what Piper's model says of it."""
+    """Best plan of every planner for a model on an architecture, with its time under Piper's model."""
 
     keys = PLAN
     columns = {
@@ -56,7 +56,7 @@ class Plans(Table):
 
 
 class PlanStages(Table):
-    """Stages of every plan: layers, widths, what recomputes, time and memory with headroom."""
+    """Stages of every plan: layers, widths, recomputation, time, and memory with headroom."""
 
     keys = {**PLAN, "stage": count("stage, from the first")}
     columns = {
@@ -90,15 +90,15 @@ class PlanStages(Table):
 
 
 MAP_WAYS = ("cs-map", "p2p-map", "blocks-of-2", "blocks-of-4", "local-search")
-"""How a plan comes to its devices."""
+"""Methods of mapping a plan to devices."""
 BY_HAND = MAP_WAYS[:2]
-"""The default orders: replicas of a stage beside each other (all-reduce first), or stages of a lane."""
+"""Default orders: replicas of a stage next to each other (all-reduce first), or stages of a lane."""
 
 _MAPPED = {**PLAN, "system": text("name of the system whose network it is")}
 
 
 class PlanMaps(Table):
-    """Plans on the devices of networks: a simulated batch under every mapping that was tried."""
+    """Plans mapped to the devices of networks: a simulated batch under every mapping that was tried."""
 
     keys = {**_MAPPED, "way": text("how the mapping was found", *MAP_WAYS)}
     columns = {
@@ -115,7 +115,7 @@ class PlanMaps(Table):
 
 
 class PlanDevices(Table):
-    """Devices of every slice of every replica of a plan under the chosen mapping."""
+    """Devices of every tensor-parallel rank of every replica of a plan under the chosen mapping."""
 
     keys = {
         **_MAPPED,
@@ -127,7 +127,7 @@ class PlanDevices(Table):
 
 
 class Simulations(Table):
-    """Every plan replayed event by event: its time per batch beside the planner's, and what binds it."""
+    """Simulation of every plan: its time per batch, next to the planner's, and what it is bound by."""
 
     keys = PLAN
     columns = {
@@ -149,7 +149,7 @@ class Simulations(Table):
 
 
 class SimulationStages(Table):
-    """Stages of every plan replayed: device time at work, microbatches in flight, most memory."""
+    """Stages of every simulated plan: busy device time, microbatches in flight, peak memory."""
 
     keys = {**PLAN, "stage": count("stage, from the first")}
     columns = {

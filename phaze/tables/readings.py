@@ -1,4 +1,4 @@
-"""What a study's readings give: the best plans of its named architectures under other settings."""
+"""Results of a study's readings: best plans of its named architectures under other settings."""
 
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import ARCHITECTURE, LAYOUT, MFU, MFU_PAPER, MODEL
@@ -7,9 +7,7 @@ READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Readings(Table):
-    """Best plan of every named architecture and HBM size under the settings of a reading, and the
-    experts'.
-    """
+    """Best plan of every named architecture and HBM size under a reading, and the experts' plan."""
 
     keys = {
         "reading": READING,
@@ -35,7 +33,7 @@ class Readings(Table):
 
 
 class ReadingFigures(Table):
-    """Printed figures of the publication beside those of every reading: placements, utilisations, means."""
+    """Printed figures of the publication, compared with every reading: placements, utilisations, means."""
 
     keys = {
         "reading": READING,
@@ -53,7 +51,7 @@ class ReadingFigures(Table):
 
 
 class ReadingScores(Table):
-    """How near every reading comes: placements that agree, how far utilisations are off, the means."""
+    """Agreement of every reading with the publication: placements, deviation of utilisations, means."""
 
     keys = {"reading": READING}
     columns = {

@@ -1,4 +1,4 @@
-"""What looks across models: the common architecture, variations, and the tables of the report."""
+"""Results across models: the common architecture, variations, and the tables of the report."""
 
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
@@ -19,7 +19,7 @@ from phaze.tables.stages import Placements
 
 
 class Commons(Table):
-    """Candidates for the common architecture: mean of the models' throughputs, and which one is chosen."""
+    """Candidates for the common architecture with their mean throughput over the models, and the choice."""
 
     keys = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
@@ -32,7 +32,7 @@ class Commons(Table):
 
 
 class Fronts(Table):
-    """Pareto front of a model over its whole space: time per batch, area and energy per sample, exact."""
+    """Exact Pareto front of a model over its whole space: time per batch, area, and energy per sample."""
 
     keys = {
         "model": MODEL,
@@ -82,7 +82,7 @@ _OUTCOME = {
 
 
 class Results(Table):
-    """Per model the best placement on the baseline, the named, the per-model and the common architecture."""
+    """Best placement per model on the baseline, the named, the per-model and the common architecture."""
 
     keys = _DESIGN
     columns = {
@@ -104,8 +104,9 @@ class Results(Table):
 
 
 class Recommendations(Table):
-    """The plan with the least simulated time of the certified, equal and experts' stages, and what the
-    certified plan loses to it.
+    """Plan with the least simulated time among those with certified, equal and experts' stages.
+
+    Includes the loss of the certified plan relative to it.
     """
 
     keys = _DESIGN
@@ -139,7 +140,7 @@ class Recommendations(Table):
 
 
 class Gains(Table):
-    """Geometric mean of the gains over the baseline under every reading, with one planner for both."""
+    """Geometric mean gain over the baseline under every reading, with one planner for both."""
 
     keys = {"reading": text("name of the reading, `study` for the study's own settings"), **_ACCELERATOR}
     columns = {
@@ -152,14 +153,14 @@ class Gains(Table):
 
 
 class Comparisons(Table):
-    """The results of every scenario of the study."""
+    """Results of every scenario of the study."""
 
     keys = {"scenario": text("name of the scenario"), **_DESIGN}
     columns = Results.columns
 
 
 class Memories(Table):
-    """Throughput of the best architecture with every HBM capacity, and the capacity that is chosen."""
+    """Throughput of the best architecture by HBM capacity, and the chosen capacity."""
 
     keys = {"model": MODEL, "hbm_gib": real("HBM capacity")}
     columns = {
@@ -171,7 +172,7 @@ class Memories(Table):
 
 
 class Rankings(Table):
-    """The best architectures of every model, and the smallest one within the tolerance of the best."""
+    """Best architectures of every model, with the smallest one within the tolerance of the best."""
 
     keys = {"model": MODEL, "rank": count("place by time per batch, area, name", 1)}
     columns = {
@@ -197,7 +198,7 @@ class Breakdowns(Table):
 
 
 class Bindings(Table):
-    """What binds every operator on the best architecture, as scheduled."""
+    """Limit of every operator on the best architecture, as scheduled."""
 
     keys = {"model": MODEL, **OPERATOR}
     columns = {
@@ -225,7 +226,7 @@ class Areas(Table):
 
 
 class Complexities(Table):
-    """Size of every model at its smallest TMP width, as Table 4 of the paper counts it."""
+    """Size of every model at its smallest TMP width, counted as in Table 4 of the paper."""
 
     keys = {"model": MODEL}
     columns = {
@@ -245,7 +246,7 @@ class Complexities(Table):
 
 
 class Variations(Table):
-    """The best placement of every model's best architecture under every variation of the cluster."""
+    """Best placement of every model's best architecture under every variation of the cluster."""
 
     keys = {"variation": text("name of the variation, as in report.sensitivity"), "model": MODEL}
     columns = {
@@ -269,7 +270,7 @@ class Times(Table):
 
 
 class Proofs(Table):
-    """Schedules by status, how many needed core assignment, and how many beat running all cores."""
+    """Schedules by status, with the number that needed core assignment and that beat running all cores."""
 
     keys = {"model": MODEL}
     columns = {
@@ -285,7 +286,7 @@ class Proofs(Table):
 
 
 class Claims(Table):
-    """Claims of the publication as checks: theirs, ours, and whether the claim holds here."""
+    """Claims of the publication as checks: published and own figure, and whether the claim holds."""
 
     keys = {"claim": count("order")}
     columns = {
@@ -298,7 +299,7 @@ class Claims(Table):
 
 
 class Checks(Table):
-    """Checks of the results: complete, feasible, consistent, not worse than the experts."""
+    """Checks that the results are complete, feasible, consistent, and not worse than the experts'."""
 
     keys = {"check": text("what must hold")}
     columns = {

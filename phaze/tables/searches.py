@@ -1,18 +1,21 @@
-"""How the space is searched: walks down the areas, and what every search strategy finds."""
+"""Search of the space: walks through decreasing areas, and the results of every search strategy."""
 
 from phaze.tables.base import Table, count, real, text
 from phaze.tables.columns import ARCHITECTURE, MODEL
 
 SCOPES = ("whole", "least-microbatch", "recomputing")
-"""All that the study considers; the smallest microbatch alone, as in the paper's Figure 9; and that with the
-largest HBM and with recomputation, as in its Figure 8."""
+"""Search scopes.
+
+The whole space of the study; the smallest microbatch only, as in the paper's Figure 9; and also the largest
+HBM and recomputation only, as in its Figure 8.
+"""
 
 MILESTONES = (10, 100, 1000)
-"""Exact evaluations after which search strategies are compared."""
+"""Numbers of exact evaluations at which search strategies are compared."""
 
 
 class Visits(Table):
-    """Architectures that the walk down the areas visits, in order, with the throughput it found."""
+    """Architectures visited by the walk through decreasing areas, in order, with their throughput."""
 
     keys = {"model": MODEL, "step": count("place in the walk")}
     columns = {
@@ -48,7 +51,7 @@ class Trials(Table):
 
 
 class Walks(Table):
-    """What the walk down the areas chooses at every hysteresis level (Figures 8 and 9)."""
+    """Architecture chosen by the walk at every hysteresis level (Figures 8 and 9)."""
 
     keys = {
         "model": MODEL,
@@ -64,7 +67,7 @@ class Walks(Table):
 
 
 class Searches(Table):
-    """Best of every search strategy after so many exact evaluations, relative to the optimum."""
+    """Best result of every search strategy after a number of exact evaluations, relative to the optimum."""
 
     keys = {"model": MODEL, "strategy": text("search strategy, as in trials")}
     columns = {

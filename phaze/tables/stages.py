@@ -1,4 +1,4 @@
-"""What the stages hand to each other."""
+"""Tables passed between stages."""
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,7 @@ class Operators(Table):
 class Parts(Table):
     """Primitives inside each distinct work: matrix multiplications, vector operations, collectives.
 
-    What the estimate needs of a distinct (fused) operator, and nothing else.
+    Contains exactly the inputs of estimate for a distinct (fused) operator.
     """
 
     keys = {
@@ -140,12 +140,12 @@ class Architectures(Table):
 
     @classmethod
     def searched(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Rows that nobody asked for by name."""
+        """Architectures that were searched, not requested by name."""
         return rows[~rows["named"]].reset_index(drop=True)
 
     @classmethod
     def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """One of all rows with the same cores, buffers and area: the searched, the first by name."""
+        """One row per combination of cores, buffers and area; searched rows take precedence, then names."""
         kind = list(cls.columns)[: list(cls.columns).index("area_um2") + 1]
         return rows.sort_values(["named", "architecture"]).drop_duplicates(kind)
 
@@ -169,7 +169,7 @@ class Estimates(Table):
 
 
 class Screens(Table):
-    """Bounds on time per batch and energy per sample of every architecture, HBM size and recompute."""
+    """Bounds on time per batch and energy per sample by architecture, HBM size and recompute."""
 
     keys = {
         **POINT,
@@ -226,7 +226,7 @@ class Schedules(Table):
 
 
 class Placements(Table):
-    """Best placement for every kept architecture, HBM size and recompute, or why there is none."""
+    """Best placement for every kept architecture, HBM size and recompute, or the reason that none fits."""
 
     keys = PLACED
     columns = {
@@ -250,10 +250,10 @@ class Placements(Table):
 
     @classmethod
     def leanest_first(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Infeasible placements in the order of what they lack, as far as their settings tell.
+        """Infeasible placements, those closest to feasible first, judged by their settings.
 
-        Those that lack memory, not devices, first; of them the largest HBM, there what recomputes, with the
-        widest t, and with the smallest microbatch.
+        Placements short of memory come before those short of devices. Among them the order is by largest HBM,
+        then recomputation, then widest t, then smallest microbatch.
         """
         widest, largest = -widths_of(rows, "tp"), -rows["hbm_gib"].to_numpy()
         keys = [

@@ -1,4 +1,4 @@
-"""What is simulated on tiled accelerators, apart from the models of the study."""
+"""Simulations on tiled accelerators, separate from the models of the study."""
 
 from phaze.tables.base import Table, count, flag, real, text
 
@@ -14,7 +14,7 @@ _RUN = {
 
 
 class TiledRuns(Table):
-    """Transformers in a pipeline on groups of tiles: time of a batch, what is busy, what binds."""
+    """Pipelined transformers on groups of tiles: batch time, utilisation, and the limiting resource."""
 
     keys = _RUN
     columns = {
@@ -45,7 +45,7 @@ class TiledRuns(Table):
 
 
 class TiledJobs(Table):
-    """Jobs of the stages of a pipeline on tiles, with their times."""
+    """Jobs of the pipeline stages on tiles, with their times."""
 
     keys = {**_RUN, "resource": count("worker, then ports"), "number": count("order of execution")}
     columns = {
@@ -59,7 +59,7 @@ class TiledJobs(Table):
 
 
 class TiledLinks(Table):
-    """Links between tiles: what they carry in a batch, and for how long they are held."""
+    """Links between tiles: bytes per batch and busy share."""
 
     keys = {**_RUN, "link": count("number of the link")}
     columns = {
@@ -73,7 +73,7 @@ class TiledLinks(Table):
 
 
 class TiledBesides(Table):
-    """What PALM prints in its Tables I, IV and V, row by row, beside ours."""
+    """Rows of PALM's Tables I, IV and V, compared with ours."""
 
     keys = {
         "table": text("table of the paper"),
@@ -91,7 +91,7 @@ class TiledBesides(Table):
 
 
 class TiledNetworks(Table):
-    """Cases of the network alone (PALM, Figures 6, 7 and 12), each beside what it is compared with."""
+    """Network-only cases (PALM, Figures 6, 7 and 12), each with its reference."""
 
     keys = {
         "figure": count("figure of the paper"),
@@ -107,7 +107,7 @@ class TiledNetworks(Table):
 
 
 class TiledReadings(Table):
-    """Readings of what PALM leaves open, each beside all figures of the paper that it gives."""
+    """Readings of PALM's open points, each compared with the paper's figures that it yields."""
 
     keys = {"number": count("order on the page")}
     columns = {
