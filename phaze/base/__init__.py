@@ -1,1 +1,1 @@
-"""Errors, units, arrays, files, jobs, progress and provenance: what every other package may use."""
+"""Errors, units, arrays, files, jobs, progress and provenance, for use by every other package."""

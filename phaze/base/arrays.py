@@ -1,4 +1,4 @@
-"""Arrays by the type of their elements."""
+"""Array types by element type."""
 
 import numpy as np
 from numpy.typing import NDArray

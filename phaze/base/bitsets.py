@@ -11,11 +11,11 @@ from phaze.base.compiled import njit, njit_inlined
 Words = NDArray[np.uint64]
 
 BITS = 64
-"""Nodes in a word."""
+"""Nodes per word."""
 
 
 def word_count(nodes: int) -> int:
-    """Words that a set of nodes takes, at least one."""
+    """Number of words of a set of nodes, at least one."""
     return max(1, -(-nodes // BITS))
 
 
@@ -35,19 +35,19 @@ def unpack(words: Words, nodes: int) -> Bools:
 
 
 def members_of(words: Words, nodes: int) -> tuple[int, ...]:
-    """Nodes of one set, rising."""
+    """Nodes of one set, ascending."""
     return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
 
 
 @njit
 def contains(words: Words, row: int, v: int) -> bool:
-    """Whether a set holds a node, of sets (count, words); for compiled code."""
+    """True if set `row` of sets (count, words) contains node `v`; for compiled code."""
     return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)
 
 
 @njit_inlined
 def holds(words: Words, outer: int, inner: int) -> bool:
-    """Whether set `outer` holds set `inner`, of sets (count, words); for compiled code."""
+    """True if set `outer` contains set `inner`, of sets (count, words); for compiled code."""
     missing = np.uint64(0)
     for w in range(words.shape[1]):
         missing |= words[inner, w] & ~words[outer, w]

@@ -1,9 +1,9 @@
-"""Compilation of inner loops, with a cache on disk that no edit can make stale.
+"""Compilation of inner loops, with a disk cache that is never stale.
 
-Numba keeps a compiled function until its own file changes, although the machine code also holds what the
-function calls in other files. Here it is kept under the digest of all code that it reaches: its own, that of
-the functions that it calls, and the constants that they read, in whichever file. So a comment compiles
-nothing again, and an edit compiles again what reaches it and nothing else.
+Numba invalidates a compiled function only if its own file changes, although the machine code includes the
+functions it calls in other files. This cache is keyed by the digest of all code that a function reaches: its
+own, that of the functions it calls, and the constants they read, in any file. Editing a comment therefore
+recompiles nothing, and any other edit recompiles exactly the functions that reach it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 
 os.environ["NUMBA_CACHE_LOCATOR_CLASSES"] = ",".join(
     (f"{__name__}.ByReach", "UserProvidedCacheLocator", "InTreeCacheLocator", "UserWideCacheLocator")
-)  # read by Numba as it is imported; the others are those that it takes by itself
+)  # read when Numba is imported; all but the first are Numba's defaults
 
 import numba
 from numba.core import event
@@ -32,29 +32,29 @@ from phaze.base.progress import busy
 
 PACKAGE = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("PHAZE_COMPILED") or PACKAGE / "__pycache__" / "compiled") / numba.__version__
-"""Machine code of all functions. Installations of one version of Numba may share it: it is found by the code
-that it is compiled from, wherever that lies."""
+"""Folder of all machine code. Installations with the same version of Numba may share it: the code itself is the
+key, not its place."""
 EVERYTHING = "*"
-"""Stands for all names of a file, as of one that is imported whole."""
+"""Name that stands for all names of a file, such as a module that is imported whole."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class Definition(NamedTuple):
-    """A name that a file defines: digest of its code, and the names that this code uses."""
+    """Definition of a name in a file: digest of its code, and the names that the code uses."""
 
     digest: str
     uses: tuple[str, ...]
 
 
 class ByReach:
-    """Where Numba keeps a function of this package, and until when (`NUMBA_CACHE_LOCATOR_CLASSES`)."""
+    """Numba cache locator for functions of this package (`NUMBA_CACHE_LOCATOR_CLASSES`)."""
 
     def __init__(self, function: FunctionType, file: Path) -> None:
         self._function, self._file = function, file
 
     @classmethod
     def from_function(cls, function: FunctionType, file: str) -> ByReach | None:
-        """Place of a function, None for one of another package or where nothing can be kept."""
+        """Locator of a function; None for other packages, or if the cache folder is not writable."""
         path = Path(file).resolve()
         if not path.is_relative_to(PACKAGE):
             return None
@@ -66,7 +66,7 @@ class ByReach:
         return place if os.access(FOLDER, os.W_OK) else None
 
     def ensure_cache_path(self) -> None:
-        """Make the folder."""
+        """Create the cache folder."""
         FOLDER.mkdir(parents=True, exist_ok=True)
 
     def get_cache_path(self) -> str:
@@ -74,16 +74,16 @@ class ByReach:
         return str(FOLDER)
 
     def get_source_stamp(self) -> str:
-        """Digest of all code that the function reaches."""
+        """Digest of all code that the function reaches; a change invalidates its cache entry."""
         return reach(self._file, self._function.__qualname__.partition(".")[0], PACKAGE.parent)
 
     def get_disambiguator(self) -> str:
-        """What tells functions of one name in files of one name apart."""
+        """Suffix that distinguishes equal function names in files with equal names."""
         return hashlib.sha256(str(self._file.relative_to(PACKAGE)).encode()).hexdigest()[:8]
 
 
 def reach(file: Path, name: str, root: Path) -> str:
-    """SHA-256 of the code behind a name of a file, and of all that this code uses in files below a root."""
+    """SHA-256 of the code of a name in a file, and of all code below `root` that it uses."""
     found: dict[tuple[Path, str], str] = {}
     waiting = [(file, name)]
     while waiting:
@@ -99,7 +99,7 @@ def reach(file: Path, name: str, root: Path) -> str:
 
 @cache
 def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
-    """File and name of what a file imports as `module:name`; of another package a name that is nowhere."""
+    """File and name of an import `module:name`; for other packages a name that resolves to nothing."""
     module, _, imported = name.rpartition(":")
     base = root.joinpath(*module.split("."))
     if (base / f"{imported}.py").is_file():
@@ -110,7 +110,7 @@ def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
 
 @cache
 def _definitions(path: Path) -> Mapping[str, Definition]:
-    """What a file defines by name, parsed where its text was not seen before."""
+    """Definitions of a file by name, cached by the file's text."""
     text = path.read_bytes()
     kept = FOLDER / "sources" / f"{hashlib.sha256(text).hexdigest()}.json"
     with suppress(OSError, ValueError):
@@ -125,7 +125,7 @@ def _definitions(path: Path) -> Mapping[str, Definition]:
 
 
 def _defined(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
-    """Names that the statements of a file define; an import uses the name as the other file has it."""
+    """Yield the names that a module's statements define; an import refers to the name in the other file."""
     known = {name for node in tree.body for name in _bound(node)}
     yield EVERYTHING, Definition("", tuple(sorted(known)))
     for node in tree.body:
@@ -152,10 +152,10 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 class _Plain(ast.NodeTransformer):
-    """Code without what Numba does not see: docstrings, and annotations of functions."""
+    """Transformer that removes code that Numba ignores: docstrings and function annotations."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """The function without them."""
+        """Remove the annotations of a function."""
         self.generic_visit(node)
         node.returns = None
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
@@ -163,18 +163,18 @@ class _Plain(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """Nothing for a text that stands alone."""
+        """Remove a constant that is a statement of its own."""
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 
 class _Telling(event.Listener):
-    """Says that kernels are compiled, which takes seconds once after an installation."""
+    """Event listener that reports kernel compilation, which takes seconds once after an installation."""
 
     def __init__(self) -> None:
         self._begun: list[ExitStack] = []
 
     def on_start(self, _: event.Event) -> None:
-        """Begin to say so; what a function calls is compiled inside."""
+        """Start to report; compilations of called functions are nested."""
         self._begun.append(ExitStack())
         self._begun[-1].enter_context(busy("compiling kernels, once after an installation"))
 
@@ -187,27 +187,27 @@ event.register("numba:compile", _Telling())
 
 
 def njit(function: Function) -> Function:
-    """The function compiled; division by zero gives infinity or NaN, as in NumPy."""
+    """Compile a function; division by zero gives infinity or NaN, as in NumPy."""
     return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
 
 
 def njit_beside_others(function: Function) -> Function:
-    """The same for long calls: other threads of Python run meanwhile."""
+    """Compile like `njit`, without the GIL: for long calls, during which other Python threads run."""
     return cast(Function, numba.njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
 def njit_inlined(function: Function) -> Function:
-    """The same for functions whose code becomes a part of their callers'.
+    """Compile like `njit`, and inline the function into its callers.
 
-    It pays for few callers. Passing many arguments takes as long as the rest; and Numba links all that a
-    function calls into its machine code and optimises it again, so that every level of calls costs as much
-    time to compile as everything below it.
+    This pays off for functions with few callers. Otherwise passing many arguments takes as long as the
+    function itself. Numba also links all called functions into a function's machine code and optimises it
+    again, so every call level takes as much compile time as everything below it.
     """
     return cast(Function, numba.njit(cache=True, error_model="numpy", inline="always")(function))
 
 
 @njit
 def copy_row(source: Floats, target: Floats) -> None:
-    """Copy all elements, shape (n,); assigning a slice would bring the code that words errors of shape."""
+    """Copy all elements, shape (n,); a slice assignment would compile in code for shape error messages."""
     for k in range(len(source)):
         target[k] = source[k]

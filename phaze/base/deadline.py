@@ -1,7 +1,7 @@
-"""When long work has to end: by a time limit, or at once where what waits for it was interrupted.
+"""Deadlines of long work: a time limit, or an immediate end if the waiting caller is interrupted.
 
-Compiled code cannot be interrupted, so it works in slices of a fraction of a second (`slices`). Where a slice
-ends says nothing about what is computed: without a limit that strikes, answers are the same.
+Compiled code cannot be interrupted, so it works in slices of a fraction of a second (`slices`). Slice
+boundaries do not affect results: unless a limit is reached, answers are the same.
 """
 
 import math
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SLICE_S = 0.2
-"""About how long compiled code works before somebody may ask it to end."""
+"""Target duration of a slice of compiled code."""
 FIRST_STEPS = 256
-"""Steps of the first slice; the next ones are longer or shorter as it turns out."""
+"""Steps of the first slice; later slices adapt to the target duration."""
 
 
 class OutOfTimeError(Exception):
-    """Work that somebody can do without has met its deadline."""
+    """Raised when optional work reaches its deadline."""
 
 
 class Deadline:
-    """The end of work that may take so many seconds from now on."""
+    """Deadline `seconds` from now."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._ends_s = time.monotonic() + seconds
@@ -29,17 +29,17 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether work has to end."""
+        """True if the work must end."""
         return self._told.is_set() or time.monotonic() >= self._ends_s
 
     def check(self) -> None:
-        """Raise OutOfTimeError if work has to end."""
+        """Raise OutOfTimeError if the work must end."""
         if self.passed:
             raise OutOfTimeError
 
     @contextmanager
     def for_threads(self) -> Iterator[None]:
-        """Let threads end soon if the block that waits for them is left by an exception, such as Ctrl-C."""
+        """End worker threads soon if the block that waits for them raises, for example on Ctrl-C."""
         try:
             yield
         except BaseException:
@@ -48,7 +48,7 @@ class Deadline:
 
 
 def slices(steps: int, deadline: Deadline, first: int = FIRST_STEPS) -> Iterator[tuple[int, int]]:
-    """Begin and end of slices that are `steps` together, until the deadline."""
+    """Yield the begin and end of consecutive slices of `steps` steps, until the deadline."""
     begin, size = 0, first
     while begin < steps and not deadline.passed:
         end, started_s = min(begin + size, steps), time.monotonic()

@@ -1,5 +1,5 @@
-"""The one exception that a user's input can cause."""
+"""The exception for errors in user input."""
 
 
 class PhazeError(Exception):
-    """Input that phaze cannot use; its message names the file, the key, the value and what is allowed."""
+    """Input that phaze cannot use; the message names the file, the key, the value and the allowed values."""

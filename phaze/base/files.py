@@ -1,8 +1,8 @@
-"""Files that are either whole or absent, and that only the present run of a folder writes.
+"""Atomic file writes, restricted to the current run of a folder.
 
-A run of the workflow names itself in a file of its folder, and its jobs inherit that name. A job of a run
-that was killed, or that a cluster still executes, finds another name there once the next run has begun: what
-it would write belongs to settings that may have changed since, so it is not written.
+A run of the workflow writes its name to a file in its folder, and its jobs inherit the name. A job left over
+from a killed run, or still executed by a cluster, finds another name there once the next run has begun. Its
+output belongs to settings that may have changed since, so it is not written.
 """
 
 import os
@@ -15,19 +15,19 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 
 RUN = "PHAZE_RUN"
-"""Variable of the environment by which jobs know their run: its name, a space, the file that names it."""
+"""Environment variable that identifies a job's run: run name, space, file that contains the name."""
 MOST_READ = 2**28
-"""Bytes, or characters, of a file that are read at once; what is made of JSON takes ten times as many."""
+"""Most bytes, or characters, read from a file at once; parsed JSON takes ten times as many."""
 UNFINISHED = ".part"
-"""How the names of files end that are being written."""
+"""Suffix of files that are being written."""
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path` to write to, and rename it into place unless the writing fails.
+    """Yield a temporary path next to `path`, and rename it into place on success.
 
-    A link stays, and what it points to is replaced; a file that is replaced keeps its permissions. Raises
-    PhazeError where the disk is full or the folder cannot be written, and where another run has begun.
+    A link stays, and its target is replaced. A replaced file keeps its permissions. Raises PhazeError if the
+    disk is full or the folder is not writable, and if another run has begun.
     """
     final = Path(path)
     target = _target(final)
@@ -36,7 +36,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _refuse_unless_plain(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        if mode is not None:  # before anything is in it, that others may not read
+        if mode is not None:  # before any content, which others may not be allowed to read
             temporary.touch(mode | stat.S_IWUSR)
         yield temporary
         with temporary.open("rb") as file:
@@ -53,7 +53,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _target(path: Path) -> Path:
-    """File that a path stands for, which a link may name before there is one."""
+    """File that a path refers to, resolving links even if their target does not exist yet."""
     if not path.is_symlink():
         return path
     try:
@@ -63,23 +63,23 @@ def _target(path: Path) -> Path:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text as UTF-8 with its line ends as they are, in one step."""
+    """Write UTF-8 text atomically, with line ends unchanged."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_text(path: Path) -> str:
-    """Text of a file in UTF-8; OSError or ValueError for what is none, and what has no end."""
+    """Text of a UTF-8 file; OSError or ValueError if it is not text or is too long."""
     refuse_endless(path)
     with path.open(encoding="utf-8") as file:
-        text = file.read(MOST_READ + 1)  # of a pipe the size is not known before
+        text = file.read(MOST_READ + 1)  # the size of a pipe is unknown in advance
     if len(text) > MOST_READ:
         raise OSError(f"has more than {MOST_READ:,} characters, which are allowed")
     return text
 
 
 def refuse_endless(path: Path) -> None:
-    """Raise OSError for a device, such as /dev/zero, and for a file that is too large to be read at once."""
+    """Raise OSError for a device, such as /dev/zero, or a file too large to read at once."""
     status = path.stat()
     if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
         raise OSError("is a device, not a file")
@@ -88,7 +88,7 @@ def refuse_endless(path: Path) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raise PhazeError where no file can be written, so that long work is not done in vain."""
+    """Raise PhazeError if a file cannot be written, to fail before long work."""
     path = _target(path)
     if not path.parent.is_dir():
         raise PhazeError(f"{path}: cannot be written: {path.parent} is not a folder")
@@ -100,13 +100,13 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def _refuse_unless_plain(path: Path) -> None:
-    """Raise PhazeError for what a file would replace that is none, such as /dev/null."""
+    """Raise PhazeError if a path exists and is not a regular file, such as /dev/null."""
     if path.exists() and not path.is_file():
         raise PhazeError(f"{path}: cannot be written: is no plain file")
 
 
 def name_run(file: Path) -> None:
-    """Give the run that begins a name, in a file and for the processes that this one starts."""
+    """Name the run that begins, in a file and in the environment of child processes."""
     name = secrets.token_hex(8)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(name, encoding="utf-8")
@@ -114,13 +114,13 @@ def name_run(file: Path) -> None:
 
 
 def _refuse_if_replaced(final: Path) -> None:
-    """Raise PhazeError if another run than that of this job has begun since."""
+    """Raise PhazeError if another run has begun since this job's run."""
     name, _, file = os.environ.get(RUN, "").partition(" ")
     if not file:
         return
     try:
         current = Path(file).read_text(encoding="utf-8")
-    except OSError:  # the folder of the workflow was cleared: nothing says that another run began
+    except OSError:  # the workflow's folder was cleared, which does not imply another run
         return
     if current != name:
         raise PhazeError(f"{final}: not written: another run has begun in this folder since this job started")

@@ -1,4 +1,4 @@
-"""What every job needs around its work: a log, and a clean end."""
+"""Job environment: a log, and a clean exit."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from phaze.base.provenance import NUMERIC_LIBRARIES, library_version, phaze_vers
 log = logging.getLogger(__name__)
 
 PROGRESS = (logging.INFO + logging.WARNING) // 2
-"""Level of what a long job says of itself: on the terminal too, but no warning."""
+"""Level of progress messages of long jobs: shown on the terminal, but below a warning."""
 logging.addLevelName(PROGRESS, "PROGRESS")
 
 
 @contextmanager
 def logged(path: str | os.PathLike[str], settings: object = None, output: str = "") -> Iterator[None]:
-    """Log a job to a file: versions, settings, how to repeat it, then what its code logs, then how it ended.
+    """Log a job to a file: versions, settings, the command to repeat it, its messages, and its outcome.
 
-    `settings` is anything that JSON can hold; `output` is a file that the job makes. The terminal gets only
-    warnings and errors, and after ten seconds how far the job is. A PhazeError, or a log that cannot be
-    begun, ends the process with exit code 1 and one message, without a traceback; any other exception is
-    logged with its traceback and raised again. Where a job can write its results but no more of its log, it
-    ends as it should, with a warning.
+    `settings` is any JSON content; `output` is a file that the job makes. The terminal shows only warnings
+    and errors, and progress after ten seconds. A PhazeError, or a log that cannot be opened, ends the process
+    with exit code 1 and one message, without a traceback. Any other exception is logged with its traceback
+    and raised again. If the log can no longer be written but results can, the job ends normally, with a
+    warning.
     """
     started_s = time.monotonic()
     with _logging_to(Path(path)) as file:
@@ -54,7 +54,7 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
 
 
 def _log_start(settings: object, output: str) -> None:
-    """Log what the job runs on and with."""
+    """Log versions, settings and the command to repeat the job."""
     versions = ", ".join(f"{name} {library_version(name)}" for name in NUMERIC_LIBRARIES)
     log.info("start: phaze %s, Python %s, %s", phaze_version(), platform.python_version(), versions)
     if settings is not None:
@@ -65,7 +65,7 @@ def _log_start(settings: object, output: str) -> None:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[_LogFile]:
-    """Send what phaze logs, and everybody's warnings, to a file, and the warnings also to the terminal."""
+    """Send messages of phaze and all warnings to a file, and the warnings also to the terminal."""
     on_terminal = logging.StreamHandler(sys.stderr)
     on_terminal.setFormatter(_OneLine())
     on_terminal.setLevel(PROGRESS)
@@ -97,17 +97,17 @@ def _open_log(path: Path) -> _LogFile:
 
 
 def _say(path: str | os.PathLike[str], error: OSError, level: str = "error") -> None:
-    """Say on the terminal why a log cannot be written."""
+    """Print to the terminal why a log cannot be written."""
     sys.stderr.write(f"{level}: {path}: cannot be written: {error.strerror or error}\n")
 
 
 class _LogFile(logging.FileHandler):
-    """The log of a job, which remembers why it could not be written: a full disk is no line's own fault."""
+    """Log file of a job that remembers a write error, such as a full disk."""
 
     error: OSError | None = None
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of the library)
-        """Remember the error, of which the library would show a traceback for every line."""
+        """Remember the error; the library would print a traceback for every line."""
         error = sys.exception()
         if isinstance(error, OSError):
             self.error = error
@@ -115,7 +115,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file, whatever of it could not be written."""
+        """Close the file, and remember an error in doing so."""
         try:
             super().close()
         except OSError as error:
@@ -123,14 +123,14 @@ class _LogFile(logging.FileHandler):
 
 
 class _OneLine(logging.Formatter):
-    """Level and message, never a traceback: Python itself prints that of an exception nobody catches."""
+    """Formatter for level and message without traceback: Python itself prints uncaught exceptions."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """`error: message`."""
+        """Format as `error: message`."""
         return f"{record.levelname.lower()}: {printable(record.getMessage())}"
 
 
 def let_jobs_import(folder: Path) -> None:
-    """Let the jobs of a workflow import phaze from a folder, also inside a conda environment without it."""
+    """Let a workflow's jobs import phaze from a folder, even in a conda environment without phaze."""
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, known)])

@@ -1,9 +1,9 @@
-"""Whose a folder is: the lock of a dead run gives way, that of a living one stays, and jobs know their run.
+"""Ownership of a study's folder: remove the lock of a dead run, and identify the run for its jobs.
 
-Snakemake locks a folder by files, which stay behind when it is killed (`kill -9`, a time limit, a crash of
-the machine), and then refuses every further run until somebody unlocks the folder by hand. Here every
-Snakemake also holds a shared lock of the kernel, which ends with the process: who gets it exclusively is
-alone, and may remove the files. Another host may not see that lock, so only the host that wrote the files
+Snakemake locks a folder by files. They remain when it is killed (`kill -9`, a time limit, a crash of the
+machine), and then block every further run until somebody unlocks the folder by hand. Here every Snakemake
+also holds a shared kernel lock, which ends with the process. A process that gets the lock exclusively is
+alone and may remove the files. Another host may not see that lock, so only the host that wrote the files
 removes them.
 """
 
@@ -20,16 +20,16 @@ from phaze.base.files import UNFINISHED, name_run, write_text
 
 FOLDER = Path(".snakemake")
 STUDY = "PHAZE_STUDY"
-"""Variable of the environment by which jobs of a cluster know the settings that their run began with."""
+"""Environment variable by which cluster jobs know the settings that their run began with."""
 
 _held: list[int] = []
-"""Open files whose locks this process holds as long as it lives."""
+"""Open files whose locks this process holds until it ends."""
 
 
 def clear_dead_lock(folder: Path = FOLDER) -> bool:
-    """Hold a folder for as long as this process lives; return whether a dead run's lock was removed.
+    """Lock a folder until this process ends; return True if a dead run's lock was removed.
 
-    Where locks are not supported nothing happens. Raises PhazeError where the folder cannot be written.
+    Does nothing if locks are not supported. Raises PhazeError if the folder is not writable.
     """
     try:
         folder.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
 
 
 def _take(handle: int, locks: list[Path]) -> bool:
-    """Remove the locks of a dead run of this host, and note the host; return whether there were any."""
+    """Remove the locks of a dead run on this host, and record the host; return True if there were any."""
     host = platform.node().encode()
     if locks and os.pread(handle, 256, 0) != host:
         return False
@@ -68,9 +68,9 @@ def _locks(folder: Path) -> Iterator[Path]:
 
 
 def begin_run(results: Path, folder: Path = FOLDER) -> None:
-    """Name the run that now begins, and remove what dead runs were writing; the folder is locked by now.
+    """Name the run that begins, and remove unfinished files of dead runs; the folder is already locked.
 
-    Raises PhazeError where results cannot be written.
+    Raises PhazeError if results cannot be written.
     """
     name_run(folder / "run")
     write_text(results / ".writable", "")
@@ -80,9 +80,10 @@ def begin_run(results: Path, folder: Path = FOLDER) -> None:
 
 
 def keep_study(described: str, *, begins: bool, source: str) -> None:
-    """Note the settings of a run that begins, for its jobs; raise PhazeError in a job that finds others.
+    """Record the settings of a run that begins; in a job, raise PhazeError if the settings differ.
 
-    Jobs of a cluster read the study anew. One that started after an edit would compute what nobody asked for.
+    Cluster jobs read the study again. A job that starts after an edit would compute results of the wrong
+    study.
     """
     digest = hashlib.sha256(described.encode()).hexdigest()
     if begins:

@@ -1,4 +1,4 @@
-"""Text as a terminal may have it: without control characters, and without words that fill the screen."""
+"""Text for a terminal: no control characters, and no words that fill the screen."""
 
 import re
 from typing import TextIO
@@ -6,20 +6,20 @@ from typing import TextIO
 UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-"""Characters that move the cursor, colour or turn text, or show nothing; not line ends and tabs."""
+"""Characters that move the cursor, colour or reverse text, or are invisible; not line ends and tabs."""
 LONGEST_WORD, LONGEST_LINE = 300, 1000
-"""Characters of a word and of a line of a mistake's message."""
+"""Most characters of a word and of a line in an error message."""
 LONGEST_REMARK = 2000
-"""Characters of a line of other messages, which may name all flags of a run."""
+"""Most characters of a line in other messages, which may list all flags of a run."""
 
 
 def printable(text: str) -> str:
-    r"""Text with control characters as JSON escapes them, such as \u001b; JSON stays the same JSON."""
+    r"""Text with control characters escaped as in JSON, such as \u001b; JSON text stays equivalent."""
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shortened(text: str, longest: int = LONGEST_LINE) -> str:
-    """Printable message without the middle of words and lines that are too long: ends say what is allowed."""
+    """Printable message with overlong words and lines cut in the middle, because ends name allowed values."""
     text = printable(text)
     words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda found: _cut(found[0], LONGEST_WORD), text)
     return "\n".join(_cut(line, longest) for line in words.split("\n"))
@@ -30,21 +30,21 @@ def _cut(text: str, longest: int) -> str:
 
 
 class EscapedStream:
-    """Standard output or error whose text is made printable as it is written."""
+    """Standard output or error stream that makes text printable as it is written."""
 
     encoding = "utf-8"
-    """Of what may be written; what the terminal lacks is escaped."""
+    """Encoding offered to callers; characters that the terminal lacks are escaped."""
 
     def __init__(self, stream: TextIO, longest: int | None = None) -> None:
         self._stream, self._longest = stream, longest
 
     def write(self, text: str) -> int:
-        """Write text, its lines shortened where a longest one is given."""
+        """Write printable text, with lines shortened if the stream has a limit."""
         said = printable(text) if self._longest is None else shortened(text, self._longest)
         encoding = self._stream.encoding or self.encoding
         self._stream.write(said.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def __getattr__(self, name: str) -> object:
-        """Anything else is the stream's own."""
+        """Delegate every other attribute to the stream."""
         return getattr(self._stream, name)

@@ -1,6 +1,6 @@
-"""How far a long job is, for its log and the terminal: a line after ten seconds, and then every half minute.
+"""Progress of long jobs, for log and terminal: a line after ten seconds, then every half minute.
 
-What takes long counts its items with `counted`; that costs nothing where nobody listens.
+Long loops count their items with `counted`, which costs nothing if nobody listens.
 """
 
 import threading
@@ -13,23 +13,23 @@ from typing import TypeVar
 T = TypeVar("T")
 
 FIRST_S = 10.0
-"""Jobs that end within this time say nothing."""
+"""Jobs that end within this time report nothing."""
 EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """Where a loop is."""
+    """Progress of a loop."""
 
     noun: str
     number: int
-    """Of the item at work, from 1."""
+    """Number of the current item, from 1."""
     of: int
     started_s: float
     detail: Callable[[], str]
 
     def text(self, now_s: float) -> str:
-        """Item at work of how many, what is known so far, and the time that the rest may take."""
+        """Current item, detail, and estimated remaining time."""
         words = [f"{self.noun} {self.number} of {self.of}", self.detail()]
         if done := self.number - 1:
             words.append(f"about {(now_s - self.started_s) * (self.of - done) / done:.0f} s left")
@@ -37,11 +37,11 @@ class CountedLoop:
 
 
 _now: list[CountedLoop] = []
-"""Loops at work, the outermost first."""
+"""Active loops, the outermost first."""
 
 
 def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) -> Iterator[T]:
-    """Yield the items, each counted as a `noun`; `detail` may say what is known so far."""
+    """Yield the items, each counted as a `noun`; `detail` returns extra information."""
     started = time.monotonic()
     depth = len(_now)
     try:
@@ -53,12 +53,12 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
 
 
 _busy: list[str] = []
-"""What is done beside the loops."""
+"""Activities in progress outside the loops."""
 
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
-    """Say of the block what it does, where it takes long enough to be heard of."""
+    """Name the activity of the block in progress messages."""
     _busy.append(doing)
     try:
         yield
@@ -70,9 +70,10 @@ def busy(doing: str) -> Iterator[None]:
 def heard(
     name: str, say: Callable[[str], None], first_s: float | None = None, every_s: float | None = None
 ) -> Iterator[None]:
-    """Say while the block runs how far it is, from another thread, with the name of the job in front.
+    """Report the progress of the block from another thread, prefixed by the name of the job.
 
-    The first time after `first_s`, then every `every_s`; None: as for a job of a study.
+    The first report is after `first_s`, then one every `every_s`; None means the defaults for jobs of a
+    study.
     """
     ended, waits = threading.Event(), (first_s or FIRST_S, every_s or EVERY_S)
     thread = threading.Thread(target=_listen, args=(name, say, ended, *waits), daemon=True)

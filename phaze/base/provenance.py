@@ -1,10 +1,10 @@
-"""The digest of everything in code that a result depends on.
+"""Digest of all code that a result depends on.
 
-Snakemake sees edits of rules and scripts, not of the library behind them. A rule therefore passes
+Snakemake detects edits of rules and scripts, not of the library they call. A rule therefore passes
 `source_digest(...)` of its stage as a param. The digest changes with any code of phaze that the stage reaches
-through imports, and with the version of any numeric library or solver program that this code uses. It stays
-when comments, docstrings, blank lines, paths, other stages or what is imported for annotations alone change.
-Only import statements are followed: a module loaded by a computed name is not seen.
+through imports, and with the version of any numeric library or solver program that this code uses. It does
+not change with comments, docstrings, blank lines, paths, other stages, or imports for annotations only. Only
+import statements are followed: a module loaded by a computed name is not seen.
 """
 
 import ast
@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds the package phaze."""
+"""Folder of the package phaze."""
 
 PACKAGE = "phaze"
 NUMERIC_LIBRARIES = (
@@ -39,23 +39,23 @@ NUMERIC_LIBRARIES = (
 """Libraries whose version can change a number; others (settings, command line) cannot."""
 
 DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")
-"""Data and templates, which belong to the package in whose folder they lie."""
+"""Suffixes of data and templates, which belong to the package whose folder contains them."""
 
 
 Analysis = tuple[str, tuple[str, ...]]
 """Digest and imports of a source text."""
 
 MOST_KEPT = 5000
-"""Analyses that are kept on disk before those of sources that are no longer there are dropped."""
+"""Most analyses kept on disk; the oldest are dropped."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """What one module contributes to a digest."""
+    """Contribution of one module to a digest."""
 
     path: Path
     digest: str
-    """Of its code, without comments, docstrings and positions."""
+    """Digest of its code, without comments, docstrings and positions."""
     imports: tuple[str, ...]
     """Absolute dotted names that it imports, `from a import b` as `a.b`."""
 
@@ -63,8 +63,8 @@ class Module:
 def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = ROOT) -> str:
     """SHA-256 of the code, data files, numeric libraries and programs behind some packages.
 
-    `packages` are dotted names of packages, meaning all their modules, or of single modules; `programs` are
-    executables such as `glpsol` whose version matters as well; `root` holds phaze. Raises
+    `packages` are dotted names of packages (with all their modules) or of single modules. `programs` are
+    executables such as `glpsol` whose version matters as well. `root` contains phaze. Raises
     ModuleNotFoundError for an unknown name.
     """
     before = len(_kept())
@@ -80,7 +80,7 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
 
 @cache
 def phaze_version() -> str:
-    """Version in the pyproject.toml beside the package, else that of the installation."""
+    """Version in the pyproject.toml next to the package, else that of the installation."""
     project = ROOT / "pyproject.toml"
     if not project.is_file():
         return library_version(PACKAGE)
@@ -98,7 +98,7 @@ def library_version(name: str) -> str:
 
 @cache
 def program_version(name: str) -> str:
-    """First line that a program prints for `--version`, 'absent' or 'unusable' without one."""
+    """First line that a program prints for `--version`; 'absent' or 'unusable' if it fails."""
     try:
         answer = subprocess.run([name, "--version"], capture_output=True, text=True, check=False, timeout=20)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def program_version(name: str) -> str:
 
 
 def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
-    """Every module that the packages hold or reach, sorted by name."""
+    """All modules of the packages and all modules they reach, sorted by name."""
     found: dict[str, Module] = {}
     seen: set[str] = set()
     waiting = [name for package in packages for name in _members(package, root)]
@@ -127,7 +127,7 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
 
 
 def _is_in_a_file(name: str, found: dict[str, Module]) -> bool:
-    """Say whether a name is something in the file of a module, not a module: most imported names are."""
+    """True if a name is defined inside a module's file and is not a module; most imported names are."""
     module = found.get(name.rpartition(".")[0])
     return module is not None and module.path.name != "__init__.py"
 
@@ -162,13 +162,13 @@ def _ancestors(name: str) -> Iterator[str]:
 
 
 def _read(path: Path, name: str) -> Module:
-    """Module with the digest and the imports of its present source."""
+    """Module with the digest and imports of its current source."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
 
 
 def _analyse(source: str, package: str) -> Analysis:
-    """Digest and imports of a source text that lies in a package, parsed if it was not known."""
+    """Digest and imports of a source text in a package, cached."""
     key = hashlib.sha256(f"{package}\n{source}".encode()).hexdigest()
     if key not in _kept():
         _kept()[key] = _parse(source, package)
@@ -176,7 +176,7 @@ def _analyse(source: str, package: str) -> Analysis:
 
 
 def _parse(source: str, package: str) -> Analysis:
-    """Digest and imports of a source text by its syntax tree."""
+    """Digest and imports of a source text, from its syntax tree."""
     words: list[str] = []
     imports: set[str] = set()
     _describe(ast.parse(source), package, words, imports)
@@ -185,7 +185,10 @@ def _parse(source: str, package: str) -> Analysis:
 
 @cache
 def _kept() -> dict[str, Analysis]:
-    """Analyses by what was analysed: every start of Snakemake would parse the whole package."""
+    """Cached analyses by digest of their source.
+
+    Without the cache every start of Snakemake would parse the whole package.
+    """
     try:
         found = json.loads(_kept_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -194,7 +197,7 @@ def _kept() -> dict[str, Analysis]:
 
 
 def _keep() -> None:
-    """Write the analyses of this process beside Python's own cache, where that is permitted."""
+    """Write the analyses next to Python's own cache, if the folder is writable."""
     file = _kept_file()
     temporary = file.with_suffix(f".{secrets.token_hex(4)}.part")
     with suppress(OSError):
@@ -205,16 +208,16 @@ def _keep() -> None:
 
 @cache
 def _kept_file() -> Path:
-    """File of the analyses that this module makes in this version of Python."""
+    """Cache file of the analyses, specific to this module's code and the Python version."""
     name = f"analysed-{_file_digest(Path(__file__))[:16]}.{sys.implementation.cache_tag}.json"
     return ROOT / PACKAGE / "__pycache__" / name
 
 
 def _describe(node: object, package: str, words: list[str], imports: set[str]) -> None:
-    """Append a canonical text of a syntax tree to `words`, and what it imports to `imports`.
+    """Append a canonical text of a syntax tree to `words`, and its imports to `imports`.
 
-    Left out is what says nothing: positions, idle statements, load or store, and empty fields, some of which
-    only newer versions of Python know.
+    Positions, statements without effect, load or store contexts, and empty fields are left out. Some empty
+    fields exist only in newer versions of Python.
     """
     if isinstance(node, ast.AST):
         words.append(type(node).__name__)
@@ -235,7 +238,7 @@ def _describe(node: object, package: str, words: list[str], imports: set[str]) -
 
 
 def _is_idle(node: object) -> bool:
-    """Say whether a statement does nothing: a docstring, a `pass` for one, imports for annotations alone."""
+    """True if a statement has no effect: a docstring, a `pass`, or imports for annotations only."""
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -265,7 +268,7 @@ def _data_files(modules: dict[str, Module]) -> Iterator[tuple[str, Path]]:
 
 
 def _data_below(folder: Path) -> Iterator[Path]:
-    """Yield the data files in a folder and in those of its folders that are not packages themselves."""
+    """Yield the data files in a folder and in its subfolders that are not packages."""
     for path in folder.iterdir():
         if path.name.endswith(DATA_SUFFIXES):
             yield path
@@ -274,7 +277,7 @@ def _data_below(folder: Path) -> Iterator[Path]:
 
 
 def _is_plain_folder(path: Path) -> bool:
-    """Say whether a path is a folder that is neither a package nor Python's cache."""
+    """True if a path is a folder that is neither a package nor Python's cache."""
     is_other = "." in path.name or path.name == "__pycache__"
     return not is_other and path.is_dir() and not (path / "__init__.py").exists()
 

@@ -1,9 +1,8 @@
-"""When one architecture is better than another: one order, for keeping candidates and for choosing among
-them.
+"""Order of architectures, for keeping candidates and for choosing among them.
 
 Architectures are ordered by time per batch, then area, then name. Times that agree to 30 bits (a relative
-1e-9) are ties: what separates them is the order of floating-point sums, not the hardware, and area decides.
-Rounding to a grid, unlike comparing with a tolerance, keeps the order transitive.
+1e-9) are ties: they differ by the order of floating-point sums, not by hardware, and area decides. Unlike
+comparison with a tolerance, rounding to a grid keeps the order transitive.
 """
 
 import numpy as np
@@ -14,11 +13,11 @@ from phaze.base.arrays import Bools, Floats
 Ranks = NDArray[np.int64]
 
 BITS = 30
-"""Bits of a time that count; 2^-30 is a relative 9e-10."""
+"""Significant bits of a time; 2^-30 is a relative 9e-10."""
 
 
 def name_ranks(names: ArrayLike) -> Ranks:
-    """Place of every name in alphabetical order."""
+    """Alphabetical rank of every name."""
     return np.unique(np.asarray(names, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 
@@ -30,24 +29,24 @@ def tied(time_s: Floats | float) -> Floats:
 
 
 def order(time_s: Floats, area_um2: Floats, name: Ranks) -> Ranks:
-    """Indices from best to worst; `name` are their `name_ranks`."""
+    """Indices from best to worst; `name` are ranks from `name_ranks`."""
     return np.lexsort((name, area_um2, tied(time_s))).astype(np.int64)
 
 
 def within(time_s: Floats, tolerance: float) -> Bools:
-    """Mask of those with at least (1 - tolerance) of the best throughput; none if every time is infinite."""
+    """Mask of times with at least (1 - tolerance) of the best throughput; none if all are infinite."""
     time = tied(time_s)
     result: Bools = np.isfinite(time) & (time <= limit_of(time, tolerance))
     return result
 
 
 def limit_of(time_s: Floats, tolerance: float) -> float:
-    """Longest time that counts as within the tolerance of the best throughput."""
+    """Longest time within the tolerance of the best throughput."""
     return float(tied(np.min(time_s, initial=np.inf) / (1.0 - tolerance)))
 
 
 def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) -> int | None:
-    """Index of the smallest area within the tolerance of the best; time, then name break ties."""
+    """Index of the smallest area within the tolerance of the best; ties by time, then name."""
     among = np.flatnonzero(within(time_s, tolerance))
     if not len(among):
         return None
@@ -55,9 +54,9 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
 
 
 def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:
-    """Distinct rows of an array (n, m) in rising order, and where each row is among them (n,).
+    """Distinct rows of an array (n, m), ascending, and the index of each row among them (n,).
 
-    The same as `np.unique` by rows, several times as fast.
+    Equivalent to `np.unique` by rows, several times as fast.
     """
     order = np.lexsort(values.T[::-1])
     ranked = values[order]

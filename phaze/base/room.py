@@ -1,4 +1,4 @@
-"""Refusal of what takes more memory than the machine has, before it is allocated."""
+"""Refusal of memory requests that exceed the machine, before allocation."""
 
 import os
 from contextlib import suppress
@@ -8,11 +8,11 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 
 CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux says what a container may take; `max` where that is not limited."""
+"""Linux file with the memory limit of a container; `max` means no limit."""
 
 
 def machine_bytes() -> int:
-    """Memory of the machine, or of the container where that has less."""
+    """Memory of the machine, or of the container if that is less."""
     have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         have = min(have, int(CONTROL_GROUP.read_text(encoding="utf-8")))
@@ -20,7 +20,7 @@ def machine_bytes() -> int:
 
 
 def refuse_beyond_memory(needed_bytes: float, what: str, advice: str) -> None:
-    """Raise PhazeError if `what` takes more than the machine has, with both sizes and what to do."""
+    """Raise PhazeError if `what` needs more memory than the machine has, with both sizes and `advice`."""
     have = machine_bytes()
     if needed_bytes > have:
         needed, most = (f"{size / GIB:,.4g} GiB" for size in (needed_bytes, have))

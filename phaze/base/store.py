@@ -1,13 +1,13 @@
-"""The one store of what was worked out before: answers by the content of what was asked.
+"""Content-addressed cache of computed results.
 
-A question is all that its answer depends on besides the code, as plain values. Its digest is the name of the
-answer, so that nothing is ever out of date: with other data, settings or code another question is asked.
-Questions that have much in common name it once (`about`).
+A question contains everything that its answer depends on, other than the code, as plain values. The digest of
+the question is the name of the answer. Answers are therefore never stale: with other data, settings or code
+another question is asked. Questions with a common part name it once (`about`).
 
-The answers that are made together lie in one file, which is written in one step and carries a checksum; any
-number of processes may share a folder. What cannot be read counts as absent, with a warning. A folder may be
-deleted at any time. One that belongs to a single job is entered (`with`): files of which that job used no
-answer are removed when it has done its work.
+Answers computed together are stored in one file, which is written atomically and has a checksum. Any number
+of processes may share a folder. A file that cannot be read counts as absent, with a warning. A folder may be
+deleted at any time. The folder of a single job is used as a context manager (`with`): files with no answer
+used by the job are removed when it succeeds.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
 Answer = TypeVar("Answer")
-"""Anything plain: numbers, texts, lists and mappings by text."""
+"""Result of a computation: plain content, that is numbers, texts, lists and mappings by text."""
 
 
 def digest_of(content: Plain) -> str:
-    """Digest of plain content, 64 hexadecimal digits."""
+    """SHA-256 of plain content, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Store:
-    """Answers in a folder by one version of the code; without a folder they last as long as the store."""
+    """Cache of answers in a folder, for one version of the code; in memory only without a folder."""
 
     def __init__(self, folder: Path | None = None, code: str = "") -> None:
         self._folder, self._code = folder, code
         self._known: dict[str, dict[str, Plain]] = {}
-        """Answers that were made or believed, by what they are about, then by digest of the question."""
+        """Answers computed or accepted, by common part, then by digest of the question."""
         self._files: dict[str, dict[str, tuple[Path, Plain]]] = {}
-        """What the files hold, in the same way."""
+        """Contents of the files, in the same form."""
         self._used: set[Path] = set()
 
     def __enter__(self) -> Store:
@@ -51,7 +51,7 @@ class Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        """Remove the files of which no answer was used, unless the work failed."""
+        """Remove files with no used answer, unless the work failed."""
         if kind is None and self._folder is not None:
             for path in set(self._folder.glob("*/*.json")) - self._used:
                 with suppress(OSError):
@@ -66,7 +66,7 @@ class Store:
         holds: Callable[[Answer], bool] = lambda _: True,
         lasts: Callable[[Answer], bool] = lambda _: True,
     ) -> Answer:
-        """Answer to a single question, as `each` gives it."""
+        """Answer to a single question, as in `each`."""
         return self.each([None], lambda _: [make()], about=asked, holds=holds, lasts=lasts)[0]
 
     def each(
@@ -78,11 +78,11 @@ class Store:
         holds: Callable[[Answer], bool] = lambda _: True,
         lasts: Callable[[Answer], bool] = lambda _: True,
     ) -> list[Answer]:
-        """Answers to questions, of which `make` gives those to some, by their places, that have none.
+        """Answers to questions; `make` computes the missing ones, given their indices.
 
-        It is called once with all of these, equal questions once. What it returns comes back as it would be
-        read from a file: lists for tuples. An answer in a file counts if it still `holds`; one that is made
-        is written if it `lasts`.
+        `make` is called once for all missing answers, with equal questions once. Its results are converted as
+        if read from a file: tuples become lists. An answer in a file is accepted if it still `holds`. A
+        computed answer is written if it `lasts`.
         """
         name, digests = self._name(about), [digest_of(one) for one in asked]
         known, fresh = self._known.setdefault(name, {}), dict[str, int]()
@@ -106,7 +106,7 @@ class Store:
         return digest_of([self._code, about])
 
     def _read(self, name: str) -> dict[str, tuple[Path, Plain]]:
-        """Answers about one thing with the file of each, read when something is asked for the first time."""
+        """Answers with a common part and the file of each, read on first use."""
         if name not in self._files:
             paths = [] if self._folder is None else sorted((self._folder / name).glob("*.json"))
             self._files[name] = {
@@ -122,7 +122,7 @@ class Store:
 
 
 def _answers_in(path: Path) -> dict[str, Plain]:
-    """Answers in a file by digest of the question, none if it cannot be read."""
+    """Answers in a file by digest of the question; empty if it cannot be read."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         answers: dict[str, Plain] = dict(document["answers"])

@@ -9,7 +9,7 @@ UM2_PER_MM2 = 1e6
 
 
 def digits(value: float, count: int = 3) -> str:
-    """A number with so many significant digits, never in powers of ten for usual sizes."""
+    """Format a number with `count` significant digits, without powers of ten for usual sizes."""
     if not math.isfinite(value):
         return "–"
     if value == 0:

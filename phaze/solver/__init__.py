@@ -1,7 +1,7 @@
-"""Solvers of integer programs: which there are, how far they may go, and what they answer.
+"""Solvers of integer programs: availability, limits and answers.
 
-What a job needs that may end without a program is here; `programs` holds the solvers themselves and takes
-half a second or more to import, so it is imported with the first program.
+This module has everything that a job needs if it ends without solving a program. `programs` has the solvers
+themselves. It takes half a second or more to import, so it is imported with the first program.
 """
 
 import math
@@ -17,31 +17,31 @@ from phaze.base.provenance import library_version
 
 @dataclass(frozen=True)
 class Limits:
-    """When a solve ends without a proof."""
+    """Limits at which a solve ends without a proof."""
 
     nodes: int = 20000
-    """Branch-and-bound nodes; the result does not depend on the machine."""
+    """Most branch-and-bound nodes; the result does not depend on the machine."""
     wall_s: float = 60.0
-    """Seconds; ends a solve as `timed_out`."""
+    """Most wall time in seconds; ends a solve as `timed_out`."""
     gap: float = 1e-9
-    """Relative distance of objective and bound at which a solve is proven."""
+    """Relative gap of objective and bound at which a solve counts as proven."""
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """(objective − bound) / objective: 0 when they meet, infinity when nothing is known."""
+    """(objective − bound) / objective; 0 when they meet, infinity when nothing is known."""
     if objective <= bound:
         return 0.0
     return (objective - bound) / objective if math.isfinite(objective) and objective > 0 else math.inf
 
 
 def highs_version() -> str | None:
-    """Version of HiGHS, which is that of its wheel, or None without it."""
+    """Version of HiGHS, equal to that of its wheel; None if it is not installed."""
     version = library_version("highspy")
     return None if version == "absent" else version
 
 
 def glpsol_version() -> str | None:
-    """Version of the program glpsol, or None if there is none that works."""
+    """Version of the program glpsol, or None if no working one is installed."""
     return _printed_version(shutil.which("glpsol"))
 
 
@@ -60,7 +60,7 @@ def _printed_version(program: str | None) -> str | None:
 
 
 VERSIONS: dict[str, Callable[[], str | None]] = {"glpk": glpsol_version, "highs": highs_version}
-"""Versions of the solvers that a study can name, None for those that are absent."""
+"""Version functions of the solvers that a study can name; they return None for absent solvers."""
 
 
 def solver_versions(

@@ -1,4 +1,4 @@
-"""Linear programs that grow row by row, with some whole variables where told; HiGHS solves them."""
+"""Linear programs that grow row by row, with optional integer variables, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from scipy.sparse import csr_array
 from phaze.base.arrays import Bools, Floats
 
 NODES = 50
-"""Branch-and-bound nodes after which the bound counts that is proven by then."""
+"""Branch-and-bound node limit, at which the bound proven so far is returned."""
 OPTIONS = {
     "output_flag": False, "threads": 1, "random_seed": 0, "mip_max_nodes": NODES, "mip_heuristic_effort": 0.0,
 }  # fmt: skip
-"""Answers do not depend on the machine: they end by counts, on one thread."""
+"""Deterministic options: solves end by counts, on one thread."""
 
 INSIDE: dict[str, str | float] = {"solver": "ipm", "run_crossover": "off", "ipm_optimality_tolerance": 1e-5}
-"""Options of the interior-point method, which ends at a point inside."""
+"""Options of the interior-point method, which ends at an interior point."""
 
 
 class QuietHighs(highspy.Highs):
-    """HiGHS that prints nothing; 1.16 prints its banner as its constructor enables callbacks."""
+    """HiGHS without output; the constructor of 1.16 enables callbacks, which prints a banner."""
 
     def enableCallbacks(self) -> None:  # noqa: N802 - HiGHS's name
         """Enable callbacks without the banner."""
@@ -33,23 +33,23 @@ class QuietHighs(highspy.Highs):
 
 @dataclass(frozen=True)
 class LinearAnswer:
-    """Least objective of a linear program."""
+    """Answer of a linear program."""
 
     bound: float
-    """No point has less; infinite where no point keeps the constraints."""
+    """Lower bound on the objective; infinite if the program is infeasible."""
     point: Floats | None
     """Best point found, if any."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """Least `cost` @ x with lower <= x <= upper and all rows that are added, (variables,) each."""
+    """Minimise `cost` @ x subject to lower <= x <= upper and all added rows; fields (variables,)."""
 
     cost: Floats
     lower: Floats
     upper: Floats
     whole: Bools
-    """Variables that are integers where an exact answer is asked for."""
+    """Variables that are integers in an exact solve."""
 
     @cached_property
     def _highs(self) -> QuietHighs:
@@ -62,8 +62,9 @@ class LinearProgram:
         return solver
 
     def add(self, rows: Floats | csr_array, least: Floats, most: Floats | None = None) -> int:
-        """Add least <= rows @ x <= most; rows (R, variables), the others (R,), no upper end unless given; the
-        number of the first row.
+        """Add the rows least <= rows @ x <= most, and return the index of the first.
+
+        `rows` is (R, variables), `least` and `most` are (R,); without `most` there is no upper limit.
         """
         first: int = self._highs.getNumRow()
         sparse = csr_array(rows)
@@ -77,7 +78,7 @@ class LinearProgram:
         self._highs.changeColBounds(variable, value, float(self.upper[variable]))
 
     def solve(self, *, exact: bool = False, gap: float = 0.0) -> LinearAnswer:
-        """The least objective: of any point, or, to a relative gap, of those whose whole variables are."""
+        """Minimise; `exact` enforces the integer variables, to a relative gap."""
         solver, count = self._highs, len(self.cost)
         kind = highspy.HighsVarType
         kinds = np.array([(kind.kInteger if exact and one else kind.kContinuous).value for one in self.whole])
@@ -95,15 +96,15 @@ class LinearProgram:
         return LinearAnswer(float(info.objective_function_value) if proven else -np.inf, point)
 
     def solve_inside(self) -> tuple[Floats, Floats] | None:
-        """Point with almost the least objective, and dual values of all rows; None where there is none.
+        """Nearly optimal interior point, and dual values of all rows; None if none is found.
 
-        By an interior-point method.
+        Uses an interior-point method.
         """
         solver = self._highs
         for name, value in INSIDE.items():
             solver.setOptionValue(name, value)
         solver.run()
-        # What is within its own tolerance but not within that of other methods is called unknown.
+        # HiGHS reports "unknown" within its own tolerance but outside that of other methods.
         if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
         found = solver.getSolution()

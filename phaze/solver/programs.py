@@ -1,12 +1,12 @@
-"""Integer programs and their solvers; no other module talks to these.
+"""Integer programs and their solvers; no other module calls these solvers.
 
 A program is a Pyomo model with one objective to minimise. Solvers are tried in the order of a preference
-list: the first that is installed solves the program; one that crashes, runs out of time, contradicts
-itself or returns a point that breaks a constraint is passed over for the next. Every solve uses one thread
-and a fixed seed and ends by counts (branch-and-bound nodes), so that it gives the same result everywhere; the
-limit on wall time is a safeguard that only ever ends a solve as `timed_out`. `glpsol` has no limit but time:
-whatever it has not finished by then is left to the next solver, and what is likely to be too large for it, by
-the count of variables, comes to it last.
+list, and the first installed one solves the program. A solver that crashes, runs out of time, contradicts
+itself, or returns a point that breaks a constraint is skipped. Every solve uses one thread and a fixed seed
+and ends by counts (branch-and-bound nodes), so the result is the same everywhere. The wall-time limit is a
+safeguard that only ever ends a solve as `timed_out`. `glpsol` supports a time limit only. A program that it
+has not finished by then is left to the next solver, and programs likely to be too large for it, by the number
+of variables, reach it last.
 """
 
 import logging
@@ -30,55 +30,55 @@ log = logging.getLogger(__name__)
 
 Status = Literal["optimal", "feasible", "bounded", "timed_out", "infeasible", "failed"]
 POINT = ("optimal", "feasible")
-"""Statuses under which the variables of the model hold a point."""
+"""Statuses with which the variables of the model contain a point."""
 VIOLATION = 1e-6
-"""Largest violation of a constraint, relative to its largest term, with which a point counts as feasible."""
+"""Largest violation of a constraint, relative to its largest term, of a feasible point."""
 FRACTION = 1e-5
 """Largest distance from an integer that solvers accept (the default of glpsol)."""
 SEED = 0
 KILLED = (signal.SIGKILL, signal.SIGTERM)
-"""Signals by which somebody else ends a solver; others are its own crashes."""
+"""Signals by which another process ends a solver; other signals are crashes."""
 
 
 @dataclass(frozen=True)
 class SolverAnswer:
-    """What one solver says; under a status in POINT it has left its point in the model's variables."""
+    """Answer of one solver; with a status in POINT, the point is in the model's variables."""
 
     status: Status
     bound: float = -math.inf
-    """No point is better."""
+    """Lower bound on the objective."""
     message: str = ""
 
 
 @dataclass(frozen=True)
 class Solve:
-    """What is known after a solve; under a status in POINT the model's variables hold the point."""
+    """Result of a solve; with a status in POINT, the point is in the model's variables."""
 
     status: Status
-    """`feasible` and `bounded`: a limit came first, with or without a point."""
+    """`feasible` and `bounded` mean that a limit was reached first, with or without a point."""
     objective: float
-    """Value of the point, infinity without one."""
+    """Objective of the point, infinity without one."""
     bound: float
-    """No point is better, minus infinity if nothing is known."""
+    """Lower bound on the objective, minus infinity if none is known."""
     solver: str
-    """Who said so, 'none' if nobody did."""
+    """Solver that answered, 'none' if none did."""
     version: str
     variables: int
     constraints: int
     failures: int = 0
-    """Solvers that failed, or contradicted the one that answered; they may do better next time."""
+    """Number of solvers that failed or contradicted the one that answered; a retry may succeed."""
 
     @property
     def gap(self) -> float:
-        """Distance of objective and bound relative to the objective."""
+        """Gap of objective and bound relative to the objective."""
         return relative_gap(self.objective, self.bound)
 
 
 class Backend(Protocol):
-    """A solver, as `solve` needs it."""
+    """Interface of a solver."""
 
     capacity: float
-    """Free variables of a program above which other solvers are asked first."""
+    """Number of free variables above which other solvers are tried first."""
 
     def version(self) -> str | None:
         """Version, or None if the solver is not installed."""
@@ -93,7 +93,7 @@ class HighsBackend:
     capacity = math.inf
 
     def version(self) -> str | None:
-        """Version of HiGHS, or None without it."""
+        """Version of HiGHS, or None if it is not installed."""
         return highs_version()
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
@@ -138,19 +138,20 @@ def _highs_status(condition: TerminationCondition, found: bool) -> Status:
 class GlpkBackend:
     """GLPK through the program glpsol.
 
-    It proves programs of a hundred variables in a tenth of a second, some of three hundred not in a minute.
+    It proves programs of a hundred variables in a tenth of a second, but some of three hundred not in a
+    minute.
     """
 
     capacity = 200.0
 
     def version(self) -> str | None:
-        """Version of glpsol, or None if there is no such program."""
+        """Version of glpsol, or None if it is not installed."""
         return glpsol_version()
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
-        """Solve with cuts and a time limit; glpsol knows no other."""
+        """Solve with cuts and a time limit, the only limit that glpsol supports."""
         solver = pyo.SolverFactory("glpk", executable=shutil.which("glpsol"))
-        solver._version_timeout = 60  # its two seconds are too few for a busy machine
+        solver._version_timeout = 60  # the default of two seconds is too short on a busy machine
         solver.options.update({"cuts": "", "mipgap": limits.gap})
         try:
             results = self._try(solver, model, limits)
@@ -165,7 +166,7 @@ class GlpkBackend:
         return SolverAnswer("infeasible" if condition == "infeasible" else "failed", message=condition)
 
     def _try(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
-        """Run glpsol, and once more if somebody killed it: that says nothing of the program."""
+        """Run glpsol, and once more if it was killed from outside, which says nothing about the program."""
         for last in (False, True):
             try:
                 return solver.solve(model, load_solutions=False, timelimit=math.ceil(limits.wall_s))
@@ -190,9 +191,10 @@ def solve(
 ) -> Solve:
     """Minimise a model with the first solver of the preference list that gives a usable answer.
 
-    A program beyond a solver's capacity goes to the others first. A point counts if it keeps all constraints
-    and `fault`, which says what else is wrong with it, is empty. Without an answer the status is `timed_out`
-    if a solver ran out of time, `infeasible` if all said so, else `failed`; no solver causes an exception.
+    A program beyond a solver's capacity goes to the others first. A point is accepted if it satisfies all
+    constraints and `fault`, which checks anything else, returns an empty text. Without an answer the status
+    is `timed_out` if a solver ran out of time, `infeasible` if all reported so, else `failed`. No solver
+    causes an exception.
     """
     variables, constraints = count_model(model)
     seen: list[Status] = []
@@ -218,7 +220,7 @@ def solve(
 def _ask(
     model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
 ) -> SolverAnswer:
-    """Solver's answer, or why it cannot be used."""
+    """Answer of a solver, or the reason that it cannot be used."""
     for variable in _variables(model):
         variable.set_value(None)
     try:
@@ -235,7 +237,7 @@ def _ask(
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:
-    """Give values to variables that a solver left out as nothing depends on them; say if it left out all."""
+    """Set variables that a solver left out because nothing depends on them; report if all are missing."""
     missing = [variable for variable in _variables(model) if variable.value is None]
     if missing and len(missing) == len(_variables(model)):
         return "it left no point"
