@@ -1,1 +1,1 @@
-"""Stages of a partition on the devices of any network (Parmesan, Section V)."""
+"""Mapping of pipeline stages to the devices of any network (Parmesan, Section V)."""

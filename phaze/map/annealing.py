@@ -1,11 +1,11 @@
-"""Mappings by local search: two devices change places, or one with a free one (simulated annealing).
+"""Simulated annealing over mappings. A move swaps two devices, or a device in use with a free one.
 
-The search minimises the simulated time of a step, or the longest stage time of an instantiation. Both are the
-largest over stages of the time of the slowest replica plus an all-reduce, so that a change of places needs
-only the two replicas and the two rings that it touches; of all others the slowest three are remembered.
-The largest of many numbers says little about where to go: the mean over all replicas' times and all rings'
-links is added with a weight that falls to almost nothing. Half of the places are drawn from the slowest
-replica or ring, and most of their new devices near a neighbour's device.
+The search minimises the simulated step time, or the longest stage time of an instantiation. Both are the
+maximum over stages of the slowest replica's time plus an all-reduce. A swap therefore changes only two
+replicas and two rings; for all others the three slowest replicas of each stage are stored. A maximum over
+many terms gives the search little direction. The mean over all replica times and ring links is therefore
+added, with a weight that decays to almost zero. Half of the slots to move are drawn from the slowest replica
+or ring, and most target devices lie near a neighbour's device.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from phaze.workload.operator_graphs import StageGraph
 
 
 class AnnealingTask(NamedTuple):
-    """What is minimised."""
+    """Objective of the annealing and its inputs."""
 
     simulated: bool
-    """The step; otherwise the longest stage time."""
+    """True to minimise the simulated step time, False for the longest stage time."""
     work: StageArrays
     ring_bytes: Floats
     ring_waits: float
@@ -39,13 +39,13 @@ class AnnealingTask(NamedTuple):
 
 
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
-    """Task to make the simulated step short."""
+    """Task that minimises the simulated step time."""
     problem = MappingProblem(stages, network, "exact")
     return _task(problem, stage_arrays(stages, memory_bytes_per_s), simulated=True)
 
 
 def stage_task(problem: MappingProblem) -> AnnealingTask:
-    """Task to make the longest stage time of an instantiation short."""
+    """Task that minimises the longest stage time of an instantiation."""
     work = stage_arrays(problem.stages)
     counted = work._replace(edges=problem.edges, sizes=problem.edge_bytes, update=np.zeros_like(work.update))
     task = _task(problem, counted, simulated=False)
@@ -63,36 +63,36 @@ def _task(problem: MappingProblem, work: StageArrays, *, simulated: bool) -> Ann
 
 
 class AnnealingState(NamedTuple):
-    """A mapping with what is known of its times."""
+    """A mapping and its stage times."""
 
     at: Ints
-    """Device of every slot, stage s and replica r at s R + r, then the devices that are free, shape (D,)."""
+    """Device of each slot, then the free devices, shape (D,). Slot s R + r is replica r of stage s."""
     place: Ints
-    """Slot of every device, shape (D,)."""
+    """Slot of each device, shape (D,)."""
     times: Floats
-    """Of every stage of every replica without its all-reduce, shape (S, R)."""
+    """Time of each replica of each stage without its all-reduce, shape (S, R)."""
     rings: Floats
-    """Slowest link of every stage's ring, shape (S,)."""
+    """Time of the slowest link of each stage's ring, shape (S,)."""
     sums: Floats
-    """Sum of the links of every stage's ring, shape (S,)."""
+    """Sum of the link times of each stage's ring, shape (S,)."""
     top: Ints
-    """The three slowest replicas of every stage, -1 where there are fewer, shape (S, 3)."""
+    """The three slowest replicas of each stage, padded with -1, shape (S, 3)."""
     columns: Floats
-    """Times of the two replicas that a change touches, shape (2, S)."""
+    """New times of the two replicas that a swap changes, shape (2, S)."""
     devices: Ints
     """Devices of one replica, shape (S,)."""
     scratch: Floats
 
 
 class SlotSwap(NamedTuple):
-    """What two slots that changed places lead to."""
+    """Effect of swapping two slots."""
 
     value: float
-    """What is minimised."""
+    """Objective after the swap."""
     spread: float
-    """Mean of times and links, up to a constant."""
+    """Mean of replica times and ring links, up to a constant."""
     worst: int
-    """Stage that ends last."""
+    """Stage with the longest time."""
     ring_a: float
     sum_a: float
     ring_b: float
@@ -100,7 +100,7 @@ class SlotSwap(NamedTuple):
 
 
 def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
-    """State at a mapping, with nothing computed yet."""
+    """State of a mapping before any time is computed."""
     stages, replicas = len(task.work.forward), task.replicas
     return AnnealingState(
         start.copy(),
@@ -117,7 +117,7 @@ def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
 
 @njit
 def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Floats) -> None:
-    """Write the time of every stage of one replica without its all-reduce, shape (S,)."""
+    """Write the time of each stage of one replica without its all-reduce, shape (S,)."""
     if task.simulated:
         pass_through(task.work, devices, task.seconds, task.waits, times, scratch)
         return
@@ -140,7 +140,7 @@ def _link(task: AnnealingTask, stage: int, source: int, target: int) -> float:
 
 @njit
 def _ring(task: AnnealingTask, at: Ints, stage: int) -> tuple[float, float]:
-    """Slowest link of a stage's ring and the sum of its links."""
+    """Slowest link time of a stage's ring and the sum of its link times."""
     slowest, total, replicas = 0.0, 0.0, task.replicas
     if replicas > 1:
         for r in range(replicas):
@@ -168,7 +168,7 @@ def _rank(times: Floats, top: Ints, stage: int) -> None:
 
 @njit
 def _column(task: AnnealingTask, state: AnnealingState, replica: int, which: int) -> None:
-    """Compute the times of a replica into one of the two columns."""
+    """Write the stage times of a replica into row `which` of `columns`."""
     for s in range(len(task.work.forward)):
         state.devices[s] = state.at[s * task.replicas + replica]
     replica_times(task, state.devices, state.columns[which], state.scratch)
@@ -176,7 +176,7 @@ def _column(task: AnnealingTask, state: AnnealingState, replica: int, which: int
 
 @njit
 def _measure(task: AnnealingTask, state: AnnealingState) -> SlotSwap:
-    """Compute everything anew."""
+    """Compute all times from scratch."""
     stages, n = len(task.work.forward), len(task.work.forward) * task.replicas
     for r in range(task.replicas):
         _column(task, state, r, 0)
@@ -194,7 +194,7 @@ def _measure(task: AnnealingTask, state: AnnealingState) -> SlotSwap:
 
 @njit
 def _draw_slot(task: AnnealingTask, state: AnnealingState, worst: int, rng: np.random.Generator) -> int:
-    """Slot of the slowest replica, of the slowest ring, or any."""
+    """Draw a slot: 25 % from the slowest replica, 25 % from the slowest stage's ring, 50 % from all."""
     stages, replicas = len(task.work.forward), task.replicas
     kind = rng.random()
     if kind < 0.25:
@@ -206,7 +206,7 @@ def _draw_slot(task: AnnealingTask, state: AnnealingState, worst: int, rng: np.r
 
 @njit
 def _draw_neighbour(task: AnnealingTask, slot: int, rng: np.random.Generator) -> int:
-    """Slot that a slot exchanges messages with, -1 if the one drawn does not."""
+    """Draw a slot that communicates with a slot; -1 if the drawn edge is not an edge of its stage."""
     stage, replica = slot // task.replicas, slot % task.replicas
     count = len(task.work.edges)
     pick = int(rng.random() * (count + 2))
@@ -226,7 +226,7 @@ def _draw_neighbour(task: AnnealingTask, slot: int, rng: np.random.Generator) ->
 def _draw_place(
     task: AnnealingTask, state: AnnealingState, near: Ints, slot: int, rng: np.random.Generator
 ) -> int:
-    """Slot to change places with: one near a neighbour, or any; it may be the slot itself."""
+    """Draw a slot to swap with: 70 % near a communication partner, 30 % from all. May be the slot itself."""
     devices = len(state.at)
     if rng.random() < 0.7:
         neighbour = _draw_neighbour(task, slot, rng)
@@ -239,7 +239,7 @@ def _draw_place(
 
 @njit
 def _others_s(state: AnnealingState, stage: int, a: int, b: int) -> float:
-    """Time of the slowest replica of a stage besides two, 0 if there is none."""
+    """Time of a stage's slowest replica other than `a` and `b`; 0 if there is none."""
     for k in range(3):
         r = state.top[stage, k]
         if r >= 0 and r != a and r != b:
@@ -249,7 +249,7 @@ def _others_s(state: AnnealingState, stage: int, a: int, b: int) -> float:
 
 @njit
 def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: float) -> SlotSwap:
-    """Outcome of two slots that have changed places; `b` may be free."""
+    """Objective after swapping slots `a` and `b`; slot `b` may be a free device."""
     stages, replicas = len(task.work.forward), task.replicas
     n = stages * replicas
     sa, ra = a // replicas, a % replicas
@@ -275,7 +275,7 @@ def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: f
 
 @njit
 def _accept(task: AnnealingTask, state: AnnealingState, a: int, b: int, change: SlotSwap) -> None:
-    """Remember what a change has led to."""
+    """Update the state with an accepted swap."""
     stages, replicas = len(task.work.forward), task.replicas
     sa, ra = a // replicas, a % replicas
     sb, rb = (b // replicas, b % replicas) if b < stages * replicas else (sa, ra)
@@ -290,14 +290,14 @@ def _accept(task: AnnealingTask, state: AnnealingState, a: int, b: int, change: 
 
 
 class Walk(NamedTuple):
-    """Where a chain is between two slices."""
+    """State of an annealing chain between time slices."""
 
     values: Floats
-    """What is reached now, its spread, what was reached at the start, and the best, shape (4,)."""
+    """Current objective, current spread, objective at the start, and best objective, shape (4,)."""
     worst: Ints
-    """The stage that takes longest now, shape (1,)."""
+    """Stage with the longest time in the current mapping, shape (1,)."""
     best: Ints
-    """Devices of all slots at the best, shape (D,)."""
+    """Devices of all slots in the best mapping, shape (D,)."""
 
 
 def anneal(
@@ -310,9 +310,9 @@ def anneal(
     cold: float,
     deadline: Deadline | None = None,
 ) -> tuple[Ints, float]:
-    """Devices of all slots and what they reach, the best of so many steps, or until the deadline.
+    """Best devices of all slots and their objective after `steps` steps or at the deadline.
 
-    Temperatures, at the beginning and at the end, are shares of the value at the start.
+    `hot` and `cold` are the first and last temperature, relative to the objective at the start.
     """
     walk = _begin(task, state)
     for begin, end in slices(steps, deadline or Deadline()):
@@ -322,7 +322,7 @@ def anneal(
 
 @njit
 def _begin(task: AnnealingTask, state: AnnealingState) -> Walk:
-    """Where a chain begins."""
+    """Initial state of a chain."""
     now = _measure(task, state)
     values = np.array([now.value, now.spread, now.value, now.value])
     return Walk(values, np.array([now.worst]), state.at.copy())
@@ -341,7 +341,7 @@ def _walk(
     hot: float,
     cold: float,
 ) -> None:
-    """Take the steps from `begin` to `end` of `steps`."""
+    """Run annealing steps `begin` to `end` out of `steps`."""
     value, spread, scale, best_value = walk.values[0], walk.values[1], walk.values[2], walk.values[3]
     worst, at = walk.worst[0], state.at
     for step in range(begin, end):

@@ -1,11 +1,11 @@
-"""Algorithm 2 of Parmesan in compiled code: a depth-first search for a mapping with no stage above a target.
+"""Algorithm 2 of Parmesan, compiled: depth-first search for a mapping with every stage time within a target.
 
-Slots, the stages of all replicas, are assigned in the mapping order. When a slot gets a device, the checking
-scheme looks at its own stage and at the stages of its neighbours assigned before. Their times are known in
-part; what is not assigned yet counts with the best link of the device, so that the check is never later than
-the paper's, which waits until the last neighbour is assigned, and then it is the same.
-Devices are tried by the time of their link to a neighbour assigned before, shortest first; the order does not
-matter for what the paper proves.
+Slots, the replicas of all stages, are assigned in the mapping order. When a slot gets a device, the checking
+scheme tests its own stage and the stages of its assigned neighbours. A partly assigned stage time uses the
+best link of the device for each missing neighbour, a lower bound. The check therefore prunes no later than
+the paper's, which waits for the last neighbour; with all neighbours assigned both are the same. Devices are
+tried in the order of their link time to an assigned neighbour, shortest first. The paper's proofs do not
+depend on the order.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from phaze.map.schemes import LinkCosts, SlotOrder
 from phaze.map.symmetry import DeviceSymmetry
 
 FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
-"""A mapping was found, there is none, the limit was reached, or the search is to go on."""
+"""Outcomes: mapping found, no mapping exists, limit reached, or search paused and resumable."""
 
 
 class DescentState(NamedTuple):
-    """A partial mapping with what is known of its stage times, and what it was before each assignment."""
+    """A partial mapping with bounds of its stage times, and their previous values for backtracking."""
 
     at: Ints
     """Device of every slot, shape (n,)."""
     used: Ints
-    """Whether a device is taken, shape (D,)."""
+    """1 if a device is taken, shape (D,)."""
     entered: Ints
-    """Devices taken of every group of devices, shape (levels, D)."""
+    """Number of devices taken in each device group, shape (levels, D)."""
     position: Ints
-    """How many devices every slot has tried, shape (n,)."""
+    """Number of devices tried for each slot, shape (n,)."""
     messages: Floats
-    """c_m of every slot as far as it is known, shape (n,)."""
+    """Lower bound of c_m of each slot, shape (n,)."""
     longest: Floats
-    """The largest of them of every stage, shape (S,)."""
+    """Largest of these bounds for each stage, shape (S,)."""
     slowest: Floats
-    """c_AR of every stage as far as it is known, shape (S,)."""
+    """Lower bound of c_AR of each stage, shape (S,)."""
     old_messages: Floats
     old_longest: Floats
     old_slowest: Floats
@@ -66,7 +66,7 @@ def new_state(plan: SlotOrder, exchange: DeviceSymmetry, stages: int) -> Descent
 
 @njit
 def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int, d: int) -> bool:
-    """True where no equal mapping is tried instead of that with this device; see `symmetry`."""
+    """True unless an equivalent mapping is tried instead of the one with this device; see `symmetry`."""
     if k == 0 and exchange.first[d] == 0:
         return False
     if exchange.before[d] >= 0 and state.used[exchange.before[d]] == 0:
@@ -83,7 +83,7 @@ def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k:
 
 @njit
 def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int) -> float:
-    """C_AR of a slot's stage with a device, as far as its ring is assigned; at best for the rest."""
+    """Lower bound of c_AR of slot k's stage if slot k gets device d; unassigned links count at best."""
     stage = plan.order[k, 0]
     ring = state.slowest[stage]
     before, after = plan.previous[k], plan.following[k]
@@ -102,7 +102,7 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
 
 @njit
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
-    """Gain of the c_m known of a slot on e when its neighbour gets d instead of the best device."""
+    """Increase of the bound of c_m of a slot on e if its neighbour gets d instead of the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.message[d, e] + costs.message_wait[d, e] - best)
 
@@ -111,7 +111,10 @@ def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
 def _messages_with(
     plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float
 ) -> float:
-    """C_m of a slot with a device, at best for neighbours not assigned; infinity if it fits none."""
+    """Lower bound of c_m of slot k on device d; inf if an assigned neighbour then exceeds the target.
+
+    Unassigned neighbours count with the best link of d.
+    """
     mine = 0.0
     for link in range(plan.first_link[k], plan.first_link[k + 1]):
         slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
@@ -128,7 +131,7 @@ def _messages_with(
 
 @njit
 def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float) -> bool:
-    """True where the stages that a device decides on keep to the target."""
+    """True if the stages affected by this device stay within the target."""
     stage = plan.order[k, 0]
     rest = costs.compute[stage] + _ring_with(plan, costs, state, k, d)
     if rest + state.longest[stage] > target:
@@ -140,7 +143,7 @@ def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int
 def _assign(
     plan: SlotOrder, costs: LinkCosts, exchange: DeviceSymmetry, state: DescentState, k: int, d: int
 ) -> None:
-    """Give a slot its device."""
+    """Assign device d to slot k and save the previous bounds."""
     stage, first = plan.order[k, 0], plan.first_link[k]
     degree = state.old_messages.shape[1]
     state.old_slowest[k], state.old_longest[k, degree] = state.slowest[stage], state.longest[stage]
@@ -162,7 +165,7 @@ def _assign(
 
 @njit
 def _take_back(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int) -> None:
-    """Undo an assignment, in the opposite order."""
+    """Undo the last assignment; assignments are undone in reverse order."""
     d, stage, first = state.at[k], plan.order[k, 0], plan.first_link[k]
     state.used[d] = 0
     for level in range(len(exchange.group)):
@@ -186,9 +189,10 @@ def descend(
     limit: int,
     deadline: Deadline,
 ) -> tuple[int, int]:
-    """Outcome of the search for a mapping that keeps to the target, and the devices tried, at most `limit`.
+    """Outcome of the search for a mapping within the target, and the number of devices tried.
 
-    The mapping is left in `state`, which must be new. At the deadline the search stops as at the limit.
+    At most `limit` devices are tried. The mapping is stored in `state`, which must be new. The deadline stops
+    the search as the limit does.
     """
     outcome, k, tried = PAUSED, 0, 0
     for _, until in slices(limit + 1, deadline):
@@ -208,7 +212,7 @@ def _next_device(
     k: int,
     target: float,
 ) -> tuple[int, int]:
-    """Next device that a slot may have, -1 where there is none, and how many were tried."""
+    """Next feasible device of a slot, -1 if there is none, and the number of devices tried."""
     anchor, tried = plan.anchor[k], 0
     while state.position[k] < len(near):
         d = state.position[k]
@@ -235,7 +239,7 @@ def _descend(
     tried: int,
     until: int,
 ) -> tuple[int, int, int]:
-    """Go on with slot k until so many devices were tried; return the outcome, the slot, the devices tried."""
+    """Continue at slot k until `until` devices were tried; returns the outcome, slot and devices tried."""
     n = len(plan.order)
     while 0 <= k < n:
         if tried >= until:

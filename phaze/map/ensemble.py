@@ -1,4 +1,4 @@
-"""The mapping with the shortest simulated step of several ways to map (Parmesan, Sections V-B and VIII-C)."""
+"""Best mapping of several methods by simulated step time (Parmesan, Sections V-B and VIII-C)."""
 
 import math
 import time
@@ -30,37 +30,37 @@ from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.workload.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
-"""How a mapping was found."""
+"""Method that found a mapping."""
 InstantiationChoice = Instantiation | Literal["auto", "authors", "ensemble"]
-"""One instantiation; the paper's choice of one by sizes; both of the paper; or all, and a local search."""
+"""One instantiation, the paper's choice by sizes, both of the paper's, or all with a local search."""
 AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
-"""The paper's two instantiations, the better of which by simulated throughput is in its Table VI."""
+"""The paper's two instantiations. Its Table VI reports the better one by simulated throughput."""
 
 
 @dataclass(frozen=True)
 class MapSettings:
-    """How to map."""
+    """Settings of a mapping search."""
 
     instantiation: InstantiationChoice = "ensemble"
     seed: int = 0
     heuristics: bool = True
-    """Whether CS and p2p map may be the answer, and bound the searches from above as in the paper."""
+    """True if CS map and p2p map are candidates and initial upper bounds of the searches, as in the paper."""
     limits: SearchLimits = field(default_factory=SearchLimits)
     steps: int = 1_000_000
-    """Changes of places tried by each chain of the local search."""
+    """Swaps tried by each chain of the local search."""
     memory_bytes_per_s: float = math.inf
-    """At which parameters are updated."""
+    """Memory bandwidth of the parameter update."""
 
 
 @dataclass(frozen=True, eq=False)
 class FoundMapping:
-    """A mapping, how it was found, and how long a step with it takes."""
+    """A mapping, its method, and its simulated step time."""
 
     way: Way
     mapping: Ints
     step_s: float
     found: SearchResult | None = None
-    """Of a search."""
+    """Result of the search, None for other methods."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,28 +68,28 @@ class Mapped:
     """All mappings found, and the best of them."""
 
     problem: MappingProblem
-    """With all three terms."""
+    """Problem with all three terms."""
     ways: tuple[FoundMapping, ...]
-    """What could be chosen."""
+    """Mappings that may be chosen."""
     heuristics: tuple[FoundMapping, ...]
     """CS map and p2p map."""
     bound_s: float
-    """No mapping's longest stage time with all three terms is below."""
+    """Lower bound on the longest stage time of any mapping, with all three terms."""
     seconds: dict[str, float]
-    """Wall time of each way."""
+    """Wall time of each method."""
 
     @property
     def best(self) -> FoundMapping:
-        """Mapping with the shortest step, the first of several."""
+        """Mapping with the shortest step; the first one on ties."""
         return min(self.ways, key=lambda one: one.step_s)
 
 
 def map_stages(
     stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
 ) -> Mapped:
-    """Mappings of stages to the devices of a network.
+    """Map stages to the devices of a network by the methods of the settings.
 
-    deadline: that of a whole of which the mapping is a part; None: its own by the settings.
+    deadline: deadline of the caller; None: a new one from the settings' time limit.
     """
     run = _WaysToMap(stages, network, settings, deadline or Deadline(settings.limits.time_s))
     by_hand = run.by_hand()
@@ -118,7 +118,7 @@ def _instantiations(stages: StageGraph, choice: InstantiationChoice) -> tuple[In
 
 
 class _WaysToMap:
-    """One run of all ways on the same stages and network."""
+    """All mapping methods on the same stages and network."""
 
     def __init__(
         self, stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline
@@ -145,7 +145,7 @@ class _WaysToMap:
         return self._candidate(instantiation, found.mapping, found)
 
     def anneal(self, starts: list[FoundMapping]) -> FoundMapping:
-        """Best of several chains: cool ones from good mappings, hot ones from random ones."""
+        """Mapping by local search, started from `starts` and from mappings on close devices."""
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
         problem = MappingProblem(self.stages, self.network, "exact")
@@ -175,22 +175,22 @@ class _WaysToMap:
 
 @dataclass(frozen=True)
 class Chains:
-    """How the local search runs."""
+    """Settings of the local search."""
 
     seed: int = 0
     steps: int = 1_000_000
-    """Changes of places tried by each chain."""
+    """Swaps tried by each chain."""
     count: int = 4
-    """Chains, each on a thread."""
+    """Number of chains, one thread each."""
 
 
 def best_of_chains(
     task: AnnealingTask, starts: list[Ints], near: Ints, chains: Chains, deadline: Deadline | None = None
 ) -> tuple[float, Ints]:
-    """Best value and mapping (S, R) of several chains, or of what they did until the deadline.
+    """Best objective and mapping (S, R) of several annealing chains, at the deadline the best so far.
 
-    Cool ones begin at good mappings, hot ones at good and at random ones; `starts` are ranked, the best
-    first, `near` has the devices near every device, shape (D, D).
+    Chains start at good mappings, one in four at a random one, at different temperatures. `starts` are
+    ranked, the best first. `near` holds the devices near each device, shape (D, D).
     """
     stages, replicas = starts[0].shape
     devices, until = len(near), deadline or Deadline()
@@ -212,7 +212,7 @@ def best_of_chains(
 
 
 def _with_free(mapping: Ints, devices: int) -> Ints:
-    """Devices of all slots and then those that are free, shape (D,)."""
+    """Devices of all slots, then the free devices, shape (D,)."""
     used = mapping.reshape(-1)
     return np.concatenate([used, np.setdiff1d(np.arange(devices), used)])
 
@@ -220,9 +220,9 @@ def _with_free(mapping: Ints, devices: int) -> Ints:
 def stored_mapping(
     mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: FoundMapping | None = None
 ) -> StoredMapping:
-    """File of what was found, with the mapping that is chosen: unless given, the best.
+    """Mapping file of a result with the chosen mapping, by default the best.
 
-    `topology` is as the user names it.
+    `topology` is the name or path as the user gave it.
     """
     best, problem = chosen or mapped.best, mapped.problem
     step = simulate_step(problem.stages, best.mapping, problem.network, settings.memory_bytes_per_s)

@@ -1,6 +1,6 @@
-"""Mappings by hand: consecutive devices for the replicas of a stage, or for the stages of a replica.
+"""Mappings without a search: consecutive devices for the replicas of a stage, or for the stages of a replica.
 
-And mappings on devices that lie close to each other, from which the local search starts.
+Also mappings on devices close to each other, the starting points of the local search.
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from phaze.map.objective import MappingProblem
 def consecutive_map(stages: int, replicas: int) -> Ints:
     """CS map: replicas of the first stage on the first devices, then those of the second.
 
-    Shape (S, R); consecutive stages on consecutive devices, all-reduce first (Parmesan, Section VIII-A).
+    Shape (S, R). Consecutive stages are on consecutive devices, all-reduce first (Parmesan, Section VIII-A).
     """
     return np.arange(stages * replicas).reshape(stages, replicas)
 
 
 def p2p_map(stages: int, replicas: int) -> Ints:
-    """P2p map: stages of the first replica on the first devices, then of the second.
+    """P2p map: stages of the first replica on the first devices, then those of the second.
 
     Shape (S, R) (Parmesan, Section VIII-C).
     """
@@ -29,10 +29,10 @@ def p2p_map(stages: int, replicas: int) -> Ints:
 
 
 def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
-    """Mapping with blocks of so many stages and lanes on consecutive devices, shape (S, R).
+    """Mapping in blocks of `high` stages by `wide` replicas on consecutive devices, shape (S, R).
 
-    Inside a block the replicas of a stage are neighbours, and blocks follow each other as in a CS map; the
-    last blocks may be smaller.
+    Within a block the replicas of a stage are consecutive. Blocks follow each other as in a CS map; the last
+    blocks may be smaller.
     """
     stage, replica = np.divmod(np.arange(stages * replicas), replicas)
     order = np.lexsort((replica % wide, stage % high, replica // wide, stage // high))
@@ -40,20 +40,19 @@ def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
 
 
 def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
-    """Mapping on devices drawn at random, shape (S, R)."""
+    """Mapping to random devices, shape (S, R)."""
     drawn = np.random.default_rng(seed).permutation(devices)[: stages * replicas]
     return drawn.reshape(stages, replicas)
 
 
 def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> list[Ints]:
-    """Mappings on devices that lie close to each other, each of shape (S, R).
+    """Mappings on devices close to each other, each of shape (S, R).
 
-    Devices are put in order: each as near as possible to its group, or near those in its place of the groups
-    before, as in a grid. Groups are of every size that divides S or R, and those of a grid in blocks of every
-    size that divides the devices in use: the stages of a replica, or the replicas of a ring, fill blocks of
-    every shape. The order is taken for replica by replica and for ring by ring, and for rings that go there
-    on every second replica and back on the others, so that no link closes a ring from afar. At the deadline
-    it is those found so far.
+    Devices are ordered greedily. Each next device is the nearest to its group, or on a grid to its
+    predecessors in each dimension. Group widths divide S or R, and grid blocks divide the number of devices
+    in use: the stages of a replica, or the replicas of a ring, fill blocks of every shape. Each order is used
+    replica by replica and ring by ring. A folded variant takes every second replica forth and the others
+    back, so that no long link closes a ring. At the deadline the list holds the mappings found so far.
     """
     stages, replicas = problem.shape
     found: dict[bytes, Ints] = {}
@@ -67,7 +66,7 @@ def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> l
 
 
 def near_maps(problem: MappingProblem) -> list[Ints]:
-    """Few of these mappings, each of shape (S, R): on 1,024 devices all of them take long."""
+    """A few of the compact mappings, each of shape (S, R); on 1,024 devices all of them take too long."""
     found, time = [], _link_s(problem)
     for width in sorted({1, *problem.shape}):
         for order in (device_order(time, width), grid_order(time, (width,))):
@@ -77,14 +76,14 @@ def near_maps(problem: MappingProblem) -> list[Ints]:
 
 
 def _link_s(problem: MappingProblem) -> Floats:
-    """Time of a mean message on every link there and back, shape (D, D)."""
+    """Round-trip time of a mean message on each link, shape (D, D)."""
     message, wait = problem.network.both_ways
     size = float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0
     return message * max(size, 1.0) + wait
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """First devices of an order replica by replica and ring by ring, and how rings fold."""
+    """First devices of an order, by replica and by ring, each (S, R), and the folded order of replicas."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
@@ -92,7 +91,7 @@ def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
 
 
 def _orders(time: Floats, stages: int, replicas: int) -> Iterator[Ints]:
-    """Yield devices in order, each shape (D,)."""
+    """Yield orders of the devices, each of shape (D,)."""
     slots = stages * replicas
     for width in range(1, max(stages, replicas) + 1):
         if stages % width == 0 or replicas % width == 0:
@@ -104,9 +103,10 @@ def _orders(time: Floats, stages: int, replicas: int) -> Iterator[Ints]:
 
 
 def device_order(time: Floats, width: int) -> Ints:
-    """All devices, each near those before it in its group of so many; ties go to the lowest device.
+    """Greedy order of all devices in groups of `width`; ties go to the lowest device.
 
-    `time` is that of a link there and back, shape (D, D). A group begins next to the end of the last one.
+    Each device is the nearest to those already in its group; a new group starts nearest to the last device.
+    `time` is the round-trip time of a link, shape (D, D).
     """
     order, free = _begun(len(time))
     total = time[0].copy()
@@ -118,11 +118,11 @@ def device_order(time: Floats, width: int) -> Ints:
 
 
 def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
-    """All devices in groups of so many, each near the last one and that in its place before.
+    """Greedy order of all devices as a grid; each is nearest to its predecessors in all dimensions.
 
-    Groups of the first width make rows, those of the second planes of rows, and so on; a device is near that
-    one row before it in its plane, one plane before it, and so on. `time` is that of a link there and back,
-    shape (D, D).
+    The first width is the length of a row, the second the size of a plane of rows, and so on. The
+    predecessors of a device are the previous device of its row, the same place in the previous row, in the
+    previous plane, and so on. `time` is the round-trip time of a link, shape (D, D).
     """
     order, free = _begun(len(time))
     wholes = (*widths[1:], len(time))
@@ -134,14 +134,14 @@ def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
 
 
 def _begun(devices: int) -> tuple[Ints, Bools]:
-    """Order that begins with device 0, and which devices are free."""
+    """Order that begins with device 0, and a mask of the free devices."""
     free = np.ones(devices, bool)
     free[0] = False
     return np.zeros(devices, np.int64), free
 
 
 def _nearest(free: Bools, time: Floats) -> int:
-    """Free device with the least time, the lowest of several, and take it."""
+    """Take and return the free device with the least time; ties go to the lowest device."""
     device = int(np.argmin(np.where(free, time, np.inf)))
     free[device] = False
     return device

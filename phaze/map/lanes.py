@@ -1,18 +1,18 @@
-"""A plan as the stages that a mapping takes.
+"""A training plan as the stages and replicas of a mapping problem.
 
-The pipelines of a plan, its lanes, run beside each other: there are as many as the greatest common divisor of
-all data parallel widths d. A stage has m = d / lanes workers in each of them, between which its microbatches
-go around; every worker is a stage of the mapping, every lane a replica. With equal widths m = 1, and the
-stages are those of the plan.
+The pipelines of a plan, its lanes, run concurrently. Their number is the greatest common divisor of all
+data-parallel widths d. A stage has m = d / lanes workers in each lane, which take its microbatches in turn.
+Each worker is a stage of the mapping, and each lane a replica. With equal widths m = 1, and the stages are
+those of the plan.
 
-What a worker does, sends and receives is the mean over the microbatches of its lane, an m-th of the stage's.
-Two workers of following stages share every lcm(m, m')-th microbatch or none. All d replicas of a stage reduce
-their gradients around one ring, 2 (d - 1)/d of the weights over each link; the rings of a mapping go through
-the lanes of a worker, so that their gradients are scaled to send as much over each link.
+Compute time and messages of a worker are means over the microbatches of its lane, 1/m of the stage's. Two
+workers of adjacent stages share every lcm(m, m')-th microbatch or none. All d replicas of a stage reduce
+their gradients around one ring, 2 (d - 1)/d of the weights over each link. A ring of the mapping spans only
+the lanes of one worker, so its gradients are scaled to send as much over each link.
 
-The t devices of a tensor parallel group are a unit, on devices with consecutive numbers: for the mapping,
-what they send each other is part of the passes, as planners charge it. A unit has as many devices as the
-widest group; of a stage with a smaller one the last devices of each unit are idle.
+The t devices of a tensor-parallel group form a unit with consecutive device numbers. Their traffic is part of
+the passes, as planners charge it. A unit has as many devices as the widest group; in a stage with a narrower
+group the last devices of each unit are idle.
 """
 
 from collections.abc import Iterator
@@ -26,17 +26,17 @@ from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 
 @dataclass(frozen=True)
 class Lanes:
-    """How the replicas of a plan lie in lanes."""
+    """Lanes, workers and units of a plan."""
 
     count: int
     workers: tuple[tuple[int, int], ...]
-    """Stage and number of every worker of a lane, in the order of the stages of the mapping."""
+    """Stage and worker index of each worker of a lane, in the order of the mapping's stages."""
     unit: int
-    """Devices that a worker is on."""
+    """Devices per worker."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Workers of a lane and the lanes: S and R of a mapping."""
+        """Number of workers per lane and number of lanes: S and R of a mapping."""
         return len(self.workers), self.count
 
     @property
@@ -53,7 +53,7 @@ def lanes_of(plan: Plan) -> Lanes:
 
 
 def stored_stages(plan: Plan, model: str) -> StoredStages:
-    """Stages of a plan in the format of mappings."""
+    """Stages of a plan in the stage format of mapping problems."""
     lanes = lanes_of(plan)
     return StoredStages(
         format="phaze-stages",
@@ -77,12 +77,12 @@ def _worker(stage: Stage, lanes: int) -> StoredStage:
 
 
 def _ring_share(members: int) -> float:
-    """Share of a tensor that a member sends to scatter it, (d - 1)/d; 1 for one alone, without a ring."""
+    """Share of a tensor that a member sends in a reduce-scatter, (d - 1)/d; 1 for a single member."""
     return sent_bytes("reduce_scatter", 1.0, members) if members > 1 else 1.0
 
 
 def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
-    """Messages of a microbatch from workers to those of the next stage."""
+    """Messages per microbatch between the workers of adjacent stages."""
     first = [lanes.workers.index((q, 0)) for q in range(len(plan.stages))]
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         a, b = stage.layout.dp // lanes.count, later.layout.dp // lanes.count
@@ -93,9 +93,9 @@ def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
 
 
 def between_slices_bytes(stage: Stage, later: Stage) -> float:
-    """Bytes that a pair of slices passes for a microbatch, the mean of forward and backward.
+    """Bytes per microbatch between a pair of tensor-parallel ranks, the mean of forward and backward.
 
-    Every slice of the stage that receives needs the whole tensor; the wider group has one pair a slice.
+    Each receiving rank needs the whole tensor. There are as many pairs as ranks in the wider group.
     """
     pairs = max(stage.layout.tp, later.layout.tp)
     forward, backward = later.arriving_bytes * later.layout.tp, stage.departing_bytes * stage.layout.tp

@@ -1,9 +1,9 @@
-"""Networks as mappings take them: the part of a system that a plan needs, and topologies of users.
+"""Networks of mapping problems: the part of a system that a plan needs, and user-defined topologies.
 
-A message over h hops of a torus occupies h links, so that mappings count an h-th of a link's bandwidth for
-it; the simulator has the links themselves, each with one message at a time. In a tree two devices have the
-bandwidth of the narrowest level between them, and the latencies of all. Users give a matrix in CSV, a graph
-that NetworkX reads, or any topology by its YAML file.
+A message over h hops of a torus occupies h links, so a mapping problem uses 1/h of a link's bandwidth for it.
+The simulator models the links themselves, each with one message at a time. In a tree the bandwidth between
+two devices is the lowest of the levels between them, and latencies add up. A user's topology is a CSV matrix,
+a graph in a NetworkX format, or a YAML file.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile
 
 
 def part_of(system: Cluster, devices: int) -> Cluster:
-    """Smallest part of a system that has so many devices.
+    """Smallest part of a system with at least `devices` devices.
 
-    Of a torus the longest side, the last of several, is halved for as long as that leaves enough: slices of a
-    TPU v4 pod are such boxes. Otherwise it is whole groups. Raises `PhazeError` if there are not so many.
+    The longest side of a torus (the last one on ties) is halved while the rest is large enough: slices of a
+    TPU v4 pod are such boxes. Other systems are cut to whole groups of the second-highest level. Raises
+    `PhazeError` if the system is too small.
     """
     if devices > system.devices:
         raise PhazeError(f"system: has {system.devices} devices, {devices} are needed")
@@ -81,10 +82,10 @@ def _of_levels(system: Cluster) -> DeviceNetwork:
 
 
 def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
-    """Network between units of so many devices with neighbouring numbers.
+    """Network between units of `width` consecutive devices.
 
-    The k-th devices of two units send to each other; the slowest such pair counts. Devices that do not fill
-    a unit are left out.
+    The k-th devices of two units communicate; the slowest of these pairs sets the speed. Devices that do not
+    fill a unit are omitted.
     """
     if width == 1:
         return network
@@ -95,14 +96,14 @@ def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
 
 
 def _slowest(matrix: Floats, width: int) -> Floats:
-    """Largest over pairs of devices in the same place of two units, shape (U, U)."""
+    """Maximum over the pairs of devices at the same place of two units, shape (U, U)."""
     units = len(matrix) // width
     places = [np.arange(units) * width + k for k in range(width)]
     return np.asarray(np.max([matrix[np.ix_(at, at)] for at in places], axis=0))
 
 
 def read_topology(path: Path) -> DeviceNetwork:
-    """Network of a topology file, or raise PhazeError naming what is wrong in it."""
+    """Network of a topology file; PhazeError describes an invalid file."""
     if path.suffix in (".csv", ".json", ".graphml"):
         return _of_file(MatrixFile(kind="file", path=path.name), path.parent)
     try:
@@ -116,7 +117,7 @@ def read_topology(path: Path) -> DeviceNetwork:
 
 
 def check_devices(devices: int, source: Path | str) -> None:
-    """Raise PhazeError for more devices than pairs are kept of."""
+    """Raise PhazeError if there are too many devices for matrices of all pairs."""
     if devices > MOST_DEVICES:
         raise PhazeError(f"{source}: must have at most {MOST_DEVICES} devices, got {devices}")
 
@@ -136,13 +137,13 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
-    """Bandwidths of a table, 0 where there is none, and unknown latencies."""
+    """Bandwidths of a table, 0 for no link, and unknown latencies (NaN)."""
     values = np.array(read_bandwidths(path))
     return values, np.full_like(values, np.nan)
 
 
 def _read_graph(path: Path) -> tuple[Floats, Floats]:
-    """Bandwidths and latencies of a graph, nodes in its order; undirected edges go both ways."""
+    """Bandwidths and latencies of a graph, in node order; an undirected edge is two directed ones."""
     graph = _load_graph(path)
     index = {node: k for k, node in enumerate(graph.nodes)}
     if not index:
@@ -170,11 +171,11 @@ def _load_graph(path: Path) -> nx.Graph[object]:
 
 
 _NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError, nx.NetworkXError)
-"""What the readers of json and NetworkX raise for what is no graph."""
+"""Exceptions that the JSON and NetworkX readers raise for an invalid graph."""
 
 
 def _node_link(path: Path) -> nx.Graph[object]:
-    """Graph of a file of NetworkX, which called `edges` `links` before version 3.4."""
+    """Graph of a NetworkX JSON file; before version 3.4 NetworkX named `edges` `links`."""
     loaded = read_json(path)
     nodes = loaded.get("nodes") if isinstance(loaded, dict) else None
     if not isinstance(loaded, dict) or not isinstance(nodes, list):
@@ -186,7 +187,7 @@ def _node_link(path: Path) -> nx.Graph[object]:
 
 
 def _attribute(about: dict[str, object], key: str, path: Path, source: object, target: object) -> float:
-    """Bandwidth or latency of an edge; a latency may be missing, NaN then."""
+    """Bandwidth or latency of an edge; a missing latency is NaN."""
     value = about.get(key)
     if value is None and key == "latency":
         return float("nan")

@@ -1,14 +1,14 @@
-"""What a mapping is judged by before it is simulated: the longest stage time (Parmesan, (5) to (9)).
+"""Objective of a mapping before simulation: the longest stage time (Parmesan, (5) to (9)).
 
 A stage takes c_u + c_m + c_AR: the passes of a microbatch, its messages to and from the adjacent stages, and
-the all-reduce of its gradients. The paper's two instantiations leave out one of the two, because all three
-together are known late in a search; here all three are a third one.
+the all-reduce of its gradients. The paper's two instantiations omit c_m or c_AR, because the sum of all three
+is known only late in a search. Here the sum of all three is a third instantiation.
 
-- c_m (8): M(s, s') / B summed over the adjacent stages. Activations go one way and gradients back, c_u counts
-  both passes, and so does this: the bytes of an edge over the bandwidth there, and over that back.
+- c_m (8): M(s, s') / B summed over the adjacent stages. Activations go one way and gradients back. As c_u
+  covers both passes, an edge counts its bytes over the bandwidth in both directions.
 - c_AR (9): 2 (R − 1) / R · P / B of the slowest link of the ring of replicas.
 
-With a latency L every message takes L + M / B, every one of the 2 (R − 1) rounds of a ring L + P / (R B).
+With a latency L each message takes L + M / B, and each of the 2 (R − 1) rounds of a ring L + P / (R B).
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ INSTANTIATIONS: tuple[Instantiation, ...] = get_args(Instantiation)
 
 @dataclass(frozen=True, eq=False)
 class MappingProblem:
-    """Stages to be mapped, the network of their devices, and what of a stage's time is counted."""
+    """Stages to map, the network of devices, and the terms of the stage time."""
 
     stages: StageGraph
     network: DeviceNetwork
     instantiation: Instantiation
 
     def __post_init__(self) -> None:
-        """Refuse a network that is too small."""
+        """Raise PhazeError if the network is too small."""
         if self.network.devices < self.slots:
             stages, replicas = self.shape
             raise PhazeError(
@@ -48,48 +48,48 @@ class MappingProblem:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """S and R."""
+        """Numbers of stages and replicas, S and R."""
         return len(self.stages.forward_s), self.stages.replicas
 
     @property
     def slots(self) -> int:
-        """S R, the devices that are needed."""
+        """Number of devices needed, S R."""
         return self.shape[0] * self.shape[1]
 
     @property
     def counts_messages(self) -> bool:
-        """True where c_m is counted."""
+        """True if the stage time includes c_m."""
         return self.instantiation != "allreduce"
 
     @property
     def counts_rings(self) -> bool:
-        """True where c_AR is counted; a ring of one replica has no links."""
+        """True if the stage time includes c_AR; a ring of one replica has no links."""
         return self.instantiation != "p2p" and self.stages.replicas > 1
 
     @cached_property
     def edges(self) -> Ints:
-        """Edges that are counted, shape (e, 2)."""
+        """Edges included in the stage time, shape (e, 2)."""
         pairs = np.ascontiguousarray(self.stages.edges.reshape(-1, 2), np.int64)
         return pairs if self.counts_messages else pairs[:0]
 
     @cached_property
     def edge_bytes(self) -> Floats:
-        """Bytes of the edges that are counted, shape (e,)."""
+        """Bytes of these edges, shape (e,)."""
         return np.ascontiguousarray(self.stages.edge_bytes[: len(self.edges)], np.float64)
 
     @cached_property
     def ring_bytes(self) -> Floats:
-        """Bytes over a link of each stage's ring in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
+        """Bytes over each link of a stage's ring in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
         sent = sent_bytes("all_reduce", self.stages.parameter_bytes, self.stages.replicas)
         return np.ascontiguousarray(sent)
 
     @property
     def ring_waits(self) -> float:
-        """Latencies in an all-reduce."""
+        """Number of latencies in an all-reduce."""
         return rounds("all_reduce", self.stages.replicas)
 
     def stage_times_s(self, mapping: Ints) -> Floats:
-        """Time of every stage, of its slowest replica, under a mapping (S, R)."""
+        """Time of the slowest replica of each stage under a mapping (S, R), shape (S,)."""
         seconds, waits = self.network.seconds_per_byte, self.network.waits_s
         times = np.tile(self.stages.compute_s, (self.stages.replicas, 1)).T
         for (s, t), size in zip(self.edges, self.edge_bytes, strict=True):
@@ -101,7 +101,7 @@ class MappingProblem:
         return longest + self.all_reduce_s(mapping) if self.counts_rings else longest
 
     def all_reduce_s(self, mapping: Ints) -> Floats:
-        """Time of the all-reduce of every stage by its slowest link, shape (S,)."""
+        """All-reduce time of each stage, by its slowest link, shape (S,)."""
         links = mapping, np.roll(mapping, -1, axis=1)
         seconds, waits = self.network.seconds_per_byte[links], self.network.waits_s[links]
         slowest: Floats = (self.ring_bytes[:, None] * seconds + self.ring_waits * waits).max(axis=1)
@@ -113,10 +113,10 @@ class MappingProblem:
 
 
 def choose_instantiation(stages: StageGraph) -> Instantiation:
-    """Instantiation by the ratio of bytes, of gradients reduced to those passed between stages.
+    """Instantiation by the ratio of reduced gradient bytes to bytes passed between stages.
 
-    Above one the all-reduce counts (Section V-B). Both are taken for a step: a ring's link carries
-    2 (R − 1) / R of the gradients once, an edge its bytes there and back for every microbatch.
+    The all-reduce is included if the ratio exceeds one (Section V-B). Both are per step: a ring's link
+    carries 2 (R − 1) / R of the gradients once, an edge its bytes in both directions for each microbatch.
     """
     reduced = sent_bytes("all_reduce", float(stages.parameter_bytes.sum()), stages.replicas)
     passed = 2.0 * stages.microbatches * stages.edge_bytes.sum()
@@ -124,10 +124,10 @@ def choose_instantiation(stages: StageGraph) -> Instantiation:
 
 
 def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> float:
-    """Time that no mapping stays below: (10), (11), or the larger for all three terms.
+    """Lower bound on the objective of all mappings: (10), (11), or a bound for all three terms.
 
-    With all three every stage takes at least its best messages and its best ring, each for itself. At the
-    deadline it is the longest computation of a stage.
+    With all three terms each stage takes at least its best messages plus its best ring, bounded
+    independently. At the deadline the bound is the longest compute time of a stage.
     """
     compute, until = problem.stages.compute_s, deadline or Deadline()
     try:
@@ -139,9 +139,9 @@ def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> 
 
 
 def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
-    """Least messages of every stage on every device: largest edges on best links, shape (S, D).
+    """Lower bound of c_m of each stage on each device: largest edges on the best links, shape (S, D).
 
-    Sorting is exact without latencies, and with equal ones; otherwise the latencies are bounded apart.
+    Sorting is exact without latencies and with equal ones; otherwise the latencies are bounded separately.
     """
     stages, devices = problem.shape[0], problem.network.devices
     most = int(np.bincount(problem.edges.ravel(), minlength=1).max())
@@ -155,7 +155,7 @@ def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
 
 
 def _least_of_rows(problem: MappingProblem, which: int, count: int, until: Deadline) -> Floats:
-    """Least so many links of every device there and back, rising, shape (D, count)."""
+    """The `count` fastest round-trip links of each device, ascending, shape (D, count)."""
     until.check()
     links = _without_self(problem.network.both_ways[which])
     until.check()
@@ -165,9 +165,9 @@ def _least_of_rows(problem: MappingProblem, which: int, count: int, until: Deadl
 
 
 def _best_rings_s(problem: MappingProblem, until: Deadline) -> Floats:
-    """Least slowest link of a ring through every device, to two others, shape (S, D).
+    """Least time of the slowest of the two ring links at each device, shape (S, D).
 
-    With R = 2 both links go to one device.
+    With R = 2 both links connect to the same device.
     """
     seconds, waits, replicas = problem.network.seconds_per_byte, problem.network.waits_s, problem.shape[1]
     if not waits.any():
@@ -182,7 +182,7 @@ def _best_rings_s(problem: MappingProblem, until: Deadline) -> Floats:
 
 
 def _best_pass(link_s: Floats, replicas: int) -> Floats:
-    """For every device the least of the slower of a link in and a link out, shape (D,)."""
+    """Least maximum of one link in and one link out of each device, shape (D,)."""
     links = _without_self(link_s)
     if replicas == 2:
         return np.asarray(np.maximum(links, links.T).min(axis=1))
@@ -190,7 +190,7 @@ def _best_pass(link_s: Floats, replicas: int) -> Floats:
     first_out, first_in = links.argmin(axis=1), links.argmin(axis=0)
     out, into = links[each, first_out], links[first_in, each]
     best = np.maximum(out, into)
-    one = np.flatnonzero(first_out == first_in)  # and the other link goes to the second best
+    one = np.flatnonzero(first_out == first_in)  # so the other link takes the second best device
     links[one, first_out[one]] = np.inf
     second_out = links[one].min(axis=1)
     links[one, first_out[one]] = out[one]
@@ -201,7 +201,7 @@ def _best_pass(link_s: Floats, replicas: int) -> Floats:
 
 
 def _without_self(matrix: Floats) -> Floats:
-    """Copy of a matrix with an endless diagonal, shape (D, D)."""
+    """Copy of a matrix with an infinite diagonal, shape (D, D)."""
     found = matrix.copy()
     np.fill_diagonal(found, np.inf)
     return found

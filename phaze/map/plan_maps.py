@@ -1,14 +1,14 @@
-"""Plans on the devices of a network: by the default orders, by topology-aware mapping, and simulated on it.
+"""Training plans mapped to the devices of a network: default orders, topology-aware mapping, simulation.
 
-By hand replicas of a stage are on consecutive devices (cs-map: all-reduce first, as Megatron-LM numbers
-devices), or stages of a lane (p2p-map). With the network in mind, consecutive devices that are close to each
-other, those of a node or of a row, hold 2 or 4 stages of some lanes (blocks-of-2, blocks-of-4), or the
-local search of `phaze.map` makes the step short that a mapping takes without contention. The event simulator,
-in which a link carries one message at a time, judges all of them; the shortest is chosen, of equal ones the
-first, so that no plan is slower than with the default orders.
+The default orders put the replicas of a stage on consecutive devices (cs-map: all-reduce first, as
+Megatron-LM numbers devices), or the stages of a lane (p2p-map). Topology-aware candidates put 2 or 4 stages
+of some lanes on devices of one node or torus row (blocks-of-2, blocks-of-4), or use the local search of
+`phaze.map`, which minimises the step time without contention. The event simulator, in which a link carries
+one message at a time, evaluates the candidates. The fastest is chosen, the first one on ties, so no plan is
+slower than with the default orders.
 
-One plan on the devices of any topology (`map_one`) is mapped by the searches for stages instead: workers and
-lanes are their stages and replicas, units of devices their devices. What its ways find is judged alike.
+`map_one` maps one plan to any topology with the searches for stages instead. Workers and lanes are its stages
+and replicas, and units of devices its devices. The simulator evaluates the results in the same way.
 """
 
 import math
@@ -57,22 +57,22 @@ from phaze.workload.operator_graphs import StageGraph, stage_graph
 Row = dict[str, str | int | float | bool]
 
 CHAINS = 2
-"""Of the local search."""
+"""Number of chains of the local search."""
 BLOCKS = (2, 4)
-"""Stages of a lane that are on consecutive devices."""
+"""Numbers of stages of a lane on consecutive devices."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """A mapping, and how long a batch takes with it."""
+    """A mapping and its time per batch."""
 
     way: str
     mapping: Ints
-    """Units of workers and lanes, shape (S, R)."""
+    """Unit of each worker and lane, shape (S, R)."""
     estimated_s: float
-    """A batch as the search counts it: GPipe without contention, then all-reduces by their slowest link."""
+    """Estimated time per batch: GPipe without contention, then all-reduces by their slowest link."""
     simulated_s: float
-    """A batch by the event simulator, with contention."""
+    """Simulated time per batch, with contention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,25 +82,25 @@ class PlanMap:
     plan: Plan
     lanes: Lanes
     network: str
-    """What the network is."""
+    """Name of the network."""
     devices: int
-    """Devices of the network."""
+    """Number of devices of the network."""
     alone_s: float
-    """A batch on a network that takes no time."""
+    """Time per batch with free communication."""
     tried: tuple[Tried, ...]
 
     @cached_property
     def best(self) -> Tried:
-        """Mapping with the shortest simulated batch, the first of several."""
+        """Mapping with the shortest simulated batch; the first one on ties."""
         return min(self.tried, key=lambda one: one.simulated_s)
 
     @property
     def placed(self) -> Devices:
-        """Devices of every stage and replica under the best mapping."""
+        """Devices of each stage and replica under the best mapping."""
         return devices_of(self.plan, self.lanes, self.best.mapping)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of table plan_maps, without their key but the way."""
+        """Yield the rows of table plan_maps, without the plan's key."""
         workers, lanes = self.lanes.shape
         for one in self.tried:
             yield {
@@ -120,9 +120,10 @@ class PlanMap:
 def map_rows(
     row: Row, stages: pd.DataFrame, system: Cluster | Matrix, devices: int, search: PlanMapSettings
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Rows of table plan_maps from the way on, and the devices of every stage, replica and slice.
+    """Rows of table plan_maps from the way on, and the devices of the plan's ranks.
 
-    A plan is given by its rows in tables plans and plan_stages. None if the system has too few devices.
+    Devices are nested by stage, replica and tensor-parallel rank. A plan is given by its rows in tables plans
+    and plan_stages. None if the system has too few devices.
     """
     plan = read_plan(pd.Series(row), stages)
     if lanes_of(plan).devices > system.devices:
@@ -132,7 +133,7 @@ def map_rows(
 
 
 def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains) -> PlanMap:
-    """Plan on the part of a system that has so many devices, or as many as its units need."""
+    """Map a plan to the part of a system with `devices` devices, or with more if its units need them."""
     run = _PlanOnPart(plan, system, devices)
     hand = [run.judge(way, mapping) for way, mapping in run.by_hand()]
     searched = run.judge(*run.search(chains))
@@ -142,7 +143,7 @@ def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains)
 
 
 def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
-    """Devices of every stage and replica of a plan under a mapping to units, shape (S, R)."""
+    """Devices of each stage and replica of a plan under a mapping to units, shape (S, R)."""
     found: list[list[range]] = [[] for _ in plan.stages]
     for (q, _), units in zip(lanes.workers, mapping.tolist(), strict=True):
         width = plan.stages[q].layout.tp
@@ -151,10 +152,10 @@ def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
 
 
 def within_units(plan: Plan) -> Plan:
-    """Plan whose slices send each other nothing beside their passes, which hold what that takes.
+    """Plan without separate tensor-parallel messages; their time remains part of the passes.
 
-    A unit has consecutive devices under every mapping; its messages, one for every layer and microbatch,
-    would be most of those that are simulated.
+    A unit has consecutive devices under every mapping. Its messages, one for each layer and microbatch, would
+    dominate the simulation.
     """
     alone = tuple(
         replace(stage, forward_reduced_bytes=0.0, recompute_reduced_bytes=0.0, backward_reduced_bytes=0.0)
@@ -164,14 +165,14 @@ def within_units(plan: Plan) -> Plan:
 
 
 class PlanOn:
-    """A plan on a network; the event simulator judges equal mappings once."""
+    """A plan on a network; simulation results are cached by mapping."""
 
     def __init__(self, plan: Plan, lanes: Lanes, fabric: Fabric) -> None:
         self.plan, self.lanes, self.fabric = within_units(plan), lanes, fabric
         self.known: dict[bytes, float] = {}
 
     def batch_s(self, mapping: Ints) -> float:
-        """Batch with contention."""
+        """Simulated time per batch, with contention."""
         key = mapping.tobytes()
         if key not in self.known:
             placed = devices_of(self.plan, self.lanes, mapping)
@@ -181,7 +182,7 @@ class PlanOn:
 
 
 class _PlanOnPart(PlanOn):
-    """The same on a part of a system, with what searches and estimates need."""
+    """A plan on a part of a system, with the inputs of searches and estimates."""
 
     def __init__(self, plan: Plan, system: Cluster | Matrix, devices: int) -> None:
         lanes = lanes_of(plan)
@@ -192,12 +193,12 @@ class _PlanOnPart(PlanOn):
         self.stages: StageGraph = stage_graph(stored_stages(plan, "plan"))
 
     def by_hand(self) -> Iterator[tuple[str, Ints]]:
-        """Yield the default orders, each with its name."""
+        """Yield the default orders and their names."""
         yield BY_HAND[0], consecutive_map(*self.lanes.shape)
         yield BY_HAND[1], p2p_map(*self.lanes.shape)
 
     def search(self, chains: Chains) -> tuple[str, Ints]:
-        """Mapping with the network in mind that is estimated to be the best, and its way."""
+        """Topology-aware mapping with the shortest estimated batch, and its method."""
         found = {"local-search": self._local_search(chains)}
         for high in BLOCKS:
             if high < self.lanes.shape[0] and self.near % high == 0 and self.near > high:
@@ -205,7 +206,7 @@ class _PlanOnPart(PlanOn):
         return min(found.items(), key=lambda one: self.estimate_s(one[1]))
 
     def _local_search(self, chains: Chains) -> Ints:
-        """Mapping by local search from the best of some on devices close to each other."""
+        """Mapping by local search, started from mappings on devices close to each other."""
         problem = MappingProblem(self.stages, self.network, "exact")
         starts = near_maps(problem)
         ranks = np.argsort(step_times_s(self.stages, np.array(starts), self.network), kind="stable")
@@ -213,7 +214,7 @@ class _PlanOnPart(PlanOn):
         return best_of_chains(task, [starts[k] for k in ranks.tolist()], near, chains)[1]
 
     def estimate_s(self, mapping: Ints) -> float:
-        """Batch without contention and with a flush: the passes, then the all-reduces."""
+        """Time per batch without contention and with a flush: the passes, then the all-reduces."""
         step = simulate_step(self.stages, mapping, self.network)
         ended = dict.fromkeys(range(len(self.plan.stages)), 0.0)
         for (q, _), over in zip(self.lanes.workers, step.ended_s.max(axis=1).tolist(), strict=True):
@@ -222,7 +223,7 @@ class _PlanOnPart(PlanOn):
         return max(over + self._all_reduce_s(q, placed) for q, over in ended.items())
 
     def _all_reduce_s(self, q: int, placed: Devices) -> float:
-        """All-reduce of a stage as the simulator carries it out: inside nodes first, if it can."""
+        """All-reduce time of a stage as simulated: hierarchical if its nodes have equally many units."""
         units = np.array([slices[0] for slices in placed[q]]) // self.lanes.unit
         size = self.plan.stages[q].weight_bytes
         rows = by_node(units.tolist(), max(self.fabric.node // self.lanes.unit, 1))
@@ -234,17 +235,17 @@ class _PlanOnPart(PlanOn):
         return within_s + max(self.network.seconds("all_reduce", share, column) for column in across)
 
     def judge(self, way: str, mapping: Ints) -> Tried:
-        """Mapping with its times."""
+        """Evaluate a mapping by estimate and simulation."""
         return Tried(way, mapping, self.estimate_s(mapping), self.batch_s(mapping))
 
 
 class _Network(NamedTuple):
-    """The part of a system that a plan needs, which other plans need as well."""
+    """Part of a system, cached because other plans need the same part."""
 
     fabric: Fabric
     devices: DeviceNetwork
     near: int
-    """Devices with consecutive numbers that are near: those of a node, or of a row of a torus."""
+    """Number of consecutive devices close to each other: those of a node, or of a row of a torus."""
 
 
 @lru_cache(maxsize=4)
@@ -254,7 +255,7 @@ def _network_of(system: Cluster | Matrix, needed: int) -> _Network:
 
 
 def _consecutive(part: Cluster | Matrix) -> int:
-    """Devices with consecutive numbers that are near: those of a node, or of a row of a torus."""
+    """Number of consecutive devices close to each other: those of a node, or of a row of a torus."""
     if isinstance(part, Matrix):
         return 1
     if part.torus is not None:
@@ -264,26 +265,26 @@ def _consecutive(part: Cluster | Matrix) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PlanOnDevices:
-    """A plan, what the searches found for its workers, and how long a batch takes with each mapping."""
+    """A plan, the mappings found for its workers, and its time per batch with each."""
 
     plan: Plan
     lanes: Lanes
     mapped: Mapped
-    """Of workers and lanes to units."""
+    """Mappings of workers and lanes to units."""
     alone_s: float
-    """A batch on a network that takes no time."""
+    """Time per batch with free communication."""
     simulated_s: dict[Way, float]
-    """A batch by the event simulator, by way; at a time limit of the shortest step only."""
+    """Simulated time per batch, by method; after the time limit only of the method with the shortest step."""
 
     @cached_property
     def best(self) -> FoundMapping:
-        """Way that may be chosen with the shortest batch, the first of several."""
+        """Eligible method with the shortest batch; the first one on ties."""
         known = [one for one in self.mapped.ways if one.way in self.simulated_s]
         return min(known, key=lambda one: self.simulated_s[one.way])
 
     @property
     def devices(self) -> list[list[list[int]]]:
-        """Devices of every stage, replica and slice under the best mapping."""
+        """Device of each stage, replica and tensor-parallel rank under the best mapping."""
         placed = devices_of(self.plan, self.lanes, self.best.mapping)
         return [[list(slices) for slices in replicas] for replicas in placed]
 
@@ -291,10 +292,10 @@ class PlanOnDevices:
 def map_one(
     plan: Plan, model: str, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
 ) -> PlanOnDevices:
-    """Plan on the devices of a network, or raise PhazeError where there are too few.
+    """Map a plan to the devices of a network; PhazeError if there are too few.
 
-    At the deadline, that of the settings unless given, mappings are no longer simulated: that one is in any
-    case which has the shortest step without contention.
+    deadline: by default from the settings' time limit. After it no further mapping is simulated; the one with
+    the shortest step without contention always is.
     """
     until = deadline or Deadline(settings.limits.time_s)
     lanes = lanes_of(plan)
@@ -315,7 +316,7 @@ def map_one(
 
 
 def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
-    """Part of the file of a mapping that is about a plan, given with its row of table plans."""
+    """Plan section of a mapping file; `row` is the plan's row of table plans."""
     ways = dict.fromkeys(one.way for one in (*found.mapped.ways, *found.mapped.heuristics))
     content = {
         "architecture": row["architecture"],

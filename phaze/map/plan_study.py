@@ -1,4 +1,4 @@
-"""The plans of a model on the networks that a study names: rows of tables plan_maps and plan_devices."""
+"""A model's plans on the networks of a study: rows of tables plan_maps and plan_devices."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Row = dict[str, str | int | float | bool]
 
 IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
 WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
-"""Columns of table plan_stages that say what stages do, whatever of the memory they leave."""
+"""Columns of table plan_stages that affect the simulation, without the memory columns."""
 PLACES = ["stage", "replica", "slice", "device"]
 
 
 @dataclass(frozen=True)
 class MapQuestion:
-    """Which plans are mapped, and to what."""
+    """Plans to map and the systems to map them to."""
 
     systems: Mapping[str, Cluster | Matrix]
-    """By name."""
+    """Systems by name."""
     devices: int
-    """K, devices that the plans had."""
+    """K, the number of devices of the plans."""
     search: PlanMapSettings
-    """Whose plans are mapped, and how far is searched."""
+    """Planners whose plans are mapped, and search limits."""
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class MapQuestion:
         devices: int,
         search: PlanMapSettings,
     ) -> MapQuestion:
-        """Question of a study, its networks as plain values."""
+        """Question of a study; networks are plain values."""
         systems = {
             name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
         }
@@ -54,7 +54,7 @@ class MapQuestion:
 
     @property
     def content(self) -> Plain:
-        """Settings that a plan on a system depends on besides both."""
+        """Cache key settings in addition to the plan and the system."""
         return [self.devices, self.search.steps, self.search.seed]
 
 
@@ -63,8 +63,9 @@ def map_plans(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
 
-    Mapped are the plans of the accelerator on which Phaze's is the fastest, of several with equal times all;
-    plans that are equal are simulated once. One of unequal tensor widths whose units do not fit is left out.
+    The plans of the accelerator with the fastest Phaze plan are mapped, on ties those of all such
+    accelerators. Equal plans are simulated once. A plan of unequal tensor-parallel widths whose units do not
+    fit is omitted with a warning.
     """
     maps, places = [PlanMaps.empty()], [PlanDevices.empty()]
     contents = {name: digest_of(system.model_dump(mode="json")) for name, system in asked.systems.items()}
@@ -88,7 +89,7 @@ def map_plans(
 def _chosen(
     plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion
 ) -> Iterator[tuple[Row, Row, pd.DataFrame]]:
-    """Yield the plans to map: the key of each, and what of its rows a simulation depends on."""
+    """Yield the plans to map: their key, and the parts of their rows that affect the simulation."""
     placed = plans[plans["status"] == "placed"]
     by_phaze = placed[placed["planner"] == "phaze"]
     times = tied(by_phaze["time_per_sample_s"].to_numpy())
@@ -105,8 +106,8 @@ def _chosen(
 def _map(
     row: Row, stages: pd.DataFrame, system: str, asked: MapQuestion
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Rows and devices of a plan on a system, None where it has too few."""
-    from phaze.map.plan_maps import map_rows  # compiled loops take their time: most plans are known
+    """Rows and devices of a plan on a system; None if the system has too few devices."""
+    from phaze.map.plan_maps import map_rows  # compiled loops load slowly, and most plans are cached
 
     return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)
 

@@ -1,10 +1,10 @@
-"""The ranks of a training plan on the devices of a network, judged by the plan's own price.
+"""Ranks of a training plan mapped to the devices of a network, evaluated by the plan's own price.
 
-A runtime numbers ranks in a fixed order: slices beside each other, then replicas, then pipeline ranks. For
-the searches a pipeline rank is a stage and a data-parallel rank a replica; the tp * cp ranks of both are a
-unit of devices with consecutive numbers, as they exchange most. What the searches count (passes, tensors
-between stages, one ring of gradients a stage) only proposes: every mapping, and the order of the runtime, is
-then priced with all groups of the layout where they are, each with the network to itself.
+A runtime numbers ranks in a fixed order: tensor- and context-parallel ranks, then replicas, then pipeline
+ranks. For the searches a pipeline rank is a stage and a data-parallel rank a replica. The tp * cp ranks of
+both form a unit of consecutive devices, as they communicate most. The objective of the searches (passes,
+tensors between stages, one gradient ring per stage) only proposes mappings. Each proposal, and the runtime's
+order, is then priced with all groups of the layout on their devices, each without contention from the others.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from phaze.spec.training_plan import TrainingPlan
 from phaze.workload.operator_graphs import stage_graph
 
 DEFAULT: Way = "cs-map"
-"""Mapping that is the order of the runtime: replicas of a stage beside each other, then stages."""
+"""Mapping equal to the runtime's order: replicas of a stage on consecutive units, then stages."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankMap:
-    """A training plan, what the searches found for it, and its step under each mapping."""
+    """A training plan, the mappings found for it, and its step time under each."""
 
     unit: int
     mapped: Mapped
-    """Of pipeline ranks and data-parallel ranks to units."""
+    """Mappings of pipeline and data-parallel ranks to units."""
     time_s: dict[Way, float]
-    """A step by its price, by way."""
+    """Priced step time, by method."""
 
     @cached_property
     def best(self) -> FoundMapping:
-        """Way that may be chosen with the shortest step; the order of the runtime where none is shorter."""
+        """Method with the shortest step; the runtime's order on ties."""
         known = {one.way: one for one in (*self.mapped.heuristics, *self.mapped.ways)}
         return known[min(self.time_s, key=lambda way: (self.time_s[way], way != DEFAULT))]
 
     def stored(self) -> StoredRankMap:
-        """Part of the file of a mapping that is about the ranks of a plan."""
+        """Rank section of a mapping file."""
         return StoredRankMap.model_validate({
             "unit": self.unit,
             "devices": ranks_on(self.best.mapping, self.unit).tolist(),
@@ -72,9 +72,9 @@ def map_ranks(
     settings: MapSettings,
     deadline: Deadline | None = None,
 ) -> RankMap:
-    """Ranks of a plan on devices; `network` prices its collectives there.
+    """Map the ranks of a plan to devices; `network` prices the collectives there.
 
-    Raises PhazeError where there are too few devices, and for a plan that its runtime cannot run.
+    Raises PhazeError if there are too few devices, or if the runtime cannot run the plan.
     """
     recipe, question = Recipe.of(planned), question_of(planned.question)
     recipe.check(question.runtime)
@@ -93,21 +93,21 @@ def map_ranks(
 
 
 def ranks_on(mapping: Ints, unit: int) -> Ints:
-    """Device of every rank in the order of the runtime, (N,), under a mapping to units, (S, R)."""
+    """Device of each rank in the runtime's order, (N,), under a mapping to units, (S, R)."""
     found: Ints = (mapping[:, :, None] * unit + np.arange(unit)).ravel()
     return found
 
 
 def time_on(recipe: Recipe, question: PlanQuestion, network: Network) -> float:
-    """Seconds of a step of a run on the machine of a question with another network."""
+    """Step time of a recipe on the question's machine with another network."""
     machine = replace(question.machine, network=network)
     return PricedLayout.of_recipe(replace(question, machine=machine), recipe).price.time_s
 
 
 def stages_of(price: Price, model: str) -> StoredStages:
-    """Pipeline ranks of a priced plan as stages of a mapping, with all that their virtual stages do and pass.
+    """Pipeline ranks of a priced plan as stages of a mapping; each includes all of its virtual stages.
 
-    Parameters are as many as make one all-reduce send what replicas exchange in a step.
+    Parameter bytes are scaled so that one all-reduce sends the bytes that replicas exchange in a step.
     """
     plan, groups = price.plan, price.pipeline.groups.tolist()
     own = [[plan.stages[q] for q, rank in enumerate(groups) if rank == p] for p in range(plan.depth)]
@@ -138,7 +138,9 @@ def _stage(stages: list[Stage], exchanges: float) -> StoredStage:
 
 
 def _exchanges(zero: int, microbatches: int) -> float:
-    """All-reduces of the gradients that send as much as replicas do in a step: with ZeRO 2 gradients are
-    scattered for every microbatch and weights gathered once, with 3 gathered for both passes of each.
+    """Number of gradient all-reduces that send as much as the replicas do in a step.
+
+    ZeRO 2 scatters gradients for each microbatch and gathers weights once; ZeRO 3 gathers weights for both
+    passes of each microbatch.
     """
     return {2: (microbatches + 1) / 2, 3: 1.5 * microbatches}.get(zero, 1.0)

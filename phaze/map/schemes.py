@@ -1,4 +1,4 @@
-"""What Algorithm 2 of Parmesan knows before it searches: order, checking schemes, costs (Section V-A)."""
+"""Inputs of Algorithm 2 of Parmesan before the search: order, checking schemes, costs (Section V-A)."""
 
 from typing import NamedTuple
 
@@ -11,24 +11,24 @@ from phaze.map.symmetry import replica_rules
 
 
 class SlotOrder(NamedTuple):
-    """The mapping order and the checking schemes: known before the search (Section V-A)."""
+    """Mapping order and checking schemes, both fixed before the search (Section V-A)."""
 
     order: Ints
-    """Stage and replica of every slot, shape (n, 2)."""
+    """Stage and replica of each slot, shape (n, 2)."""
     first_link: Ints
-    """First link of every slot, and the end, shape (n + 1,)."""
+    """Offset of each slot's first link, and the end, shape (n + 1,)."""
     link_slot: Ints
-    """The other slot of each link; links of c_m."""
+    """Slot at the other end of each link of c_m."""
     link_edge: Ints
-    """Its edge."""
+    """Edge of each link."""
     previous: Ints
-    """Slot of the replica before on the ring, shape (n,), -1: not counted."""
+    """Slot of the previous replica on the ring, shape (n,); -1: c_AR is not counted."""
     following: Ints
-    """Slot of the replica after on the ring, shape (n,)."""
+    """Slot of the next replica on the ring, shape (n,)."""
     anchor: Ints
-    """The neighbour assigned before, near whose device a slot is looked for, -1: none, shape (n,)."""
+    """Earlier neighbour whose device is the centre of the slot's device search, -1: none, shape (n,)."""
     below: Ints
-    """Slot that has a lower device because replicas are alike, -1: none, shape (n,)."""
+    """Slot that must have a lower device by replica symmetry, -1: none, shape (n,)."""
 
 
 class LinkCosts(NamedTuple):
@@ -70,17 +70,17 @@ def make_costs(problem: MappingProblem) -> LinkCosts:
 
 
 def _least(matrix: Floats, axis: int) -> Floats:
-    """Least of every row or column without the diagonal; zero where there is nothing else."""
+    """Minimum of each row or column without the diagonal; 0 for a single device."""
     if len(matrix) == 1:
         return np.zeros(1)
     return np.asarray(np.where(np.eye(len(matrix), dtype=bool), np.inf, matrix).min(axis=axis))
 
 
 def make_plan(problem: MappingProblem) -> SlotOrder:
-    """Mapping order and the checking schemes of a problem.
+    """Mapping order and checking schemes of a problem.
 
-    Without rings it goes replica by replica, stages in the order of their data flow; with rings only, stage
-    by stage, those first whose rings and passes take longest. With both, by what there is more of.
+    Without rings the order is replica by replica, stages in the order of their data flow. With rings only, it
+    is stage by stage, those with the longest rings and passes first. With both, the larger bytes decide.
     """
     order = _order(problem)
     place = {(s, r): k for k, (s, r) in enumerate(order.tolist())}
@@ -126,7 +126,7 @@ def _middle(seconds: Floats) -> float:
 
 
 def _links(problem: MappingProblem, stage: int) -> list[tuple[int, int]]:
-    """Edges of a stage that are counted, with the stage at their other end."""
+    """Edges of a stage included in c_m, with the stage at their other end."""
     return [(e, t if s == stage else s) for e, (s, t) in enumerate(problem.edges.tolist()) if stage in (s, t)]
 
 
@@ -137,7 +137,7 @@ def _anchor(
     slot: tuple[int, int],
     previous: int,
 ) -> int:
-    """Neighbour with the most bytes among those assigned before."""
+    """Neighbour with the most bytes among the slots assigned earlier; -1 if there is none."""
     stage, replica = slot
     k = place[slot]
     known = [(2.0 * problem.edge_bytes[e], place[t, replica]) for e, t in links if place[t, replica] < k]
@@ -147,11 +147,11 @@ def _anchor(
 
 
 ROWS = 256
-"""Devices whose others are sorted before somebody may ask for the end."""
+"""Devices whose neighbours are sorted between two deadline checks."""
 
 
 def near_devices(problem: MappingProblem, seed: int, deadline: Deadline | None = None) -> Ints:
-    """For every device all others by the time of a link there and back, shape (D, D), ties at random.
+    """Devices near each device, sorted by round-trip link time, shape (D, D); ties are random.
 
     Seed 0 leaves ties in the order of devices. Raises OutOfTimeError at the deadline.
     """

@@ -1,4 +1,4 @@
-"""Algorithm 1 of Parmesan: binary search for the least longest stage time, several targets at a time."""
+"""Algorithm 1 of Parmesan: binary search for the minimal longest stage time, several targets at a time."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,58 +15,58 @@ from phaze.map.schemes import make_costs, make_plan, near_devices
 from phaze.map.symmetry import device_symmetry
 
 ROUNDING = 1e-12
-"""By this share a target is exceeded where sums are rounded."""
+"""Relative tolerance of a target, for rounding errors of sums."""
 TARGETS = 4
-"""Targets at once, each on a thread."""
+"""Number of concurrent targets, one thread each."""
 EPSILON = 1e-9
-"""The interval that is left, as a share of the value."""
+"""Interval width at which the search ends, relative to the value."""
 EPSILON_WITHOUT_PROOF = 1e-3
-"""The same where its lower end was given up, not proven: targets close by are given up as well."""
+"""The same if the lower end was given up instead of proven: targets close by are given up as well."""
 
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """When a search ends without a proof."""
+    """Limits at which a search ends without a proof."""
 
     tries: int = 4_000_000
     """Devices tried for one target; the same on every machine."""
     time_s: float = float("inf")
-    """Wall time of all ways to map together; results may then differ between runs."""
+    """Wall time of all mapping methods together; results may then differ between runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """The best mapping of a search, and what is known of better ones."""
+    """Best mapping of a search, and the proven bound."""
 
     mapping: Ints
     """Shape (S, R)."""
     value_s: float
-    """Its longest stage time."""
+    """Longest stage time of the mapping."""
     bound_s: float
-    """No mapping has a shorter one."""
+    """Lower bound on the longest stage time of any mapping."""
     searched: bool
-    """Whether the search found it; otherwise it was there before, as the initial upper bound."""
+    """True if the search found the mapping; False if it is the initial upper bound."""
     stopped: bool
-    """Whether a target was given up at the limit of tries."""
+    """True if a target was given up at the limit of tries."""
     timed_out: bool
-    """Whether the search ended by its time."""
+    """True if the time limit ended the search."""
     tries: int
-    """Devices tried in all."""
+    """Devices tried for all targets."""
 
     @property
     def proven(self) -> bool:
-        """True where no mapping is better."""
+        """True if no mapping is better."""
         return proves(self.bound_s, self.value_s)
 
 
 def proves(bound_s: float, value_s: float) -> bool:
-    """True where a bound says that a value is the least, but for rounding."""
+    """True if a bound proves a value optimal up to rounding."""
     return bound_s >= value_s * (1 - 2e-9)
 
 
 @dataclass
 class _Interval:
-    """What Algorithm 1 knows: the interval searched, and apart from it the bound that is proven."""
+    """State of Algorithm 1: the interval to search, and separately the proven bound."""
 
     mapping: Ints
     upper_s: float
@@ -93,7 +93,7 @@ def search(
     """Best mapping for an instantiation.
 
     The initial upper bound is the least of `start`; None: a random and the heuristic mappings (Section V-B).
-    deadline: that of a whole of which the search is a part; None: its own by the limits.
+    deadline: deadline of the caller; None: a new one from the limits.
     """
     until = deadline or Deadline(limits.time_s)
     interval = _initial(problem, seed, start, until)
@@ -109,7 +109,7 @@ def search(
 def _narrow(
     problem: MappingProblem, interval: _Interval, limits: SearchLimits, seed: int, until: Deadline
 ) -> None:
-    """Try targets within the interval, several at a time, until it is closed or the deadline."""
+    """Try targets within the interval, several at a time, until it is closed or at the deadline."""
     symmetry = device_symmetry(problem, until)
     near = [near_devices(problem, k and seed * TARGETS + k, until) for k in range(TARGETS)]
     plan = make_plan(problem)
@@ -156,7 +156,7 @@ def _learn(
     devices: Ints,
     tried: int,
 ) -> None:
-    """Narrow the interval by what a target has shown; one given up counts as not found (Section V-B)."""
+    """Narrow the interval by the outcome of a target; one given up counts as not found (Section V-B)."""
     interval.tries += tried
     interval.stopped |= outcome == STOPPED
     if outcome == FOUND:

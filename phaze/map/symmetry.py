@@ -1,15 +1,15 @@
-"""Which mappings need not be tried because an equal one is: symmetries of devices and of replicas.
+"""Symmetries of devices and replicas: mappings that an equivalent one makes redundant.
 
-A permutation of devices that keeps all bandwidths and latencies turns a mapping into one with equal times.
-So does a permutation of replicas that keeps what is counted: any at all for c_m; for c_AR the rotations of
-each ring and, where links are alike both ways, its reflections; for both those of all rings together.
-All of them form a group. Of the mappings that it turns into each other, a search may keep the one whose
-devices, read in the order in which it assigns them, are the least. Every rule below only leaves out mappings
-that one of the permutations makes less, so all rules together are sound:
+A permutation of devices that preserves all bandwidths and latencies turns a mapping into one with equal
+times. So does a permutation of replicas that preserves the objective: any for c_m; for c_AR the rotations of
+each ring and, if links are symmetric, its reflections; for both terms those of all rings together. All of
+them form a group. Of each set of equivalent mappings, a search may keep the one whose devices, read in the
+order of assignment, are lexicographically smallest. Each rule below only omits mappings that one of the
+permutations makes smaller, so all rules together are sound:
 
-- of devices that can be exchanged for each other, the lowest free one is taken;
-- of groups of devices that can be exchanged as a whole and are still free, the lowest is entered;
-- the first device is the lowest of those that any permutation found can turn into each other;
+- of interchangeable devices, the lowest free one is taken;
+- of interchangeable groups that are still free, the lowest is entered;
+- the first device is the lowest of its orbit under the permutations found;
 - replicas, or rings, begin with their lowest device, and rings run towards the lower second one.
 """
 
@@ -23,26 +23,26 @@ from phaze.base.deadline import Deadline
 from phaze.map.objective import MappingProblem
 
 LEVELS = 8
-"""Distinct bandwidths at which groups of devices are looked for; networks with more have hardly any."""
+"""Maximum of distinct bandwidths for which device groups are searched; other networks rarely have groups."""
 
 
 class DeviceSymmetry(NamedTuple):
-    """What can be exchanged on a network of D devices."""
+    """Interchangeable devices and device groups of a network of D devices."""
 
     before: Ints
-    """The device below each that it can be exchanged with, -1 if there is none, shape (D,)."""
+    """Next lower device that each is interchangeable with, -1 if there is none, shape (D,)."""
     group: Ints
-    """The group of every device on each level, shape (levels, D)."""
+    """Group of each device on each level, shape (levels, D)."""
     group_before: Ints
-    """The group below each that it can be exchanged with, -1 if there is none, shape (levels, D)."""
+    """Next lower group that each is interchangeable with, -1 if there is none, shape (levels, D)."""
     first: Ints
-    """Whether a device is the lowest of its orbit, shape (D,)."""
+    """1 if a device is the lowest of its orbit, shape (D,)."""
 
 
 def device_symmetry(problem: MappingProblem, deadline: Deadline) -> DeviceSymmetry:
-    """Devices and groups of them that can be exchanged on a network; every permutation is checked.
+    """Interchangeable devices and groups of a network; every permutation is checked.
 
-    At the deadline it is what was found so far: the rules leave out less then, and are as sound.
+    At the deadline the result is what was found so far: the rules then omit less and remain sound.
     """
     network = problem.network
     seconds, waits = network.seconds_per_byte, network.waits_s
@@ -54,18 +54,18 @@ def device_symmetry(problem: MappingProblem, deadline: Deadline) -> DeviceSymmet
 
 
 Matrices = tuple[Floats, ...]
-"""Seconds per byte, and latencies unless there are none."""
+"""Seconds per byte, and latencies if there are any."""
 
 
 def _keeps(matrices: Matrices, permutation: Ints) -> bool:
-    """True where a permutation of devices leaves all bandwidths and latencies as they are."""
+    """True if a permutation of devices preserves all bandwidths and latencies."""
     moved = np.flatnonzero(permutation != np.arange(len(permutation)))
-    # Most permutations change the links of the first device that they move: a look at one is enough.
+    # Most permutations change the links of the first device that they move, so it is checked first.
     return all(_keeps_links(m, permutation, some) for some in (moved[:1], moved) for m in matrices)
 
 
 def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
-    """True where the links of some devices stay as they are, from and to all others."""
+    """True if the links of some devices, to and from all others, are preserved."""
     there, here = matrix[np.ix_(permutation[devices], permutation)], matrix[devices]
     if not np.array_equal(there, here):
         return False
@@ -75,7 +75,7 @@ def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
 
 
 def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
-    """Last device below each whose exchange with it changes nothing."""
+    """Last lower device that each can be swapped with, -1 if there is none."""
     devices = len(matrices[0])
     before = np.full(devices, -1, np.int64)
     weights = np.random.default_rng(0).uniform(1.0, 2.0, devices)
@@ -85,7 +85,7 @@ def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
             break
         alike = np.ones(d, bool)
         for matrix, total in zip(matrices, sums, strict=True):
-            # Without their links to each other, devices that can be exchanged have equal sums.
+            # Without the links to each other, interchangeable devices have equal sums.
             apart = total[:d] - matrix[:d, d] * weights[d] - (total[d] - matrix[d, :d] * weights[:d])
             alike &= np.abs(apart) <= 1e-9 * total[d]
         for e in np.flatnonzero(alike)[::-1].tolist():
@@ -96,7 +96,7 @@ def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
 
 
 def _can_swap(matrices: Matrices, e: int, d: int) -> bool:
-    """True where two devices have the same links to all others and to each other."""
+    """True if two devices have the same links to all others and to each other."""
     for matrix in matrices:
         if matrix[d, e] != matrix[e, d]:
             return False
@@ -118,10 +118,10 @@ def _transpositions(before: Ints) -> list[Ints]:
 
 
 def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[Ints]]:
-    """Groups by level, the group before each, and the exchanges of groups.
+    """Groups by level, the previous interchangeable group of each, and the group swaps.
 
-    A group is what links of at least some bandwidth connect, such as a node or a rack. Exchanged groups match
-    by the order of their devices.
+    A group is a set of devices connected by links of at least some bandwidth, such as a node or a rack.
+    Swapped groups match in the order of their devices.
     """
     devices = len(matrices[0])
     found, earlier, swaps = [], [], []
@@ -141,7 +141,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
 
 
 def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
-    """Parts into which links of at least each distinct bandwidth connect the devices."""
+    """Connected components under the links of at least each distinct bandwidth."""
     values = np.empty(0)
     for d, row in enumerate(seconds):
         values = np.union1d(values, np.delete(row, d))
@@ -154,7 +154,7 @@ def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
 
 
 def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) -> tuple[Ints, list[Ints]]:
-    """Last group below each that can be exchanged with it, and these exchanges."""
+    """Last lower group that each can be swapped with, and these swaps."""
     before, exchanges = np.full(len(members), -1, np.int64), []
     for g, mine in enumerate(members):
         for h in range(g - 1, -1, -1):
@@ -171,7 +171,7 @@ def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) 
 
 
 def _rotations(matrices: Matrices, deadline: Deadline) -> list[Ints]:
-    """Shifts along the axes of a grid, and the reflections, that change nothing.
+    """Shifts and reflections along the axes of a grid that preserve all links.
 
     Devices of a grid are numbered row by row; any factors of their number may be its sides.
     """
@@ -188,7 +188,7 @@ def _rotations(matrices: Matrices, deadline: Deadline) -> list[Ints]:
 
 
 def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
-    """True where each device is the lowest that the permutations turn into each other."""
+    """1 if a device is the lowest of its orbit under the permutations, shape (D,)."""
     if not moves:
         return np.ones(devices, np.int64)
     joined = np.zeros((devices, devices), bool)
@@ -202,7 +202,7 @@ def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
 
 
 def replica_rules(problem: MappingProblem, order: Ints) -> Ints:
-    """For every slot the earlier one that has a lower device, -1: none, shape (n,).
+    """Earlier slot that must have a lower device for each slot, -1: none, shape (n,).
 
     `order` holds stage and replica of every slot in the order of assignment, shape (n, 2).
     """
