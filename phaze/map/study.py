@@ -1,7 +1,7 @@
-"""Stages mapped to a topology of a study: rows of its tables.
+"""Rows of a mapping study's tables: stages mapped to a topology.
 
-By every way, for every seed; and how far the local search alone stays from the best mappings, with no search
-before it and no mapping by hand.
+Each topology is mapped by every method and for every seed. The search-gap rows compare the local search alone
+with the exact search that starts from its result.
 """
 
 import pandas as pd
@@ -28,9 +28,9 @@ MapTables = dict[str, pd.DataFrame]
 def map_point(
     stored: StoredStages, point: StagesPoint, topology: tuple[str, MapTopology], settings: MapSettings
 ) -> MapTables:
-    """Tables of the stages of a file mapped to a topology, given with its name.
+    """Tables of the stages of a file mapped to a topology, which is given with its name.
 
-    The searches start without the heuristics: their own results count.
+    The searches start without the heuristics, so that their own results count.
     """
     name, sizes = topology
     stages = stage_graph(stored)
@@ -57,7 +57,7 @@ def map_point(
 def _times(
     mapped: Mapped, one: FoundMapping, memory_bytes_per_s: float, devices_per_port: int | None
 ) -> dict[str, float]:
-    """Seconds of a step with a mapping, by every rule for its messages, and of its longest stage."""
+    """Step time of a mapping under each message rule, and its longest stage time."""
     problem = mapped.problem
     given = problem.stages, one.mapping, problem.network
     step, shared_s = simulate_step(*given, memory_bytes_per_s), None
@@ -73,7 +73,7 @@ def _times(
 
 
 def _proof(mapped: Mapped, one: FoundMapping) -> Row:
-    """What the search that found a mapping proved of its longest stage time."""
+    """Bound proven by the search that found a mapping, and how the search ended."""
     problem = mapped.problem
     found, value = one.found, problem.value_s(one.mapping)
     bound = min(mapped.bound_s, value) if found is None else found.bound_s
@@ -100,7 +100,7 @@ def device_rows(one: FoundMapping) -> list[Row]:
 
 
 def find_gap(problem: MappingProblem, chains: Chains, limits: SearchLimits) -> tuple[float, SearchResult]:
-    """What the local search alone reaches, and what Algorithm 1 finds from there."""
+    """Objective of the local search alone, and the result of Algorithm 1 started from there."""
     starts = sorted(compact_maps(problem), key=problem.value_s)
     _, mapping = best_of_chains(stage_task(problem), starts, near_devices(problem, 0), chains)
     return problem.value_s(mapping), search(problem, limits, chains.seed, (mapping,))

@@ -1,1 +1,1 @@
-"""The partition stage: operators to stages of a pipeline, by clustering, dynamic program, and refinement."""
+"""Partition of operators into pipeline stages: clustering, dynamic program, and refinement."""

@@ -1,11 +1,12 @@
-"""Operator clustering: pairs of adjacent hyper-operators become one until K are left (Parmesan, IV-B).
+"""Operator clustering: adjacent hyper-operators are merged pairwise until K are left (Parmesan, IV-B).
 
-Of all pairs (u, v) with an edge, the one of the least c_u(u) + c_u(v) − α c_m(u, v) (4) is merged, if there
-is no other path from u to v (convexity, Definition 4), and if both together fit a device (14).
+Of all pairs (u, v) with an edge, the pair with the least c_u(u) + c_u(v) − α c_m(u, v) (4) is merged. Merging
+requires that no other path leads from u to v (convexity, Definition 4) and that both together fit a device
+(14).
 
-A pair that is not convex stays so until one of its ends is merged, as a path vanishes only into its ends: it
-is checked again only then. The check searches only between the places of u and v in a topological order,
-which every merge repairs between those two places.
+A pair that is not convex stays so until one of its ends is merged, because a path vanishes only into its
+ends. It is checked again only then. The check searches only between the places of u and v in a topological
+order. Every merge repairs the order between these two places.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from phaze.base.compiled import njit
 from phaze.partition.weights import NONE, ROUNDING, Weights
 
 ALPHAS = (0.01, 1.0, 100.0)
-"""Values of α among which the simulator chooses (Section IV-B)."""
+"""Values of α to choose from by simulation (Section IV-B)."""
 
 
 class _Side(NamedTuple):
-    """The edges at one of their ends, as a linked list for each node."""
+    """Edges by the node at one end, as a linked list per node."""
 
     near: Ints
-    """(e,) the node at this end."""
+    """Node at this end, (e,)."""
     far: Ints
-    """(e,) the node at the other end."""
+    """Node at the other end, (e,)."""
     first: Ints
-    """(n,) the first edge of each node, NONE without any."""
+    """First edge of each node, NONE if it has none, (n,)."""
     following: Ints
-    """(e,) the next edge of the same node."""
+    """Next edge of the same node, (e,)."""
 
 
 class _Graph(NamedTuple):
-    """Hyper-operators and the edges between them, all of which merging changes."""
+    """Hyper-operators and their edges, updated in place by merges."""
 
     compute: Floats
     memory: Floats
@@ -45,15 +46,15 @@ class _Graph(NamedTuple):
     into: _Side
     size: Floats
     alive: Bools
-    """(e,) whether an edge is left."""
+    """True if an edge still exists, (e,)."""
     barred: Bools
-    """(e,) whether its ends cannot be merged."""
+    """True if the ends of an edge cannot be merged, (e,)."""
     order: Ints
-    """The nodes in a topological order, NONE between them."""
+    """Nodes in a topological order, NONE in unused places."""
     place: Ints
-    """(n,) where each is."""
+    """Place of each node in `order`, (n,)."""
     seen: Ints
-    """(n,) the last search that has met a node."""
+    """Last search that visited each node, (n,)."""
     stack: Ints
     edge_of: Ints
 
@@ -61,7 +62,7 @@ class _Graph(NamedTuple):
 def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
     """Hyper-operator of each node, shape (n,), as the number of one of its members.
 
-    More than `hyper_operators` are left where no pair that may be merged is.
+    More than `hyper_operators` remain if no further pair may be merged.
     """
     n, e = len(weights), len(weights.edges)
     tail, head = weights.sources.copy(), weights.targets.copy()  # renumbered as clusters merge
@@ -122,7 +123,7 @@ def _cluster(graph: _Graph, reward: float, limit: float, most: int) -> Ints:
 
 @njit
 def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
-    """Edges at each node as linked lists: the first (n,), and the next of each edge (e,)."""
+    """Edges at each node as linked lists: first edge of each node (n,), and next of each edge (e,)."""
     first, following = np.full(n, NONE, np.int64), np.empty(len(end), np.int64)
     for e in range(len(end) - 1, -1, -1):
         following[e] = first[end[e]]
@@ -132,7 +133,7 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
 
 @njit
 def _still(live: Ints, count: int, alive: Bools) -> int:
-    """Keep of the first edges those that are left, and return how many."""
+    """Move the existing ones of the first `count` edges to the front of `live` and return their number."""
     kept = 0
     for k in range(count):
         if alive[live[k]]:
@@ -143,7 +144,7 @@ def _still(live: Ints, count: int, alive: Bools) -> int:
 
 @njit
 def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
-    """Edge of the least cost (4) that is not barred, the first of equal ones."""
+    """Edge with the least cost (4) that is not barred; the first one on ties."""
     best, least = NONE, np.inf
     compute, ends = graph.compute, graph.out
     for k in range(count):
@@ -157,7 +158,7 @@ def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
 
 @njit
 def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
-    """True where a path leads from u to v through another node."""
+    """True if a path leads from u to v through another node."""
     stack, seen, place = graph.stack, graph.seen, graph.place
     stack[0], depth = u, 1
     while depth > 0:
@@ -178,7 +179,7 @@ def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
 
 @njit
 def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
-    """Order the nodes between u and v anew: what leads to v, then u that takes v in, then the others."""
+    """Reorder the nodes between u and v: the ancestors of v, then u, which absorbs v, then the others."""
     order, place, stack, seen = graph.order, graph.place, graph.stack, graph.seen
     start, end = place[u], place[v]
     stack[0], depth = v, 1
@@ -211,7 +212,7 @@ def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
 
 @njit
 def _join(graph: _Graph, side: _Side, u: int, v: int, stamp: int) -> None:
-    """Give u the edges of v on one side, those with equal ends as one."""
+    """Move the edges of v on one side to u, and merge parallel edges."""
     size, alive, seen, edge_of = graph.size, graph.alive, graph.seen, graph.edge_of
     kept = NONE
     for x in (v, u):

@@ -1,16 +1,16 @@
-"""The flow from operators to stages: clustering, dynamic program, refinement (Parmesan, Section IV).
+"""Partition of operators into stages: clustering, dynamic program, refinement (Parmesan, Section IV).
 
 The paper's flow clusters with every α, partitions the clusters, refines, and takes the α whose partition is
-simulated fastest. Its refinement may make a partition worse (see `refinement`): of before and after, the one
-that is simulated faster is kept.
+simulated fastest. Its refinement may make a partition worse (see `refinement`), so the faster of both in
+simulation is kept.
 
 Clusters hide good borders: on graphs of models the paper's flow ends several per cent above the optimum. The
-full flow goes on: the best partition so far, intervals of one order among them, limits the time of every
-stage, the limit leaves only few operators open at every border (see `windows`), and the dynamic program over
-these is that over all operators. Where a border still has too many fronted subgraphs, only operators near the
-borders of the best partition so far are open, in several rounds, and an integer program looks for a better
-one and for a bound (see `integer`). Of all partitions that were met and whose slowest stage takes at most 2 %
-longer than the least time, or what `slack` allows, the one simulated fastest is taken.
+full flow continues from there. The best partition so far, including intervals of one order, limits the time
+of every stage. The limit leaves only few operators open at every border (see `fronted`), and the dynamic
+program over these is exact for all operators. If a border still has too many fronted subgraphs, only
+operators near the borders of the best partition so far are open, in several rounds. An integer program then
+looks for a better partition and for a bound (see `integer`). The result is the fastest partition in
+simulation whose slowest stage takes at most 2 %, or `slack`, longer than the shortest one found.
 """
 
 from __future__ import annotations
@@ -37,74 +37,79 @@ Maker = Literal[
     "clusters", "refinement", "balance", "operators", "program", "messages", "order",
     "parmesan", "pipedream", "topological", "piper", "phaze",
 ]  # fmt: skip
-"""The dynamic program on clusters, the paper's refinement, refinement by time; the same on operators, an
-integer program, the first with the least messages; intervals of one order; and planners that are compared."""
+"""Method that made a partition.
+
+The dynamic program on clusters, the paper's refinement, refinement by time; the dynamic program on operators,
+an integer program, the dynamic program with the least messages; intervals of one order; and other planners.
+"""
 
 SLACK = 0.02
-"""What keeps the slowest stage within 2 % of the least time."""
+"""Default tolerance: the slowest stage may take 2 % longer than the least time."""
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""By how much the slowest stage may be slower than it must, for fewer messages."""
+"""Tolerances of the slowest stage time to try, in exchange for fewer messages."""
 MOST_SETS = 20_000
-"""Fronted subgraphs at a border, so that pairs of them stay few."""
+"""Maximum number of fronted subgraphs at a border; limits the number of pairs."""
 FEW_SETS = 1_000
-"""The same, to come near the best partition quickly."""
+"""The same limit for a quick search near the best partition."""
 PROOF = 2e-6
-"""Share by which a partition may be above a bound that proves it: solvers stop at half of that."""
+"""Largest relative gap to a bound that counts as proven; solvers stop at half of it."""
 ROUNDS = 8
-"""How often borders are moved where a border has too many fronted subgraphs."""
+"""Maximum number of rounds that move borders if a border has too many fronted subgraphs."""
 NARROWER = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
-"""How far from a border operators are open, as shares of the slowest stage."""
+"""Widths of the open range at each side of a border, as shares of the slowest stage time."""
 
 
 @dataclass(frozen=True)
 class CutOptions:
-    """How a graph is cut."""
+    """Settings of a partition."""
 
     hyper_operators: int | None = None
-    """K, S « K « operators; unless given 4 S, at least 48. Those of the paper's models are 32 to 96 for 4 to
-    16 stages (Tables VII and VIII)."""
+    """K, with S « K « operators; by default 4 S, at least 48.
+
+    The paper's models use 32 to 96 for 4 to 16 stages (Tables VII and VIII)."""
     flow: Flow = "full"
     slack: float = SLACK
-    """By how much the slowest stage may be above the least time, for a step that is simulated faster."""
+    """Relative excess of the slowest stage over the least time that is allowed for a faster simulated step.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class FoundPartition:
-    """A partition that the flow met."""
+    """A partition that the flow found."""
 
     stage_of: Ints
     """Shape (n,)."""
     time_s: float
-    """Of the slowest stage (3)."""
+    """Time of the slowest stage (3)."""
     step_s: float
-    """Simulated time of a step with the flat bandwidth."""
+    """Simulated step time with the flat bandwidth."""
     made_by: Maker
     alpha: float | None = None
     hyper_operators: int | None = None
     moves: int = 0
-    """Of the refinement."""
+    """Number of moves of the refinement."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The answer of the flow, and what it was chosen from."""
+    """Result of the flow: the chosen partition and all candidates."""
 
     chosen: FoundPartition
     met: tuple[FoundPartition, ...]
     bound_s: float
-    """The slowest stage of any partition takes at least this long."""
+    """Lower bound on the slowest stage time of any partition."""
     proven: bool
-    """Whether `bound_s` is the optimum: the dynamic program over all operators or an integer one ended."""
+    """True if `bound_s` proves the optimum: the dynamic program or the integer program finished."""
 
     @property
     def gap(self) -> float:
-        """By which share the slowest stage is above the bound."""
+        """Relative excess of the slowest stage over the bound."""
         return self.chosen.time_s / self.bound_s - 1.0 if self.bound_s else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionProblem:
-    """A graph to be cut into S stages of R devices."""
+    """Operator graph to partition into S stages of R devices."""
 
     graph: OperatorGraph
     weights: Weights
@@ -113,17 +118,20 @@ class PartitionProblem:
     replicas: int
 
     def candidate(self, stage_of: Ints, made_by: Maker) -> FoundPartition:
-        """Partition with its times."""
+        """Compute the times of a partition."""
         return FoundPartition(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
 
     def step_s(self, stage_of: Ints) -> float:
-        """Simulated time of a step."""
+        """Simulated step time."""
         stages = stage_graph_of(self.graph, stage_of, self.terms, self.replicas)
         return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s)
 
 
 def problem_of(graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int) -> PartitionProblem:
-    """Problem of cutting a graph, or PhazeError if it cannot be cut that way."""
+    """Partition problem of a graph; PhazeError if it has no solution for simple reasons.
+
+    Reasons: fewer operators than stages, operators without compute time, or too little memory in total.
+    """
     weights = weigh(graph, terms)
     if stages > len(weights):
         raise PhazeError(f"partition: {stages} stages need as many operators, the graph has {len(weights)}")
@@ -138,11 +146,11 @@ def partition(
 ) -> Partition:
     """Partition into S stages of R devices each.
 
-    Raises PhazeError for fewer operators than stages, and where no partition that fits the memory is found.
+    Raises PhazeError for fewer operators than stages, and if no partition that fits the memory is found.
     """
     problem = problem_of(graph, terms, stages, replicas)
     met = list(_paper_flow(problem, options))
-    # The slowest stage takes at least its share, or the longest operator.
+    # The slowest stage takes at least the mean stage time, and the longest operator.
     lowest = max(problem.weights.total_s / stages, float(problem.weights.compute_s.max()))
     if options.flow == "paper":
         if not met:
@@ -153,7 +161,7 @@ def partition(
 
 
 def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[FoundPartition]:
-    """Yield, for every α, the partition of the clusters and that after refinement."""
+    """Yield the partition of the clusters, and its refinement, for each α."""
     weights, far = problem.weights, distances(problem.weights)
     most = options.hyper_operators or max(48, 4 * problem.stages)
     for alpha in ALPHAS:
@@ -173,7 +181,7 @@ def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[Foun
 
 
 def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
-    """Best partition of clusters (13); along one order where there are too many subgraphs."""
+    """Best partition of clusters (13), or best intervals of one order if there are too many subgraphs."""
     if len(smaller) < stages:
         return None
     ordered = cut_in_order(smaller, stages)
@@ -188,9 +196,9 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
 def _full_flow(
     problem: PartitionProblem, options: CutOptions, met: list[FoundPartition], lowest: float
 ) -> Partition:
-    """Best of what the paper's flow met and of what comes of it."""
+    """Best partition of the paper's flow and of its continuation."""
     weights = problem.weights
-    ordered = cut_in_order(weights, problem.stages)  # near the best where branches are narrow
+    ordered = cut_in_order(weights, problem.stages)  # close to optimal if branches are narrow
     met += [] if ordered is None else [problem.candidate(ordered, "order")]
     still = np.zeros(len(weights), np.int64)
     met += [
@@ -212,10 +220,10 @@ def _full_flow(
 def _cut_operators(
     weights: Weights, stages: int, best: FoundPartition | None
 ) -> tuple[dict[Maker, Cut], float]:
-    """Best partitions of all operators by their makers, and what no partition is faster than.
+    """Best partitions of all operators by method, and a lower bound on the slowest stage time.
 
-    Where a border has too many fronted subgraphs an integer program goes on from the best partition, or looks
-    for a first one. The bound is infinite where it is proven that no partition fits the memory.
+    If a border has too many fronted subgraphs, an integer program continues from the best partition, or looks
+    for a first one. The bound is infinite if it is proven that no partition fits the memory.
     """
     near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, MOST_SETS))
     limit = np.inf if near is None else near.time_s
@@ -227,7 +235,9 @@ def _cut_operators(
 
 
 def _cut_without_sets(weights: Weights, stages: int, near: Cut | None) -> tuple[dict[Maker, Cut], float]:
-    from phaze.partition.integer import cut_by_program  # its solver takes longer to import than most to cut
+    from phaze.partition.integer import (
+        cut_by_program,
+    )  # its solver takes longer to import than most graphs to partition
 
     best = None if near is None else _cut_near(weights, near.stage_of, MOST_SETS)
     solved = cut_by_program(weights, stages, np.inf if best is None else best.time_s)
@@ -240,7 +250,7 @@ def _cut_without_sets(weights: Weights, stages: int, near: Cut | None) -> tuple[
 
 
 def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
-    """Best partition whose borders lie near those of a given one, in several rounds."""
+    """Best partition with borders near those of a given one, improved in several rounds."""
     best = cut_of(weights, stage_of)
     for _ in range(ROUNDS):
         found = next(_cuts_around(weights, best, most_sets), None)
@@ -251,7 +261,10 @@ def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
 
 
 def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
-    """Yield the best partitions with borders near those of one, from farther to nearer, that can be found."""
+    """Yield best partitions with borders near those of `best`, from the widest range to the narrowest.
+
+    Ranges with too many fronted subgraphs are skipped.
+    """
     borders = sums(best.stage_of, weights.compute_s, int(best.stage_of.max()) + 1).cumsum()[:-1]
     for share in NARROWER:
         reach = share * best.time_s
@@ -267,10 +280,11 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
 
 
 def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
-    """Yield partitions with the least messages that keep to a time, and to a little more.
+    """Yield the partitions with the least messages within several tolerances of a stage time.
 
-    A step of GPipe takes about MB - 1 times the slowest stage and once all of them. Their computation is that
-    of the graph, so that each time has its best partition in that of the least messages.
+    A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The compute time of all
+    stages is that of the graph, so the best partition for each slowest time is the one with the least
+    messages.
     """
     for slack in SLACKS:
         if slack > most_slack:
@@ -293,7 +307,7 @@ def _by_time(one: FoundPartition) -> tuple[float, float]:
 
 
 def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
-    """Raise PhazeError where memory is short by sums alone."""
+    """Raise PhazeError if the largest operator or the mean stage exceeds the memory."""
     largest = int(np.argmax(weights.memory_bytes))
     for needed, what in (
         (float(weights.memory_bytes[largest]), f"operator {graph.names[largest]}"),
@@ -307,7 +321,7 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
 
 
 def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
-    """Message that no partition fits, or that none was found where there may be one."""
+    """Error message: no partition fits the memory, or none was found although one may exist."""
     into = f"partition into {problem.stages} stages"
     said = f"no {into} fits the memory"
     if not proven:
@@ -320,7 +334,7 @@ def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
 
 
 def _least_memory(weights: Weights, stages: int) -> float:
-    """Least memory that intervals of one order need: as times, with bytes for seconds."""
+    """Least peak memory of a stage among intervals of one order; bytes take the place of times."""
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
     found = cut_in_order(as_time, stages)
     return np.inf if found is None else cut_of(as_time, found).time_s

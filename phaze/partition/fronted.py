@@ -1,14 +1,15 @@
-"""Fronted subgraphs within windows: sets of nodes that hold, with a node, all that lead to it (Section IV-A).
+"""Fronted subgraphs within windows: node sets closed under ancestors (Parmesan, Section IV-A).
 
-They are the complements of the downsets of `phaze.plan.downsets`; here they are made for one border at a
-time, so that a border's window keeps them few. Nodes are decided in a topological order, as there.
+They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one border at
+a time, so that the border's window limits their number. Nodes are decided in a topological order, as there.
 
-A window says which operators a border may have on either side, given a time that no stage may exceed. Let F_s
+A window restricts the operators on either side of a border, given an upper limit of the stage time. Let F_s
 be the fronted subgraph of the first s of S stages, C its computation, T the limit of a stage's time, and C(G)
-all computation. Then C(F_s) ≤ s T and C(G) − C(F_s) ≤ (S − s) T. An operator lies in F_s only with its
-ancestors, outside only with its descendants: where the ancestors and itself take more than s T, it lies
-outside; where the descendants and itself take more than (S − s) T, it lies inside. What is left open at no
-border belongs to one stage, and can be one node without loss: a path between two of these holds no others.
+all computation. Then C(F_s) ≤ s T and C(G) − C(F_s) ≤ (S − s) T. An operator is in F_s only with its
+ancestors, and outside only with its descendants. If the ancestors and the operator take more than s T, it is
+outside. If the descendants and the operator take more than (S − s) T, it is inside. Operators that are open
+at no border belong to a fixed stage and can be merged into one node per stage without loss: a path between
+two of them contains no others.
 """
 
 from __future__ import annotations
@@ -25,40 +26,40 @@ from phaze.base.errors import PhazeError
 from phaze.partition.weights import ROUNDING, Weights, sums
 
 LIMIT = 20_000
-"""Fronted subgraphs at a border, unless the caller says otherwise."""
+"""Default limit of fronted subgraphs at a border."""
 
 
 class TooManyError(PhazeError):
-    """A border has more fronted subgraphs than are allowed."""
+    """A border has more fronted subgraphs than the limit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """How much computation the first s stages may have, s = 1 to S − 1, and what follows for each node."""
+    """Bounds on the computation of the first s stages, s = 1 to S − 1, and the stages open to each node."""
 
     least_s: Floats
-    """Shape (S - 1,)."""
+    """Lower bound, shape (S - 1,)."""
     most_s: Floats
-    """Shape (S - 1,)."""
+    """Upper bound, shape (S - 1,)."""
     earliest: Ints
-    """The first stage that a node may be in, shape (n,)."""
+    """First stage that a node may be in, shape (n,)."""
     latest: Ints
-    """The last stage that a node may be in, shape (n,)."""
+    """Last stage that a node may be in, shape (n,)."""
 
     @property
     def contradictory(self) -> bool:
-        """True where no partition keeps within the limit."""
+        """True if no partition satisfies the limit."""
         return bool((self.earliest > self.latest).any())
 
     @property
     def groups(self) -> Ints:
-        """Label for each node, shape (n,): that of its stage where no border is open."""
+        """Label of each node, shape (n,); nodes fixed to the same stage share a label."""
         count = len(self.earliest)
         return np.where(self.earliest == self.latest, count + self.earliest, np.arange(count))
 
 
 def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
-    """Windows that follow from a limit on the time of each stage; all is open without one."""
+    """Windows that follow from a limit on the time of each stage; fully open for an infinite limit."""
     total, borders = weights.total_s, np.arange(1, stages)
     if not np.isfinite(limit_s):
         return around(weights, np.full(stages - 1, -np.inf), np.full(stages - 1, np.inf))
@@ -68,7 +69,7 @@ def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
 
 
 def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
-    """Windows for borders with computation between two bounds, both rising."""
+    """Windows for borders with computation between two bounds, both ascending in s."""
     before, after = weights.closures
     outside = np.searchsorted(most_s, before, side="left")
     inside = len(least_s) - np.searchsorted(least_s, weights.total_s - after, side="right")
@@ -76,50 +77,50 @@ def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
 
 
 class SetFamily(NamedTuple):
-    """Fronted subgraphs that the first stages may be, with what pairs of them are judged by."""
+    """Fronted subgraphs of the first stages at one border, with sums that stage costs follow from."""
 
     words: Words
     """Shape (count, words): node v is bit v % 64 of word v // 64."""
     compute_s: Floats
-    """Shape (count,)."""
+    """Compute time, shape (count,)."""
     memory_bytes: Floats
-    """Without messages, shape (count,)."""
+    """Memory without messages, shape (count,)."""
     sent_bytes: Floats
-    """Over the border, shape (count,)."""
+    """Bytes over the border, shape (count,)."""
     first: Ints
-    """Where the crossing edges of each begin, shape (count + 1,)."""
+    """Offset of each set's crossing edges, shape (count + 1,)."""
     crossing: Ints
-    """Edges over the border of each."""
+    """Edges over the border, set by set."""
 
 
 class _Bounds(NamedTuple):
-    """What the computation of a set, with the messages over its border, keeps to."""
+    """Bounds on the computation of a set, and on computation combined with messages over its border."""
 
     least: float
     most: float
     least_less: float
-    """Computation less messages."""
+    """Lower bound of computation less messages."""
     most_plus: float
-    """Computation plus messages."""
+    """Upper bound of computation plus messages."""
     seconds_per_byte: float
 
 
 class _Begun(NamedTuple):
-    """What every set has from the beginning."""
+    """Initial values shared by all sets."""
 
     beyond: Floats
-    """Bytes of each node to what lies outside, (n,)."""
+    """Bytes from each node to nodes that are outside for certain, (n,)."""
     compute_s: float
     sent_bytes: float
 
 
 class _Sources(NamedTuple):
-    """The nodes with an edge to each node."""
+    """Predecessors of each node."""
 
     first: Ints
-    """Where those of each node begin, (n + 1,)."""
+    """Offset of each node's predecessors, (n + 1,)."""
     node: Ints
-    """(e,)"""
+    """Predecessor, (e,)."""
     size: Floats
     """Bytes of the edge, (e,)."""
 
@@ -129,8 +130,9 @@ def family(
 ) -> SetFamily:
     """Fronted subgraphs of the first `border` stages; TooManyError for more than `limit`.
 
-    Left out are those that no partition has whose stages keep to `limit_s`: with the messages over the
-    border, which count on both sides of it, s stages before it take at most s times as long, those after too.
+    Sets are omitted that no partition with all stages within `limit_s` contains. Messages over the border
+    count on both sides: the s stages before it take at most s times the limit, and the stages after it
+    likewise.
     """
     if border == 0 or border > len(windows.least_s):
         every = np.full((1, len(weights)), border > 0)
@@ -191,9 +193,9 @@ def _grow(
     begun: _Begun,
     limit: int,
 ) -> tuple[Words, bool]:
-    """`start` (1, words) with every set of open nodes that keeps it fronted and within the bounds.
+    """All fronted supersets of `start` (1, words) by open nodes within the bounds; False beyond `limit`.
 
-    Once both ends of an edge are decided it crosses the border or not: what crosses only grows.
+    An edge with both ends decided either crosses the border or not, so crossing bytes only grow.
     """
     sets, sums = np.empty((1024, start.shape[1]), np.uint64), np.empty((1024, 2))
     _copy_set(start, 0, sets, 0)
@@ -229,7 +231,7 @@ def _grow(
 
 @njit
 def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, bool]:
-    """Bytes of the edges to a node that come from a set, and whether all of them do."""
+    """Bytes of the edges from a set to a node, and True if all predecessors of the node are in the set."""
     entering, ready = 0.0, True
     for k in range(sources.first[v], sources.first[v + 1]):
         if contains(sets, row, sources.node[k]):
@@ -241,7 +243,7 @@ def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, 
 
 @njit
 def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
-    """True where a set, and what may still join it, keeps to the bounds with what it sends so far."""
+    """True if a set can still satisfy the bounds, given its open nodes and the bytes it sends so far."""
     return (
         time + left >= bounds.least
         and time + sent <= bounds.most_plus
@@ -251,7 +253,7 @@ def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
 
 @njit
 def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
-    """First sets with room for four times as many."""
+    """Copy of the first `count` sets with four times the capacity."""
     more, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty((4 * count, 2))
     for row in range(count):
         _copy_set(sets, row, more, row)
@@ -261,14 +263,14 @@ def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
 
 @njit
 def _copy_set(source: Words, row: int, target: Words, to: int) -> None:
-    """Copy a set; assigning a slice would bring the code that words errors of shape."""
+    """Copy a set. A loop, because a slice assignment would compile the code of shape error messages."""
     for w in range(source.shape[1]):
         target[to, w] = source[row, w]
 
 
 @njit
 def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
-    """Computation and the memory of each set, shape (2, count)."""
+    """Computation and memory of each set, shape (2, count)."""
     sums = np.zeros((2, len(words)))
     for row in range(len(words)):
         for v in range(len(compute)):
@@ -280,7 +282,7 @@ def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
 
 @njit
 def _crossing(words: Words, source: Ints, target: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
-    """Edges that leave each set: where they begin, all of them, and their bytes."""
+    """Edges that leave each set: offset of each set's edges, the edges, and the bytes of each set."""
     count = len(words)
     first, sent = np.zeros(count + 1, np.int64), np.zeros(count)
     for row in range(count):

@@ -1,16 +1,16 @@
-"""Partitions by an integer program, where a border has more fronted subgraphs than can be listed.
+"""Partitions by an integer program, for borders with too many fronted subgraphs to enumerate.
 
     minimise T
-    x[v, b] ≥ x[v, b - 1]                    what the first stages have, more of them have as well
-    x[v, b] ≤ x[u, b]                        for every edge (u, v): with a node go all that lead to it
-    y[v, s] = x[v, s + 1] - x[v, s]          whether v is in stage s
-    z[u, v, s] ≥ |y[u, s] - y[v, s]|         whether a message enters or leaves the stage
+    x[v, b] ≥ x[v, b - 1]                    node sets of the first stages are nested
+    x[v, b] ≤ x[u, b]                        for every edge (u, v): sets are closed under ancestors
+    y[v, s] = x[v, s + 1] - x[v, s]          1 if v is in stage s
+    z[u, v, s] ≥ |y[u, s] - y[v, s]|         1 if a message enters or leaves the stage
     Σ_v y c_u + Σ_(u, v) z c_m ≤ T           the time (3) of every stage
     Σ_v y m + Σ_(u, v) z M ≤ DM              its memory (14)
     Σ_v y ≥ 1                                no stage is empty
 
 x[v, b] is 1 if node v is in the first b of S stages; the windows of a limit on T fix many of them. The
-relaxation knows little of messages: a program of a few hundred open nodes is solved in seconds, others not.
+relaxation bounds messages poorly: programs of a few hundred open nodes are solved in seconds, others are not.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, POINT
 
 MOST_TERMS = 1_500
-"""Messages times stages, up to which a program takes seconds."""
+"""Largest number of messages times stages; such programs take seconds."""
 LIMITS = Limits(gap=1e-6, nodes=300, wall_s=120.0)
-"""How far a solver goes; the seconds end a solve without an answer, so that what is found is found again."""
+"""Solver limits. A solve that reaches the wall time is discarded, so that results are reproducible."""
 BETTER = 1e-6
-"""Share by which a partition must be better than the one that is known."""
+"""Relative improvement that a new partition must have."""
 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """What the program says."""
+    """Result of the integer program."""
 
     cut: Cut | None
-    """A partition that is better than the one known, None if there is none or none was found."""
+    """A better partition than the known one, None if there is none or none was found."""
     bound_s: float
-    """The slowest stage of any partition takes at least this long; infinite: there is no partition at all."""
+    """Lower bound on the slowest stage time of any partition; inf if no partition exists."""
 
 
 def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
-    """Partition faster than `known_s`, and a bound; None where the program is too large.
+    """Partition faster than `known_s` and a bound; None if the program is too large.
 
-    Where nothing is known any partition that fits the memory will do, or the proof that there is none.
+    Without a known partition, any one that fits the memory is searched, or a proof that there is none.
     """
     groups = windows_within(weights, stages, known_s).groups
     smaller, group = quotient(weights, groups)
@@ -67,12 +67,12 @@ def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> So
 
 
 def _longest_s(weights: Weights) -> float:
-    """Time that no stage of any partition exceeds."""
+    """Upper bound on the stage time of any partition."""
     return 2.0 * (weights.total_s + weights.seconds_per_byte * float(weights.edge_bytes.sum()))
 
 
 def _checked(weights: Weights, stage_of: Ints, stages: int, known_s: float) -> Cut | None:
-    """Solver's partition if it is one, fits, and is faster than what is known."""
+    """The solver's partition if it is valid, fits the memory, and is faster than the known one."""
     pairs = stage_of[weights.edges]
     if (pairs[:, 0] > pairs[:, 1]).any() or len(np.unique(stage_of)) < stages:
         return None
@@ -81,7 +81,7 @@ def _checked(weights: Weights, stage_of: Ints, stages: int, known_s: float) -> C
 
 
 class _Program:
-    """The program of a graph; times are in units of a limit, which no stage exceeds."""
+    """Integer program of a graph; times are in units of `limit_s`, which no stage exceeds."""
 
     def __init__(self, weights: Weights, windows: Windows, limit_s: float) -> None:
         self.weights, self.windows = weights, windows
@@ -100,7 +100,7 @@ class _Program:
         model.least_time = pyo.Objective(expr=model.slowest)
 
     def stage_of(self) -> Ints:
-        """Stage of each node (n,) at the solver's point."""
+        """Stage of each node (n,) in the solver's solution."""
         borders = range(1, self.stages)
         stages = [
             sum(1 - round(pyo.value(self.model.first[v, b])) for b in borders)
@@ -109,20 +109,20 @@ class _Program:
         return np.array(stages, dtype=np.int64)
 
     def _first(self, v: int, border: int) -> pyo.Expression | float:
-        """True where a node is in the first so many stages."""
+        """Variable, or constant, that is 1 if a node is in the first `border` stages."""
         return float(border > 0) if border in (0, self.stages) else self.model.first[v, border]
 
     def _within(self, v: int, stage: int) -> pyo.Expression | float:
         return self._first(v, stage + 1) - self._first(v, stage)
 
     def _fix(self) -> None:
-        """Fix what the windows decide."""
+        """Fix the variables that the windows decide."""
         for v, border in self.model.first:
             if self.windows.latest[v] < border or self.windows.earliest[v] >= border:
                 self.model.first[v, border].fix(int(self.windows.latest[v] < border))
 
     def _order(self) -> None:
-        """Let borders hold more and more, and with each node all that lead to it."""
+        """Require nested node sets, each closed under ancestors."""
         first, kept = self.model.first, self.model.kept
         for v, border in first:
             if border > 1 and not (first[v, border].fixed and first[v, border - 1].fixed):
@@ -133,7 +133,7 @@ class _Program:
                     kept.add(first[v, border] <= first[u, border])
 
     def _cross(self, stage: int) -> None:
-        """Let messages count that enter or leave a stage."""
+        """Require that messages that enter or leave a stage are counted."""
         for e, (u, v) in enumerate(self.ends):
             crosses = self.model.crosses[e, stage]
             if not self._may_hold(u, stage) and not self._may_hold(v, stage):
@@ -146,7 +146,7 @@ class _Program:
         return bool(self.windows.earliest[v] <= stage <= self.windows.latest[v])
 
     def _limit(self, stage: int, limit_s: float) -> None:
-        """Limit the time and the memory of a stage, and let it hold a node."""
+        """Limit the time and memory of a stage, and require at least one node."""
         weights, model = self.weights, self.model
         times = weights.compute_s / limit_s, weights.seconds_per_byte * weights.edge_bytes / limit_s
         model.kept.add(self._sum(stage, *times) <= model.slowest)

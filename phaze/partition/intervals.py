@@ -2,12 +2,12 @@
 
     T[j, s] = min over i < j of max(T[i, s - 1], t(i, j))
 
-With the time (3) on operators this is what planners do that fix a topological order first (RaNNC); with the
-larger one of computation and messages, on layers, what PipeDream does with a straight pipeline (Narayanan et
-al., SOSP 2019, Section 3.1), where a stage's messages run beside its computation.
+With the time (3) on operators this is the method of planners that fix a topological order first (RaNNC). With
+the maximum of computation and messages, on layers, it is PipeDream's with a straight pipeline (Narayanan et
+al., SOSP 2019, Section 3.1), where a stage's messages overlap with its computation.
 
-In a graph of layers the operators of a layer are one node. Where layers lead into each other both ways, as
-those of a pyramid may, they are one node together.
+In a graph of layers the operators of a layer are one node. Layers with edges in both directions, as in a
+pyramid, are merged into one node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phaze.workload.operator_graphs import OperatorGraph
 def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
     """Stage of each node (n,), None if no intervals fit the memory.
 
-    `overlapped`: messages run beside computation, and memory is not looked at.
+    `overlapped`: messages overlap with computation, and memory is ignored.
     """
     order = np.lexsort((weights.sources, weights.targets))
     values, choices = _intervals(
@@ -49,12 +49,12 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
 
 
 def layers_of(graph: OperatorGraph) -> tuple[str, ...]:
-    """Layer of each operator (n,): what is given, or what its name has before a dot."""
+    """Layer of each operator (n,): the given layer, or the part of its name before the first dot."""
     return graph.layers or tuple(name.partition(".")[0] for name in graph.names)
 
 
 def layer_labels(graph: OperatorGraph) -> Ints:
-    """Number for the layer of each operator (n,), equal for layers that form a cycle."""
+    """Layer number of each operator (n,); layers that form a cycle share a number."""
     names, number = np.unique(np.array(layers_of(graph)), return_inverse=True)
     between: nx.DiGraph[int] = nx.DiGraph()
     between.add_nodes_from(range(len(names)))
@@ -76,7 +76,7 @@ def layer_weights(graph: OperatorGraph, weights: Weights, stages: int) -> tuple[
 def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Ints:
     """Stage of each operator in PipeDream's partition by layer (Narayanan et al., SOSP 2019).
 
-    The slowest stage takes the larger of its computation and its messages; memory is not looked at.
+    A stage takes the larger of its computation and its messages; memory is ignored.
     """
     layers, layer_of = layer_weights(graph, weights, stages)
     found = cut_in_order(layers, stages, overlapped=True)
@@ -89,7 +89,7 @@ def _sent(weights: Weights) -> Floats:
     """Bytes over each border of the order, shape (n + 1,)."""
     sent = np.zeros(len(weights) + 1)
     for u, v, size in weights.tensors:
-        sent[u + 1 : v + 1] += size  # never taken off again: beside a large message small ones would vanish
+        sent[u + 1 : v + 1] += size  # only added, as subtracting a large message would cancel small ones
     return sent
 
 
@@ -106,7 +106,7 @@ def _intervals(
     stages: int,
     overlapped: bool,
 ) -> tuple[Floats, Ints]:
-    """T[s, j] and the best i for each; edges are sorted by target, of node v from first[v] on."""
+    """T[s, j] and the best i for each. Edges are sorted by target; those of node v start at first[v]."""
     n = len(compute)
     value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
     value[0, 0] = 0.0

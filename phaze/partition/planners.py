@@ -1,9 +1,9 @@
-"""Partitions by the planners that ours is compared with.
+"""Partitions by the baseline planners.
 
-- pipedream: layers in one order, messages beside computation, memory not looked at;
-- topological: operators in one topological order, as RaNNC fixes it before its dynamic program;
-- piper, phaze: the planners of `plan.phaze` on the graph of layers, with one device a stage and with the
-  memory of (14) whatever the number of microbatches in flight. Piper may take fewer stages.
+- pipedream: layers in one order, messages overlapped with computation, memory ignored;
+- topological: operators in one topological order, which RaNNC fixes before its dynamic program;
+- piper, phaze: the planners of `plan.phaze` on the graph of layers, with one device per stage and the memory
+  of (14), independent of in-flight microbatches. Piper may use fewer stages.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from phaze.workload.operator_graphs import OperatorGraph
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What a planner makes of a graph."""
+    """Result of a baseline planner on a graph."""
 
     planner: Maker
     found: FoundPartition | None
     reason: str
-    """Why there is no partition, empty where there is one."""
+    """Reason for a missing partition, else empty."""
     fits_memory: bool
 
 
 def compare_baselines(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int
 ) -> list[Compared]:
-    """Partitions of a graph by the planners that ours is compared with."""
+    """Partitions of a graph by the baseline planners."""
     problem = problem_of(graph, terms, stages, replicas)
     return [_try(problem, name, cut) for name, cut in BASELINES.items()]
 
@@ -81,7 +81,7 @@ def _piper(problem: PartitionProblem) -> Ints:
 
 
 def piper_layers(layers: Weights) -> ProfiledLayers:
-    """Layers with one configuration each, on one device; parameters are not exchanged."""
+    """Layers with one single-device configuration each, without gradient synchronisation."""
     count, edges = len(layers), len(layers.edges)
     return ProfiledLayers(
         ids=tuple(range(count)),

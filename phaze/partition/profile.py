@@ -1,19 +1,19 @@
-"""Profile a model: the graph of its operators, with what each takes on a device.
+"""Profile of a model: its operator graph, with the time and memory of each operator on a device.
 
 All layers are unrolled, and the graph is that of a framework that runs operators one by one, as Parmesan
-traces and times them (Section VII): a product with its bias is an operator, and so is everything else that
-fusion would join, views included, which take no time and no memory. Skip connections are edges. Numbers are
-as long as the device multiplies them: four bytes on a Titan V or V100, on which Parmesan trains with SGD in
-single precision. Times are estimates of kernels (`cost.kernels`): a forward operator is one kernel;
-backward the two products, the bias and everything else are kernels of their own. Gradients of images, and of
-what else needs none, are not made.
+traces and times them (Section VII). A matrix product with its bias is one operator. All other operators that
+fusion would join are separate, including views, which take no time and no memory. Skip connections are edges.
+The number format is the device's: four bytes on a Titan V or V100, on which Parmesan trains with SGD in
+single precision. Times are kernel estimates (`cost.kernels`). A forward operator is one kernel. In the
+backward pass the two products, the bias and all other work are separate kernels. Gradients of images, and of
+other tensors that need none, are not computed.
 
-    m_fwd   parameters, the result, and a mask that is kept
-    m_bwd   parameters and their gradients, and the gradients of what is read, where they are tensors of
-            their own: a sum hands its gradient on
+    m_fwd   parameters, the result, and a stored mask
+    m_bwd   parameters and their gradients, and the gradients of the inputs, where they are tensors of
+            their own: a sum passes its gradient on
 
-That is what an operator adds to memory, so that the sum over operators (Appendix C) is what a stage that
-recomputes its activations needs.
+These are the bytes that an operator adds to memory, so their sum over operators (Appendix C) is the memory of
+a stage that recomputes its activations.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def profile_model(
 ) -> OperatorGraph:
     """Operators of a model with their times on the device of a system, for one microbatch.
 
-    `system` is a file in config/systems that says its device, or the path of one; `sequence` the tokens of a
-    sample, by default the model's usual ones; `compute_factor` multiplies all times. Operators are named
-    LAYER.OPERATOR. Raises PhazeError.
+    `system` names a file in config/systems that specifies its device, or is a path of one. `sequence` is the
+    tokens of a sample, by default the model's usual ones. `compute_factor` multiplies all times. Operators
+    are named LAYER.OPERATOR. Raises PhazeError.
     """
     if microbatch < 1:
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
@@ -95,7 +95,7 @@ def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
 
 
 def library_operators(layer: LayerGraph) -> tuple[Group, ...]:
-    """Operators of a framework: a bias goes with its product, a fork with what it hands on."""
+    """Operators of a framework: a product includes its bias, and an operator the forks of its result."""
     groups: dict[int, tuple[int, ...]] = {}
     readers = layer.readers()
     for index, primitive in enumerate(layer.primitives):
@@ -116,14 +116,14 @@ def _backward_s(operators: Iterable[Operator], device: Device, width: int) -> Fl
 
 
 def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
-    """Time of every operator's kernels, (operators,)."""
+    """Total kernel time of each operator, (operators,)."""
     works = works_of_kernels([kernel for own in kernels for kernel in own], usual_cycles())
     of_kernel = np.repeat(np.arange(len(kernels)), [len(own) for own in kernels])
     return sums(of_kernel, time_kernels(works, device, width).sum(axis=1), len(kernels))
 
 
 def _mask_bytes(whole: LayerGraph, width: int) -> Floats:
-    """Bytes of the mask that every primitive keeps, (primitives,)."""
+    """Bytes of the mask that each primitive stores, (primitives,)."""
     found = [
         sum(stash.nbytes for stash in stashes(whole, index, width) if stash.piece == MASK)
         for index in range(len(whole.primitives))
@@ -136,13 +136,13 @@ def _parameters(members: list[Primitive]) -> int:
 
 
 def _made(members: list[Primitive]) -> int:
-    """Elements that an operator has in memory forward: parameters, and its result."""
+    """Elements in memory for an operator's forward pass: parameters and result."""
     views = all(primitive.traits.role == "view" for primitive in members)
     return _parameters(members) + (0 if views else members[-1].elements)
 
 
 def _made_backward(members: list[Primitive]) -> int:
-    """Elements that an operator has in memory backward: parameters, and gradients."""
+    """Elements in memory for an operator's backward pass: parameters and gradients."""
     passed = (p for p in members if not p.traits.passes_gradient)
     gradients = sum(tensor.elements for p in passed for tensor in p.inputs if tensor.gradient)
     return 2 * _parameters(members) + gradients

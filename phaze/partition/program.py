@@ -1,18 +1,19 @@
-"""The dynamic program over fronted subgraphs (Parmesan, Section IV-A), one border after the other.
+"""Dynamic program over fronted subgraphs (Parmesan, Section IV-A), one border after the other.
 
 With R devices for every stage, (2) becomes (13):
 
     T[F, s] = min over fronted subgraphs F' of F, F' != F, of max(T[F', s - 1], t(F - F'))
 
-where t is the time (3) of a stage, infinite where its memory (14) exceeds a device. R divides all times alike
-and is left out. All S stages have operators: the paper's table lets stages be empty, but S R devices wait.
+where t is the time (3) of a stage, infinite if its memory (14) exceeds a device. R scales all times equally
+and is omitted. All S stages have operators: the paper's table allows empty stages, but S R devices are
+reserved.
 
-For a pair, (3) and (14) follow from sums of F and F' alone, but for the messages that pass a stage by:
+For a pair, (3) and (14) follow from sums of F and F' alone, except for the messages that bypass the stage:
 
-    border(F - F') = border(F') + border(F) - 2 · bytes of edges from F' to what is not in F
+    border(F - F') = border(F') + border(F) - 2 · bytes of edges from F' to nodes outside F
 
-The worst stage leaves the others open. A second pass therefore takes, of all partitions whose stages take no
-longer than the worst one must, that of the least messages.
+Only the slowest stage determines the optimum. A second pass therefore minimises the messages among all
+partitions whose stages take no longer than the optimum.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Cut:
     stage_of: Ints
     """Shape (n,)."""
     time_s: float
-    """Of the slowest stage (3)."""
+    """Time of the slowest stage (3)."""
 
 
 def cut_within(
@@ -46,8 +47,8 @@ def cut_within(
 ) -> Cut | None:
     """Best partition with no stage slower than a limit, None if there is none.
 
-    `thrifty` asks for the least messages instead, within the limit. Raises TooManyError if a border has more
-    than `most_sets` fronted subgraphs.
+    `thrifty` minimises the messages instead, within the limit. Raises TooManyError if a border has more than
+    `most_sets` fronted subgraphs.
     """
     windows = windows_within(weights, stages, limit_s)
     if windows.contradictory:
@@ -60,14 +61,14 @@ def cut_within(
 
 
 def cut_of(weights: Weights, stage_of: Ints) -> Cut:
-    """Partition with its time."""
+    """Compute the time of a partition."""
     return Cut(stage_of, float(stage_times(weights, stage_of).max()))
 
 
 def cut_between(
     weights: Weights, windows: Windows, limit_s: float, most_sets: int, *, thrifty: bool
 ) -> Ints | None:
-    """Stage of each node (n,) with borders within windows, None if nothing keeps to the limit."""
+    """Stage of each node (n,) with borders within windows, None if no partition satisfies the limit."""
     stages = len(windows.least_s) + 1
     families = [family(weights, windows, border, most_sets, limit_s) for border in range(stages + 1)]
     return best_chain(weights, families, limit_s, thrifty=thrifty)
@@ -76,7 +77,7 @@ def cut_between(
 def best_chain(
     weights: Weights, families: Sequence[SetFamily], limit_s: float, *, thrifty: bool = False
 ) -> Ints | None:
-    """Stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
+    """Stage of each node (n,) for the best chain F_0 in F_1 in ... in F_S, one set of each family."""
     target, most_memory = weights.targets, weights.limit_bytes * (1 + ROUNDING)
     most_time = limit_s * (1 + ROUNDING)
     costs = _Costs(target, weights.edge_bytes, weights.seconds_per_byte, most_memory, most_time, thrifty)
@@ -109,26 +110,26 @@ def _trace(families: Sequence[SetFamily], choices: Sequence[Ints], last: int, no
 
 
 class _Costs(NamedTuple):
-    """What a stage between two borders is judged by."""
+    """Costs and limits of a stage between two borders."""
 
     target: Ints
-    """(e,) where each edge leads."""
+    """Target node of each edge, (e,)."""
     size: Floats
-    """(e,) its bytes."""
+    """Bytes of each edge, (e,)."""
     seconds_per_byte: float
     most_memory: float
     most_time: float
     thrifty: bool
-    """Whether messages count instead of the time."""
+    """True to minimise messages instead of the time."""
 
 
 @njit
 def _one_more_stage(
     order: Ints, value: Floats, inner: SetFamily, outer: SetFamily, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages.
+    """T[F, s] and the best F' for each F, from T[F', s - 1] in ascending order; messages if thrifty.
 
-    The sets of `inner` are in that order, but not where their crossing edges begin.
+    The sets of `inner` are in that order, but the offsets of their crossing edges are not.
     """
     best, choice = np.full(len(outer.words), np.inf), np.full(len(outer.words), NONE, np.int64)
     rounding = ROUNDING * inner.compute_s.sum()
@@ -138,7 +139,7 @@ def _one_more_stage(
             if value[k] >= best[row]:
                 break
             compute = compute_of - inner.compute_s[k]
-            # What passes by is at most what crosses either border.
+            # The bypassing bytes are at most the bytes over either border.
             least = compute + costs.seconds_per_byte * abs(inner.sent_bytes[k] - sent_of)
             too_long = least > costs.most_time or (not costs.thrifty and least >= best[row])
             if compute < -rounding or too_long or not _smaller(inner.words, k, outer.words, row):
@@ -156,7 +157,7 @@ def _one_more_stage(
 
 @njit
 def _passing(outer: Words, row: int, inner: SetFamily, k: int, costs: _Costs) -> float:
-    """Bytes from inner set k to what outer set `row` does not hold."""
+    """Bytes from inner set k to nodes outside outer set `row`."""
     passing = 0.0
     for c in range(inner.first[k], inner.first[k + 1]):
         edge = inner.crossing[c]
@@ -167,7 +168,7 @@ def _passing(outer: Words, row: int, inner: SetFamily, k: int, costs: _Costs) ->
 
 @njit
 def _smaller(inner: Words, k: int, outer: Words, row: int) -> bool:
-    """True where set k lies in set `row` and is not all of it."""
+    """True if set k is a proper subset of set `row`."""
     differs = False
     for w in range(inner.shape[1]):
         if inner[k, w] & ~outer[row, w] != 0:

@@ -1,21 +1,21 @@
-"""Iterative refinement: single operators move over the borders of stages (Parmesan, Section IV-C).
+"""Iterative refinement: single operators move across the borders of stages (Parmesan, Section IV-C).
 
-A move takes an operator with an edge to another stage one stage on or back, if all edges still lead onwards
-(the stages stay convex), its stage keeps an operator, and both stages have the memory. The paper ranks moves
-by three gains, each breaking the ties of the one before:
+A move shifts an operator with an edge to another stage by one stage. Afterwards all edges must still lead
+forward (the stages stay convex), its old stage must keep an operator, and both stages must fit the memory.
+The paper ranks moves by three gains, each breaking the ties of the previous one:
 
 1. the decrease in the shortest path distance to the nearest reconverging operator: a cut vertex of the graph
    with several edges in or out. The paper does not say whose distance. Here it is the sum over all operators
-   that send to another stage: 0 where every border has its messages from reconverging operators only;
+   that send to another stage: 0 if only reconverging operators send messages over borders;
 2. the decrease in the bytes between stages;
 3. the decrease in the longest computation of a stage.
 
-The move of the highest gain is made while it is above zero, at most 100 times. Every move lowers the three
-sums lexicographically, so that none is ever undone. It may well lengthen the slowest stage, which comes last
-and without its messages: whoever refines compares before and after.
+The move with the highest gain is made while it is above zero, at most 100 times. Every move lowers the three
+sums lexicographically, so none is ever undone. A move may lengthen the slowest stage, whose time ranks last
+and excludes messages: callers must compare before and after.
 
-`by_time` ranks otherwise: by the sum of the 16th powers of the times (3) of all stages, which is close to the
-slowest one alone, yet able to pass computation on from stage to stage.
+`by_time` ranks by a different measure: the sum of the 16th powers of the times (3) of all stages. It is close
+to the slowest time alone, but can also pass computation from stage to stage.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.partition.weights import ROUNDING, Weights, border_bytes, sums
 
 MOVES = 100
-"""I, how many moves are made at most."""
+"""I, the maximum number of moves."""
 POWER = 16
 
 
 def refine(
     weights: Weights, stage_of: Ints, distance: Ints, most_moves: int = MOVES, *, by_time: bool = False
 ) -> tuple[Ints, int]:
-    """Stages (n,) after refinement and the moves made; `distance` (n,) is that of `distances`."""
+    """Stages (n,) after refinement and the number of moves; `distance` (n,) is the result of `distances`."""
     refined = stage_of.astype(np.int64)
     for made in range(most_moves):
         moves = _moves(weights, refined)
@@ -51,9 +51,9 @@ def refine(
 
 
 def distances(weights: Weights) -> Ints:
-    """Edges from each node to the nearest reconverging one, whatever their direction, (n,).
+    """Number of edges from each node to the nearest reconverging one, in any direction, (n,).
 
-    All zeros where no node reconverges.
+    All zeros if no node reconverges.
     """
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(len(weights)))
@@ -71,18 +71,18 @@ def distances(weights: Weights) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Moves that keep stages convex and within the memory; all arrays have the shape (m,)."""
+    """Moves that keep stages convex and within the memory; all arrays have shape (m,)."""
 
     node: Ints
     source: Ints
     target: Ints
     source_bytes: Floats
-    """By how much the bytes over the borders of the source grow."""
+    """Increase of the bytes over the borders of the source stage."""
     target_bytes: Floats
-    """By how much those of the target grow."""
+    """Increase of the bytes over the borders of the target stage."""
 
     def take(self, chosen: Bools) -> _Moves:
-        """Some of them."""
+        """Subset of the moves by a mask."""
         stages = (self.source[chosen], self.target[chosen])
         return _Moves(self.node[chosen], *stages, self.source_bytes[chosen], self.target_bytes[chosen])
 
@@ -107,7 +107,7 @@ def _moves(weights: Weights, stage_of: Ints) -> _Moves:
 
 
 def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
-    """First and the last stage that each node may be in while all others stay, (n,) each."""
+    """First and last stage that each node may be in while all others stay, (n,) each."""
     first, last = np.zeros(len(weights), dtype=np.int64), np.full(len(weights), stage_of.max())
     np.maximum.at(first, weights.targets, stage_of[weights.sources])
     np.minimum.at(last, weights.sources, stage_of[weights.targets])
@@ -142,7 +142,7 @@ def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
 
 
 def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> tuple[Floats, Floats, Floats]:
-    """Three gains of each move, (m,) each."""
+    """The three gains of each move, (m,) each."""
     fewer = -(moves.source_bytes + moves.target_bytes) / 2.0
     compute = sums(stage_of, weights.compute_s, int(stage_of.max()) + 1)
     shorter = compute.max() - _longest_after(compute, moves, weights.compute_s[moves.node])
@@ -154,7 +154,7 @@ def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> t
 
 
 def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats]:
-    """Decrease of the sum of powers of the times of all stages, (m,)."""
+    """Decrease of the sum of powers of all stage times, (m,)."""
     border = border_bytes(weights, stage_of)
     times = sums(stage_of, weights.compute_s, len(border)) + weights.seconds_per_byte * border
     slowest, moved = times.max(), weights.compute_s[moves.node]
@@ -171,7 +171,7 @@ def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats
 def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
     """Longest computation of a stage after each move, (m,)."""
     low = np.minimum(moves.source, moves.target)
-    # What is before the two neighbours, and what is after them.
+    # Maxima over the stages before the two neighbours, and over the stages after them.
     before = np.concatenate([[0.0], np.maximum.accumulate(compute)])[low]
     after = np.concatenate([np.maximum.accumulate(compute[::-1])[::-1], [0.0, 0.0]])[low + 2]
     changed = np.maximum(compute[moves.source] - moved, compute[moves.target] + moved)
@@ -179,7 +179,7 @@ def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
 
 
 def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
-    """Decrease of the distances of all that send to another stage, for each move, (m,)."""
+    """Decrease of the summed distances of all nodes that send to another stage, for each move, (m,)."""
     source, target = weights.sources, weights.targets
     over = stage_of[source] != stage_of[target]
     sends = np.bincount(source[over], minlength=len(weights))
@@ -198,5 +198,5 @@ def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> 
 
 
 def _not_noise(gains: Floats, scale: float) -> Floats:
-    """Gains with those that rounding may have made as zeros."""
+    """Gains with rounding errors set to zero."""
     return np.where(np.abs(gains) > ROUNDING * scale, gains, 0.0)

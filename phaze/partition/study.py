@@ -1,4 +1,4 @@
-"""Partitions of a study of mappings as files, and the search for S and R."""
+"""Stage files of a mapping study, and the search for S and R."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from phaze.spec.stages import PartitionSettings, StoredStages
 from phaze.workload.operator_graphs import OperatorGraph, operator_graph
 
 ANY_SLACK = 1.0
-"""By how much the slowest stage may be above the least time for the fastest step."""
+"""Allowed relative excess of the slowest stage over the least time, for the partitioner `fastest`."""
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
-    """Stages of a point, without a limit of memory, with recomputation."""
+    """Stages of a study point, without a memory limit, with recompute."""
     graph = operator_graph(stored)
     terms = PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
     found = _cut(graph, terms, point)
@@ -69,7 +69,7 @@ def stored_stages(
     replicas: int,
     microbatch: int,
 ) -> StoredStages:
-    """File of a partition; PhazeError where numbers are larger than files may hold."""
+    """Stage file of a partition; PhazeError if numbers exceed the limits of the file format."""
     stages = stage_graph_of(graph, found.stage_of, terms, replicas)
     rows = np.stack([stages.forward_s, stages.backward_s, stages.parameter_bytes], axis=1).tolist()
     memory = stage_memory(weigh(graph, terms), found.stage_of).tolist()
@@ -113,31 +113,31 @@ def _settings(found: FoundPartition, terms: PartitionTerms, microbatch: int) -> 
 
 @dataclass(frozen=True, eq=False)
 class ShapeResult:
-    """A number of stages and of replicas."""
+    """Result of partitioning for a number of stages and replicas."""
 
     stages: int
     replicas: int
     found: Partition | None
-    """None: it cannot be cut that way."""
+    """None: no partition for these numbers."""
     reason: str
-    """Why there is no partition, empty where there is one."""
+    """Reason for a missing partition, else empty."""
     microbatches_per_s: float
     """Throughput of all replicas, 0 without a partition."""
 
 
 Shape = tuple[int | None, int | None, int | None]
-"""Stages, replicas, devices; None is what is searched."""
+"""Stages, replicas, devices; None is to be searched."""
 
 
 def search(
     graph: OperatorGraph, terms: PartitionTerms, shape: Shape, options: CutOptions
 ) -> list[ShapeResult]:
-    """Configurations of a cluster, the best first (Parmesan, Appendix B).
+    """Partitions for all configurations of a cluster, the best first (Parmesan, Appendix B).
 
-    Every S that divides the devices is cut and simulated with R = D / S replicas, pipeline bubbles and the
-    all-reduce included; the configuration with the most samples a second is the best. The microbatch and MB
-    stay the same, so that the batch grows with R. Raises PhazeError if the shape makes no sense, or if there
-    is no partition at all.
+    Each S that divides the devices is partitioned and simulated with R = D / S replicas, including pipeline
+    bubbles and the all-reduce. The configuration with the most samples per second is the best. The microbatch
+    and MB stay the same, so that the batch grows with R. Raises PhazeError if the shape is inconsistent, or
+    if there is no partition at all.
     """
     tried = [
         _tried(graph, terms, stages, replicas, options)
@@ -161,7 +161,7 @@ def _tried(
 
 
 def shapes(stages: int | None, replicas: int | None, devices: int | None, most: int) -> list[tuple[int, int]]:
-    """All S and R that are possible, with S at most `most` where it is searched."""
+    """All possible (S, R), with S at most `most` if it is searched."""
     if stages is not None and replicas is not None:
         if devices is not None and devices < stages * replicas:
             raise PhazeError(

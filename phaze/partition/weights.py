@@ -1,9 +1,9 @@
-"""What a partition weighs: computation, messages and memory of operators, of clusters, and of stages.
+"""Costs of a partition: computation, messages and memory of operators, clusters, and stages.
 
-The time of a stage is the computation of its operators and the messages over its borders (Parmesan, (3)); a
-message goes there as an activation and comes back as a gradient, so that its bytes count twice over the
-bandwidth. In this phase all bandwidths are one (Section VI). The memory of a stage is (14): with every size
-that of a microbatch, the paper's division by MB is done.
+The time of a stage is the computation of its operators plus the messages over its borders (Parmesan, (3)). A
+message crosses as an activation and returns as a gradient, so its bytes count twice over the bandwidth. In
+this phase all bandwidths are equal (Section VI). The memory of a stage is (14). All sizes are per microbatch,
+so the paper's division by MB is already applied.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from phaze.workload.graphs import Graph
 from phaze.workload.operator_graphs import OperatorGraph, StageGraph
 
 ROUNDING = 1e-9
-"""Share by which sums of the same numbers may differ."""
+"""Relative tolerance of sums of the same numbers."""
 NONE = -1
-"""No node, edge or set, in arrays of their numbers."""
+"""Marks no node, edge or set in arrays of their numbers."""
 
 
 @dataclass(frozen=True)
 class PartitionTerms:
-    """Devices and training, as far as a partition depends on them."""
+    """Device and training parameters that a partition depends on."""
 
     bandwidth_bytes_per_s: float
-    """Between any two devices."""
+    """Bandwidth between any two devices."""
     device_memory_bytes: float = np.inf
-    """DM, which no stage exceeds."""
+    """DM, the memory limit of a stage."""
     microbatches: int = 4
-    """MB of a training step on each replica."""
+    """MB, microbatches of a training step on each replica."""
     recompute: bool = True
-    """Whether backward passes repeat the forward pass."""
+    """True if backward passes recompute the forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights(Graph):
-    """A graph of operators or clusters, in a topological order, with what a partition weighs."""
+    """Graph of operators or clusters in a topological order, with their compute time and memory."""
 
     compute_s: Floats
-    """c_u of a microbatch, shape (n,)."""
+    """c_u for a microbatch, shape (n,)."""
     memory_bytes: Floats
     """Memory without messages, shape (n,)."""
     seconds_per_byte: float
-    """c_m of a byte, there and back."""
+    """c_m per byte, for both directions."""
     limit_bytes: float
     """Memory of a device."""
 
@@ -60,25 +60,25 @@ class Weights(Graph):
 
     @property
     def total_s(self) -> float:
-        """Computation of all nodes."""
+        """Compute time of all nodes."""
         return float(self.compute_s.sum())
 
     @cached_property
     def border_bytes(self) -> Floats:
-        """Bytes of all messages of each node, shape (n,)."""
+        """Total bytes of each node's edges, shape (n,)."""
         return sums(self.edges.ravel(), np.repeat(self.edge_bytes, 2), len(self))
 
     @cached_property
     def closures(self) -> tuple[Floats, Floats]:
-        """Computation of each node with all its ancestors, and with all its descendants, (n,)."""
+        """Compute time of each node with all its ancestors, and with all its descendants, (n,) each."""
         return with_ancestors(self.compute_s, self.edges), with_descendants(self.compute_s, self.edges)
 
 
 def weigh(graph: OperatorGraph, terms: PartitionTerms) -> Weights:
-    """Weights of a graph: with recomputation the backward pass starts with a forward pass.
+    """Weights of a graph. With recompute the backward pass includes a forward pass.
 
-    Without it, what a forward pass leaves of each microbatch beside the parameters stays until the backward
-    pass; the paper gives (14) for recomputation only.
+    Without recompute, the forward bytes of each microbatch, except the parameters, stay until the backward
+    pass. The paper gives (14) for recompute only.
     """
     memory = np.maximum(graph.forward_bytes, graph.backward_bytes)
     kept = np.maximum(graph.forward_bytes - graph.parameter_bytes, 0.0)
@@ -93,9 +93,9 @@ def weigh(graph: OperatorGraph, terms: PartitionTerms) -> Weights:
 
 
 def quotient(weights: Weights, labels: Ints) -> tuple[Weights, Ints]:
-    """Graph of groups of nodes and each node's group (n,); PhazeError for groups in a cycle.
+    """Graph of node groups and the group of each node (n,); PhazeError if groups form a cycle.
 
-    `labels` (n,) are any numbers; groups are put in a topological order, earlier first members first.
+    `labels` (n,) are arbitrary numbers. Groups are in a topological order, earlier first members first.
     """
     _, first, group = np.unique(labels, return_index=True, return_inverse=True)
     pairs = group[weights.edges]
@@ -119,7 +119,7 @@ def sums(group: Ints, values: Floats, count: int) -> Floats:
 
 
 def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: PartitionTerms, replicas: int) -> StageGraph:
-    """Stages of a partition, `stage_of` (n,) rising along all edges."""
+    """Stage graph of a partition; `stage_of` (n,) is non-decreasing along all edges."""
     count = int(stage_of.max()) + 1
     forward, backward, gradients = (
         sums(stage_of, values, count) for values in (graph.forward_s, graph.backward_s, graph.parameter_bytes)
@@ -160,12 +160,12 @@ def border_bytes(weights: Weights, stage_of: Ints) -> Floats:
 
 
 def fits(weights: Weights, stage_of: Ints) -> bool:
-    """True where every stage fits a device."""
+    """True if every stage fits a device."""
     return bool((stage_memory(weights, stage_of) <= weights.limit_bytes * (1 + ROUNDING)).all())
 
 
 def _merge_edges(pairs: Ints, sizes: Floats) -> tuple[Ints, Floats]:
-    """Edges with those of equal ends made one, sorted."""
+    """Sorted edges with parallel edges merged."""
     if not len(pairs):
         return np.empty((0, 2), dtype=np.int64), np.empty(0)
     ends, which = np.unique(pairs, axis=0, return_inverse=True)
@@ -173,7 +173,7 @@ def _merge_edges(pairs: Ints, sizes: Floats) -> tuple[Ints, Floats]:
 
 
 def _topological(count: int, pairs: Ints, first: Ints) -> Ints:
-    """Place of each group in a topological order, those of small `first` early."""
+    """Place of each group in a topological order; among ready groups the smallest `first` goes first."""
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for i, j in np.unique(pairs, axis=0).tolist() if len(pairs) else ():
@@ -208,7 +208,7 @@ def with_descendants(values: Floats, edges: Ints) -> Floats:
 
 @njit
 def _closure(values: Floats, first: Ints, source: Ints) -> Floats:
-    """Sums over each node and what leads to it; the edges to node v begin at first[v]."""
+    """Sums over each node and its ancestors; the edges to node v begin at first[v]."""
     n = len(values)
     words = (n + BITS - 1) // BITS
     reached, total = np.zeros((n, words), np.uint64), np.zeros(n)
