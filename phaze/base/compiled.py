@@ -32,8 +32,8 @@ from phaze.base.progress import busy
 
 PACKAGE = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("PHAZE_COMPILED") or PACKAGE / "__pycache__" / "compiled") / numba.__version__
-"""Folder of all machine code. Installations with the same version of Numba may share it: the code itself is the
-key, not its place."""
+"""Folder of all machine code. Installations with the same version of Numba may share it, as the key of a
+function is its code, not its place."""
 EVERYTHING = "*"
 """Name that stands for all names of a file, such as a module that is imported whole."""
 Function = TypeVar("Function", bound=Callable[..., object])

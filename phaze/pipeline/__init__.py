@@ -1,1 +1,1 @@
-"""Pipelines of stages: schedules, their timeline and their memory, simulated event by event (PALM)."""
+"""Event-driven simulation of pipelines of stages: schedules, timelines and memory (PALM)."""

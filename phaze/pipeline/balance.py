@@ -1,4 +1,4 @@
-"""Stages where the user binds none: operators in their order, balanced by compute (PALM, IV.B)."""
+"""Default stages: operators in their order, balanced by compute time (PALM, IV.B)."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from phaze.pipeline.flushing import interval_sums
 
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
-    """First operator of every stage such that the slowest stage is as fast as can be.
+    """First operator of each stage, with the slowest stage as fast as possible.
 
-    `compute_s` (n,) is the time of every operator. Of equal cuts, the one that fills the first stages.
+    `compute_s` (n,) is the time of each operator. On ties the first stages get as many operators as possible.
     """
     n = len(compute_s)
     if not 1 <= stages <= n:
@@ -26,7 +26,7 @@ def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
 
 
 def _least_worst(load: Floats, stages: int) -> float:
-    """Load of the slowest stage of the best cut."""
+    """Load of the slowest stage of the best pipeline split."""
     n = len(load)
     anything: Ints = np.full(load.shape, stages, np.int64)
     table = least_worst(

@@ -1,9 +1,9 @@
-"""The recurrence of the placement: a chain cut into stages so that the worst stage is as good as possible.
+"""Recurrence of the placement: pipeline splits of a chain with the least cost of the worst stage.
 
-Index letters: i, j positions in the chain, s stages counted from the end, u stages among them that take a
-single device (those without a tensor parallel layer; all others take t), d data parallel width. A stage is an
-interval [i, j) of the chain; downsets, closed towards the end of the graph, are suffixes [i, n). Counting u
-instead of the paper's devices k loses nothing, as s stages of which u are single take k = s t - u (t - 1)
+Index letters: i, j positions in the chain; s stages counted from the end; u stages among them on a single
+device (those without a tensor-parallel layer; all others take t devices); d data-parallel width. A stage is
+an interval [i, j) of the chain. Downsets, closed towards the end of the graph, are suffixes [i, n). The paper
+counts devices k instead of u. This is equivalent, as s stages with u single ones take k = s t - u (t - 1)
 devices, and keeps the table small.
 """
 
@@ -22,18 +22,18 @@ from phaze.pipeline.flushing import Chain, Footprints, Room
 
 @dataclass(frozen=True)
 class Shape:
-    """How many stages a pipeline can have, and how many devices each takes."""
+    """Limits of the number of stages of a pipeline, and the devices per stage."""
 
     wide: int
-    """Devices of a stage that is not single: t, or 1 where no layer is tensor parallel."""
+    """Devices of a stage that is not single: t, or 1 if no layer is tensor parallel."""
     stages: int
     """Largest number of stages that the devices allow."""
     singles: int
-    """Largest number of single-device stages that make a difference, 0 where all stages take the same."""
+    """Largest useful number of single-device stages, 0 if all stages take equally many devices."""
 
 
 def refuse_large(layers: int, shape: Shape) -> None:
-    """Raise PhazeError where two tables `dp` (s, u, i), of which one makes the other, exceed the memory."""
+    """Raise PhazeError if two consecutive tables `dp` (s, u, i) exceed the memory."""
     refuse_beyond_memory(
         2 * 8.0 * (shape.stages + 1) * (shape.singles + 1) * (layers + 1),
         f"the tables of {layers:,} layers in up to {shape.stages:,} stages, {shape.singles:,} of them on one "
@@ -43,7 +43,7 @@ def refuse_large(layers: int, shape: Shape) -> None:
 
 
 def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
-    """Numbers of stages of a chain that can be formed on that many devices with TMP width t."""
+    """Possible numbers of stages of a chain on a number of devices with tensor-parallel width t."""
     whole = int(np.count_nonzero(~chain.tensor_parallel))
     width = layout.tp if whole < len(chain) else 1
     singles = whole if width > 1 else 0
@@ -54,7 +54,7 @@ def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
 
 @njit
 def devices_of(stages: int, singles: int, wide: int) -> int:
-    """Devices of one pipeline."""
+    """Number of devices of one pipeline."""
     return stages * wide - singles * (wide - 1)
 
 
@@ -62,7 +62,7 @@ def devices_of(stages: int, singles: int, wide: int) -> int:
 def least_worst(
     last: Floats, cost: Floats, growth: Floats, most_stages: Ints, single: Bools, stages: int, singles: int
 ) -> Floats:
-    """dp[s, u, i]: the least worst cost when suffix [i, n) is cut into s stages, u of them single.
+    """dp[s, u, i]: the least worst cost if suffix [i, n) is split into s stages, u of them single.
 
     Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
 
@@ -70,9 +70,9 @@ def least_worst(
         dp[s][u][i] = min over j > i with most_stages[i, j] >= s of
                           max(dp[s - 1][u - single[i, j]][j], cost[i, j] + (s - 1) growth[i, j])
 
-    `last` (n,) is infinite where the last stage does not fit; infinite results are impossible cuts. The cost
-    is a stage's load (growth 0), or its memory. Once a stage [i, j) does not fit, no longer one does: memory
-    grows with j.
+    `last` (n,) is infinite where the last stage does not fit; infinite results are infeasible splits. The
+    cost is a stage's load (growth 0) or its memory. If a stage [i, j) does not fit, no longer one fits, as
+    memory grows with j.
     """
     n = len(last)
     dp = np.full((stages + 1, singles + 1, n + 1), np.inf)
@@ -91,7 +91,7 @@ def least_worst(
 
 
 def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[Bools, Ints]:
-    """Whether a cut into s stages, u of them single, fits, and the devices that it takes, arrays (s, u)."""
+    """True where a split into s stages, u of them single, fits, and its number of devices; arrays (s, u)."""
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     stages, singles = np.indices(dp.shape[:2])
@@ -119,8 +119,8 @@ def best_first_stage(
         first_sync[j]
 
     with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `counts` and `widths` are the useful ceil(B/d)
-    and d, d rising; `first_sync` is the exchange over very many replicas, in seconds. Equal times go to the
-    fewest devices, then the smallest d, s and j. The time is infinite if nothing fits.
+    and d, with d ascending. `first_sync` is the exchange of infinitely many replicas, in seconds. Ties go to
+    the fewest devices, then the smallest d, s and j. The time is infinite if nothing fits.
     """
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     best, answer = (np.inf, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0)
@@ -150,7 +150,10 @@ def best_first_stage(
 
 
 def limits_of(exchange: Floats) -> Floats:
-    """Exchanges of all stages [i, j), rising: the limits that make a difference, from an array (n, n + 1)."""
+    """Distinct exchange times of all stages [i, j), ascending, from an array (n, n + 1).
+
+    They are the only values of the limit W that matter in `best_cut`.
+    """
     return np.unique(exchange[np.triu_indices(len(exchange), 1, len(exchange) + 1)])
 
 
@@ -171,18 +174,18 @@ def best_cut(
     singles: int,
     limit: float,
 ) -> tuple[float, int, Ints]:
-    """Best time per batch below the limit, infinite for none, with its d and the first layer of every stage.
+    """Best time per batch below the limit (inf if none), its d, and the first layer of each stage.
 
-    `exchange` (n, n + 1) is that of every stage over very many replicas, in seconds. Where the batch waits
-    for the slowest of them, not for the first stage's, `caps` are its values (`limits_of`), else there are
-    none; then the time is the least over all limits W among them of
+    `exchange` (n, n + 1) is the exchange time of each stage with infinitely many replicas, in seconds. If the
+    batch waits for the slowest exchange instead of the first stage's, `caps` are its values (`limits_of`);
+    otherwise `caps` is empty. With caps the time is the minimum over all limits W among them of
 
-        min over d, s and cuts whose stages all have exchange <= W of
+        min over d, s and splits whose stages all have exchange <= W of
             (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d W
 
-    The worst load only falls as W rises, so that the loads of the largest W of a range with the exchange of
-    the smallest bound all of the range: depths that this leaves behind the best are dropped, and the range is
-    halved for the others. Times that are not below `limit` are not looked for.
+    The worst load only falls as W rises. The loads of the largest W of a range with the exchange of the
+    smallest therefore bound the whole range. Depths whose bound exceeds the best time are dropped, and the
+    range is halved for the others. Times not below `limit` are not searched.
     """
     growth = np.zeros(load.shape)
     if len(caps) == 0:
@@ -221,7 +224,7 @@ def best_cut(
 
 @njit
 def _trace_back(dp: Floats, load: Floats, most_stages: Ints, single: Bools, s: int, u: int, j: int) -> Ints:
-    """First layers of s stages, u of them single, the first up to j; of equal cuts the earliest."""
+    """First layers of s stages, u of them single, with first stage [0, j); the earliest ends on ties."""
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     starts, i = np.zeros(s, np.int64), 0
     for left in range(s - 1, 0, -1):
@@ -248,7 +251,7 @@ def _capped(
     stages: int,
     singles: int,
 ) -> tuple[Floats, Floats]:
-    """Table of the cuts whose stages have at most so long an exchange, and their loads."""
+    """Table of pipeline splits whose exchange stays within a limit, and the loads of their stages."""
     n = len(last)
     allowed, ends = load.copy(), last.copy()
     for i in range(n):

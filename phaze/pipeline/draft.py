@@ -1,6 +1,6 @@
-"""The order in which a pipeline's jobs, and what brings them their tensors, stand in a plan of messages.
+"""Template of a pipeline's message plan: its jobs and the transfers of their tensors in order.
 
-It does not depend on where the devices of the pipeline are: one draft serves all mappings of a plan.
+It does not depend on the devices of the pipeline, so one draft serves all mappings of a plan.
 """
 
 import heapq
@@ -18,25 +18,25 @@ from phaze.pipeline.graph import EventGraph, event_graph
 from phaze.pipeline.pipeline import Pipeline
 
 Pair = tuple[int, int]
-"""A stage and the stage to which it sends."""
+"""A sending stage and the receiving stage."""
 Job = tuple[JobKind, int, int]
 """Kind, resource (workers, then ports) and stage."""
 
 
 class TimedJob(NamedTuple):
-    """A job whose turns the traffic gives."""
+    """A job whose turns are part of the traffic."""
 
     job: Job
 
 
 class Wait(NamedTuple):
-    """Seconds of a job, or on the way."""
+    """Duration of a job or a transfer delay, in seconds."""
 
     seconds: float
 
 
 class SentTensor(NamedTuple):
-    """What a worker sends to another."""
+    """A tensor sent from one worker to another."""
 
     pair: Pair
     worker: int
@@ -48,25 +48,25 @@ Part = TimedJob | Wait | SentTensor
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """Parts in order; each waits for the ends of earlier ones."""
+    """Parts in order; each waits for the ends of earlier parts."""
 
     graph: EventGraph
     distinct: tuple[Part, ...]
     part: Ints
-    """Which of the distinct ones each part is, (parts,)."""
+    """Index into `distinct` of each part, (parts,)."""
     waits: Ints
-    """For how many parts each waits, (parts,)."""
+    """Number of parts that each part waits for, (parts,)."""
     before: Ints
-    """These, one part's after the other."""
+    """Parts that each part waits for, concatenated."""
     job: Ints
-    """Part of every job, (jobs,)."""
+    """Part of each job, (jobs,)."""
     arrivals: Ints
-    """Part with whose end each edge of the graph is there."""
+    """Part at whose end the input of each graph edge is available."""
 
 
 @lru_cache(maxsize=2)
 def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> Draft:
-    """Draft of a pipeline of which these pairs send tensors and these jobs have turns."""
+    """Draft of a pipeline in which the pairs `sent` transfer tensors and the jobs `timed` have turns."""
     writer = _Writer(event_graph(pipeline), sent, timed)
     for job in in_order(writer.graph):
         writer.write(job)
@@ -74,7 +74,7 @@ def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> D
 
 
 class _Writer:
-    """Parts as they are written down."""
+    """Builder of a draft."""
 
     def __init__(self, graph: EventGraph, sent: Collection[Pair], timed: Collection[Job]) -> None:
         self.graph, self.sent, self.timed = graph, sent, timed
@@ -91,10 +91,10 @@ class _Writer:
         self.after: list[list[int]] = []
         self.known: dict[Part, int] = {}
         self.there: dict[tuple[int, int], int] = {}
-        """When tensors are there, by the job that sends and the stage: several jobs may wait for one."""
+        """Part of a sent tensor by sending job and receiving stage; several jobs may wait for one tensor."""
 
     def write(self, job: int) -> None:
-        """Write what brings a job its tensors, and the job."""
+        """Append the transfers that a job waits for, then the job."""
         kind, stage, resource = (column[job] for column in self.jobs)
         before = [] if job in self.begins else [self.job[job - 1]]
         for edge in range(self.preceded[job], self.preceded[job + 1]):
@@ -105,7 +105,7 @@ class _Writer:
         self.job[job] = self._append(part, before)
 
     def _arrival(self, edge: int, stage: int, resource: int) -> int:
-        """Part with whose end something is there for a stage."""
+        """Part at whose end the input of an edge is available to a stage."""
         sender, delay = self.predecessor[edge], self.delay[edge]
         source, worker = self.jobs[1][sender], self.jobs[2][sender]
         if delay < 0:
@@ -123,7 +123,7 @@ class _Writer:
         return len(self.part) - 1
 
     def draft(self) -> Draft:
-        """All that was written."""
+        """Draft of all parts appended."""
         return Draft(
             self.graph,
             tuple(self.known),
@@ -136,7 +136,7 @@ class _Writer:
 
 
 def in_order(graph: EventGraph) -> list[int]:
-    """Jobs such that each comes after what it waits for, resources in turns."""
+    """Topological order of the jobs that alternates between resources."""
     jobs = graph.jobs
     follower = np.full(len(jobs), -1, np.int64)
     follower[:-1] = np.arange(1, len(jobs))

@@ -1,4 +1,4 @@
-"""Kinds of jobs, and how long each takes at every stage."""
+"""Kinds of jobs, and their duration at each stage."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ if TYPE_CHECKING:
 
 
 class JobKind(IntEnum):
-    """What a worker or a port does: passes of a microbatch, then what is done once per batch."""
+    """Kinds of work of a worker or port: passes of a microbatch, then the work done once per batch."""
 
     FETCH = 0
     FORWARD = 1
     RECOMPUTE = 2
     BACKWARD = 3
-    """The gradients of the input and of the weights."""
+    """Backward pass for the gradients of the input and of the weights."""
     PAIRED_BACKWARD = 4
-    """The same as the second half of one job with the forward pass before it: both begin when what both need
-    is there, and send when both are over."""
+    """Backward pass fused with the preceding forward pass into one job.
+
+    Both begin when the inputs of both are available, and send their results when both are over."""
     INPUT_GRADIENT = 5
-    """The gradients of the input alone, where a schedule splits them."""
+    """Backward pass for the gradient of the input only, where a schedule splits the backward pass."""
     WEIGHT_GRADIENT = 6
     SYNC = 7
-    """Synchronisation that can start before the last backward pass is over."""
+    """Gradient synchronisation that can start before the last backward pass ends."""
     LAST_SYNC = 8
-    """Synchronisation of the last piece; all of it without overlap."""
+    """Synchronisation of the last gradient bucket; of all gradients without overlap."""
     UPDATE = 9
     GATHER = 10
 
 
 BACKWARD_PASSES = (JobKind.BACKWARD, JobKind.PAIRED_BACKWARD, JobKind.INPUT_GRADIENT)
-"""Passes that wait for the gradient of a stage's output and make that of its input."""
+"""Passes that wait for the gradient of a stage's output and compute the gradient of its input."""
 
 
 def goes_back(kind: NDArray[np.integer]) -> Bools:
-    """Jobs that are such passes."""
+    """Mask of the jobs that are backward passes for the input gradient."""
     return np.asarray((kind >= JobKind.BACKWARD) & (kind <= JobKind.INPUT_GRADIENT))
 
 
 def durations(pipeline: Pipeline) -> Floats:
-    """Seconds of every kind of job at every stage, (kinds, stages)."""
+    """Duration in seconds of each kind of job at each stage, (kinds, stages)."""
     table = np.zeros((len(JobKind), len(pipeline.stages)))
     parts = pieces(pipeline)
     table[JobKind.FETCH] = pipeline.fetch_s
@@ -63,7 +64,7 @@ def durations(pipeline: Pipeline) -> Floats:
 
 
 def occupied_s(pipeline: Pipeline) -> Floats:
-    """Seconds for which transfers occupy the device in every kind of job, (kinds, stages)."""
+    """Seconds that transfers occupy the device in each kind of job, (kinds, stages)."""
     table = np.zeros((len(JobKind), len(pipeline.stages)))
     share = occupied_share(pipeline)
     if share:
@@ -77,23 +78,21 @@ def occupied_s(pipeline: Pipeline) -> Floats:
 
 
 def occupied_share(pipeline: Pipeline) -> float:
-    """Share of a transfer for which sender and then receiver do nothing else."""
+    """Share of a transfer during which sender and then receiver are occupied."""
     return 1.0 if pipeline.transfers == "occupying" else pipeline.exposed_transfers
 
 
 def in_flight_s(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Seconds for which an activation and a gradient are in flight over every border and occupy no device,
-    (stages - 1,) each.
-    """
+    """Transfer time of an activation and a gradient per border without device use, (stages - 1,) each."""
     activation, gradient = borders(pipeline)
     share = 1.0 - occupied_share(pipeline)
     return share * activation, share * gradient
 
 
 def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Seconds of an activation and of a gradient over every border, (stages - 1,) each.
+    """Transfer time of an activation and of a gradient over each border, (stages - 1,) each.
 
-    Nothing is sent between stages of one device group.
+    Transfers between stages of one device group take no time.
     """
     crosses = (np.diff(pipeline.groups) != 0).astype(np.float64)
     gradient = pipeline.column("send_gradient_s")[1:] * pipeline.rules.trains
@@ -101,7 +100,7 @@ def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
 
 
 def overlap_s(pipeline: Pipeline) -> Floats:
-    """Time from the first piece of gradients to the end of the last backward pass, (stages,)."""
+    """Time from the first gradient bucket to the end of the last backward pass, (stages,)."""
     parts = pieces(pipeline)
     if pipeline.rules.splits:
         span = pipeline.column("weight_s")
@@ -113,11 +112,11 @@ def overlap_s(pipeline: Pipeline) -> Floats:
 
 
 def pieces(pipeline: Pipeline) -> Floats:
-    """Pieces in which the gradients of every stage are synchronised, (stages,)."""
+    """Number of gradient buckets of each stage, (stages,)."""
     operators = pipeline.column("operators")
     return operators if pipeline.overlap_sync else np.ones_like(operators)
 
 
 def fetches_on_worker(pipeline: Pipeline) -> bool:
-    """Data_Fetch occupies the first stage."""
+    """True if Data_Fetch occupies the first stage."""
     return pipeline.transfers == "occupying" and pipeline.fetch_s > 0

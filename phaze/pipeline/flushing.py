@@ -2,13 +2,13 @@
 
 A model is a chain of layers: a graph with a Hamiltonian path, possibly with skip edges, in the order of that
 path. A stage is an interval [i, j) of it. Tables of all stages are arrays (n, n + 1) indexed by i and j;
-entries with j <= i mean nothing.
+entries with j <= i are undefined.
 
-Load of a stage (Appendix B.1): layers run one by one; each starts when its predecessor in the stage is done
-and its tensors from other stages are there. All transfers start at time 0 and take bytes / bandwidth,
-whatever else is on the network. The backward pass is the same on the reversed graph, with the gradients of
-outgoing edges for transfers. A stage that recomputes runs its forward pass again before the backward pass,
-from stashed inputs, while the gradients arrive:
+Load of a stage (Appendix B.1): layers run one by one. Each starts when its predecessor in the stage is done
+and its tensors from other stages have arrived. All transfers start at time 0 and take bytes / bandwidth,
+without contention. The backward pass is the same on the reversed graph, with the gradients of outgoing edges
+as transfers. A stage with recompute repeats its forward pass before the backward pass, from stashed inputs,
+while the gradients arrive:
 
     load      = forward(with arrivals) + backward(with arrivals)
     recompute = forward(with arrivals) + max(forward + backward, backward(with arrivals))
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from phaze.spec.system import Scenario
 
 TABLES = 12
-"""Tables of all stages that are held at once while a chain is placed: 11.2 as measured of 2,000 layers."""
+"""Stage tables in memory at once during the placement of a chain; 11.2 measured for 2,000 layers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chain(TimedGraph):
-    """The layers of a model in pipeline order, for one TMP width; bytes are those of one slice."""
+    """Layers of a model in pipeline order for one tensor-parallel width; bytes are per rank."""
 
     kind = "layer graph"
     node = "a layer"
@@ -51,32 +51,33 @@ class Chain(TimedGraph):
     activation_bytes: Floats
     """Activations that the backward pass of one microbatch needs."""
     tensor_parallel: Bools
-    """False for a layer that runs whole: a stage of such layers takes one device instead of t."""
+    """False for a layer that is not sharded: a stage of such layers takes one device instead of t."""
 
     @cached_property
     def footprints(self) -> Footprints:
-        """Bytes that every stage stores."""
+        """Bytes that each stage stores."""
         return stage_footprints(self)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a placement has to respect: the cluster, the batch, and how activations are kept."""
+    """Constraints of a placement: the cluster, the batch, and the storage of activations."""
 
     devices: int
     """Devices in the cluster, K."""
     microbatches: int
     """Microbatches in a batch, B."""
     bandwidth_bytes_per_s: float
-    """Between any two devices."""
+    """Bandwidth between any two devices."""
     memory_bytes: float
-    """HBM of a device."""
+    """HBM capacity of a device."""
     recompute: bool = False
     schedule: Schedule = "1f1b"
     gradients: Gradients = "first-stage"
     all_reduce_factor: float = BOTH_DIRECTIONS
-    """An all-reduce over n devices takes (n - 1)/n times its bytes over the bandwidth times this: 4 in the
-    paper, 2 for a ring whose links carry both directions at once."""
+    """Factor of an all-reduce: over n devices it takes (n - 1)/n times bytes / bandwidth times this factor.
+
+    It is 4 in the paper, and 2 for a ring whose links carry both directions at once."""
 
     @classmethod
     def of(
@@ -100,56 +101,56 @@ class Setting:
         return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
 
     def in_pipeline(self, layout: Layout) -> int:
-        """Microbatches of the fullest of d pipelines, ceil(B/d)."""
+        """Microbatches of the pipeline with the most of them, ceil(B/d)."""
         return -(-self.microbatches // layout.dp)
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:
-        """Time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
+        """Gradient exchange time of infinitely many replicas; d replicas take (d - 1)/d of it."""
         return self.network.endless_s("all_reduce", weight_bytes)
 
 
 @dataclass(frozen=True)
 class Loads:
-    """Time of every stage for one microbatch, in seconds."""
+    """Time of each stage for one microbatch, in seconds."""
 
     plain_s: Floats
     recomputed_s: Floats
 
     def of(self, recompute: bool) -> Floats:
-        """Loads of all stages but the last."""
+        """Loads of all stages but the last, with or without recompute."""
         return self.recomputed_s if recompute else self.plain_s
 
 
 @dataclass(frozen=True)
 class Footprints:
-    """What every stage stores, and how many devices hold it; independent of latencies."""
+    """Memory of each stage and whether it takes a single device; independent of latencies."""
 
     constant_bytes: Floats
     """Weights, gradients, optimizer state and the activations of one microbatch."""
     activation_bytes: Floats
     arriving_bytes: Floats
-    """Tensors on the edges that enter the stage."""
+    """Bytes of the tensors on the edges that enter the stage."""
     weight_bytes: Floats
     single: Bools
-    """No layer of the stage is tensor parallel: one device does."""
+    """True if no layer of the stage is tensor parallel, so that it takes one device."""
 
     def stashed_bytes(self, recompute: bool) -> Floats:
-        """Bytes that a stage other than the last keeps of a microbatch in flight."""
+        """Bytes that a stage other than the last stores for each in-flight microbatch."""
         return self.arriving_bytes if recompute else self.activation_bytes
 
 
 @dataclass(frozen=True)
 class Room:
-    """Which stages fit the memory."""
+    """Stages that fit the memory."""
 
     most_stages: Ints
-    """(n, n + 1): the stage fits as the s-th from the end for 2 <= s <= most_stages."""
+    """The stage fits as the s-th from the end for 2 <= s <= most_stages, (n, n + 1)."""
     last_fits: Bools
-    """(n,): the stage [i, n) fits as the last."""
+    """True where the stage [i, n) fits as the last, (n,)."""
 
 
 def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
-    """Load of every stage of a chain."""
+    """Load of each stage of a chain."""
     forward, backward = np.asarray(chain.forward_s, float), np.asarray(chain.backward_s, float)
     transfers = chain.edge_bytes / bandwidth_bytes_per_s
     return Loads(*latencies(forward, backward, chain.sources, chain.targets, transfers))
@@ -159,7 +160,7 @@ def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
 def latencies(
     forward: Floats, backward: Floats, sources: Ints, targets: Ints, transfers: Floats
 ) -> tuple[Floats, Floats]:
-    """Loads of all stages without and with recomputation; `transfers` are the edges' seconds."""
+    """Loads of all stages without and with recompute; `transfers` are the edges' seconds."""
     n = len(forward)
     arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
     for e in range(len(sources)):
@@ -185,7 +186,7 @@ def latencies(
 
 
 def stage_footprints(chain: Chain) -> Footprints:
-    """Bytes that every stage of a chain stores; PhazeError where tables of all stages exceed the memory."""
+    """Bytes that each stage of a chain stores; PhazeError if the tables of all stages exceed the memory."""
     refuse_beyond_memory(
         8.0 * TABLES * len(chain) * (len(chain) + 1),
         f"the tables of all stages of {len(chain):,} layers",
@@ -202,7 +203,7 @@ def stage_footprints(chain: Chain) -> Footprints:
 
 
 def interval_sums(values: Floats) -> Floats:
-    """Sums over all intervals [i, j), an array (n, n + 1); exact for whole numbers below 2^53."""
+    """Sums over all intervals [i, j), an array (n, n + 1); exact for integers below 2^53."""
     before = np.concatenate(([0.0], np.cumsum(values)))
     return before[None, :] - before[:-1, None]
 
@@ -216,7 +217,7 @@ def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) ->
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
-    """Which stages fit, with that many microbatches in each pipeline (only GPipe depends on them)."""
+    """Stages that fit the memory; `microbatches` per pipeline matter for GPipe only."""
     n = len(footprints.constant_bytes)
     constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     if setting.schedule == "1f1b":
@@ -228,11 +229,10 @@ def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
 
 
 def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
-    """(ceil(B/d), d), d rising: for each distinct number of microbatches in a pipeline the smallest d.
+    """Smallest d for each distinct number of microbatches per pipeline: (ceil(B/d), d), d ascending.
 
-    A wider d with the same number of microbatches only synchronises more and takes more devices, so no other
-    d can be the best; there are about 2 sqrt(B) of them. `limit` is the largest d allowed, min(K, B) in the
-    paper.
+    A larger d with the same number of microbatches only adds synchronisation and devices, so no other d can
+    be the best. There are about 2 sqrt(B) of them. `limit` is the largest d allowed, min(K, B) in the paper.
     """
     widths = np.arange(1, min(limit, microbatches) + 1, dtype=np.int64)
     counts = -(-microbatches // widths)
@@ -241,16 +241,16 @@ def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
 
 
 def sync_s(weight_bytes: Floats, layout: Layout, setting: Setting) -> float:
-    """Time that a batch waits for gradients, in seconds; weights are those of every stage (s,).
+    """Time that a batch waits for the gradient exchange, in seconds; weights are per stage, (s,).
 
-    All stages exchange after the last backward pass, and the slowest exchange counts, or that of the first
-    stage alone (paper, equation 18). That a later stage begins while those before it still work is not
-    counted: it would make slower layers faster, and bounds by lower latencies none.
+    All stages exchange after the last backward pass. The result is the slowest exchange, or the first stage's
+    alone (paper, equation 18). An earlier start of later stages, while earlier ones still work, is not
+    modelled: slower layers could then shorten the batch, and bounds from lower latencies would not hold.
     """
     every = (layout.dp - 1) / layout.dp * setting.exchange_s(weight_bytes)
     return float(every[0] if setting.gradients == "first-stage" else every.max())
 
 
 def batch_time_s(max_load_s: float, layout: Layout, microbatches: int, synchronisation_s: float) -> float:
-    """Time per batch: the slowest load times ceil(B/d) + s - 1, and the synchronisation."""
+    """Time per batch: the slowest load times ceil(B/d) + s - 1, plus the synchronisation."""
     return max_load_s * (-(-microbatches // layout.dp) + layout.pp - 1) + synchronisation_s

@@ -1,24 +1,25 @@
-"""Time of a training step of stages mapped to devices: synchronous GPipe (Parmesan, Sections VII and VIII).
+"""Training step time of stages mapped to devices: synchronous GPipe (Parmesan, Sections VII and VIII).
 
-A graph of tasks, as FlexFlow simulates it (Jia et al., MLSys 2019), after which the paper's
-is modelled: a device runs one task at a time, and so does the link of every ordered pair of devices. Each
-replica passes MB microbatches forward through all stages, then backward in the same order. Every edge of the
-stage graph sends a message a microbatch, skip connections too: forward on the link to the later stage,
-backward on the link back. Links work beside the devices; a link is held for size / bandwidth, and the message
-arrives a latency later. A mapping gives every stage of every replica a device of its own, so no link serves
+The model is a task graph as in FlexFlow's simulator (Jia et al., MLSys 2019), which the paper's follows. A
+device runs one task at a time, and so does the link of every ordered pair of devices. Each replica passes MB
+microbatches forward through all stages, then backward in the same order. Each edge of the stage graph, skip
+connections included, sends one message per microbatch: forward on the link to the later stage, backward on
+the reverse link. Links work concurrently with the devices. A link is occupied for size / bandwidth, and the
+message arrives a latency later. A mapping gives each replica of each stage its own device, so no link serves
 two edges.
 
 When the last backward pass of a stage is over on all its replicas, they reduce its gradients around their
-ring, by replica number: 2 (R − 1) rounds of P / R bytes, each as long as the slowest link needs, (9). Then
+ring, in replica order: 2 (R − 1) rounds of P / R bytes, each as long as the slowest link needs, (9). Then
 each updates its parameters: plain SGD reads weights and gradients and writes weights, 3 P bytes. The step
 ends with the last update.
 
-By another rule (`held_step_s`) a message under way holds both devices, the sending and the receiving. A
-program that sends and receives between its passes, without streams of their own for messages, does not
-compute meanwhile (Section VII does not say which its simulator counts). Every device then does one thing at a
-time in the order of such a program: for every microbatch it receives from the stages before it, computes, and
-sends to the stages after it; backward the other way round. A message begins when both devices are free, and
-holds them for latency + size / bandwidth; the step is never shorter.
+A second model (`held_step_s`) lets a message in flight occupy both the sending and the receiving device. It
+describes a program that sends and receives between its passes, without separate streams for messages, and
+cannot compute meanwhile. Section VII does not say which of the two its simulator uses. Every device then does
+one thing at a time in the order of such a program. For each microbatch it receives from the stages before it,
+computes, and sends to the stages after it; the backward pass is the reverse. A message begins when both
+devices are free, and occupies them for latency + size / bandwidth. The step is never shorter than under the
+first model.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from phaze.layout import Group
 from phaze.workload.operator_graphs import StageGraph
 
 UPDATE_TRAFFIC = 3.0
-"""Bytes of memory traffic of an SGD update for every byte of parameters."""
+"""Bytes of memory traffic of an SGD update per byte of parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +49,13 @@ class GPipeStep:
 
     step_s: float
     ended_s: Floats
-    """When the last backward pass of every stage is over, shape (S, R)."""
+    """End of the last backward pass of each stage and replica, shape (S, R)."""
     all_reduce_s: Floats
-    """Of every stage, shape (S,)."""
+    """All-reduce time of each stage, shape (S,)."""
     update_s: Floats
-    """Of every stage, shape (S,)."""
+    """Update time of each stage, shape (S,)."""
     compute_s: float
-    """The step on a network that takes no time."""
+    """Step time with free communication."""
 
     @cached_property
     def critical_stage(self) -> int:
@@ -63,16 +64,16 @@ class GPipeStep:
 
     @property
     def pipeline_s(self) -> float:
-        """Time at which the critical stage's passes are over."""
+        """End of the critical stage's passes."""
         return float(self.ended_s[self.critical_stage].max())
 
 
 def step_time_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> float:
-    """Time of a step with the stages on devices `mapping`, shape (S, R).
+    """Step time with the stages on devices `mapping`, shape (S, R).
 
-    `memory_bytes_per_s` is what the update runs at. Raises PhazeError for a mapping that is none.
+    `memory_bytes_per_s` is the memory bandwidth of the update. Raises PhazeError for an invalid mapping.
     """
     return float(step_times_s(stages, mapping[None], network, memory_bytes_per_s)[0])
 
@@ -80,7 +81,7 @@ def step_time_s(
 def step_times_s(
     stages: StageGraph, mappings: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> Floats:
-    """Times of a step under n mappings, shape (n, S, R), as an array (n,)."""
+    """Step times under n mappings, shape (n, S, R), as an array (n,)."""
     mappings = np.ascontiguousarray(mappings, np.int64)
     for mapping in mappings:
         check_mapping(stages, mapping, network.devices)
@@ -91,7 +92,7 @@ def step_times_s(
 def simulate_step(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> GPipeStep:
-    """Step under one mapping, shape (S, R), and where its time goes."""
+    """Simulate a step under one mapping, shape (S, R), with its time by part."""
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, count = network.seconds_per_byte, network.waits_s, len(mapping)
@@ -107,7 +108,7 @@ def simulate_step(
 def held_step_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> float:
-    """Time of a step under one mapping, shape (S, R), where messages hold both devices."""
+    """Step time under one mapping, shape (S, R), if messages occupy both devices."""
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
@@ -130,7 +131,7 @@ def flat_step_time_s(
     latency_s: float = 0.0,
     memory_bytes_per_s: float = math.inf,
 ) -> float:
-    """Time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
+    """Step time with equal links everywhere: all replicas behave the same, so one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     work = stage_arrays(stages, memory_bytes_per_s)
@@ -140,7 +141,7 @@ def flat_step_time_s(
 
 
 def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
-    """Raise PhazeError unless a mapping, shape (S, R), gives every stage of every replica its own device."""
+    """Raise PhazeError unless a mapping, shape (S, R), gives each replica of each stage its own device."""
     wanted = (len(stages.forward_s), stages.replicas)
     if mapping.shape != wanted:
         raise PhazeError(f"mapping: must have the shape {wanted} of stages x replicas, got {mapping.shape}")
@@ -149,21 +150,21 @@ def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
 
 
 class StageArrays(NamedTuple):
-    """S stages and the e edges between them, sorted by source, as compiled code takes them."""
+    """S stages and the e edges between them, sorted by source, as arrays for compiled code."""
 
     forward: Floats
     backward: Floats
     edges: Ints
     sizes: Floats
     gradients: Floats
-    """Bytes of each stage's, (S,)."""
+    """Gradient bytes of each stage, (S,)."""
     update: Floats
-    """Seconds of each stage's, (S,)."""
+    """Update time of each stage in seconds, (S,)."""
     microbatches: int
 
 
 def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> StageArrays:
-    """Arrays that the compiled code works on."""
+    """Arrays for the compiled code."""
 
     def reals(values: Floats) -> Floats:
         return np.ascontiguousarray(values, np.float64)
@@ -180,14 +181,14 @@ def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> St
 
 
 def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floats:
-    """Time of every stage's all-reduce, (S,)."""
+    """All-reduce time of each stage, (S,)."""
     sizes = work.gradients.tolist()
     return np.array([network.seconds("all_reduce", *one) for one in zip(sizes, mapping, strict=True)])
 
 
 @njit
 def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
-    """Time of an all-reduce of a size around a ring of devices, by its slowest link (9)."""
+    """Time of an all-reduce of `size` bytes around a ring of devices, by its slowest link (9)."""
     replicas = len(ring)
     slowest = 0.0
     if replicas == 1:
@@ -200,7 +201,7 @@ def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
 
 @njit
 def passes_end(work: StageArrays, devices: Ints, seconds: Floats, waits: Floats) -> Floats:
-    """Times at which each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
+    """End of the last backward pass of each stage of one replica on `devices`, shape (S,)."""
     free, scratch = np.empty(len(work.forward)), np.empty(len(work.forward) + len(work.edges))
     pass_through(work, devices, seconds, waits, free, scratch)
     return free
@@ -210,9 +211,9 @@ def passes_end(work: StageArrays, devices: Ints, seconds: Floats, waits: Floats)
 def pass_through(
     work: StageArrays, devices: Ints, seconds: Floats, waits: Floats, free: Floats, scratch: Floats
 ) -> None:
-    """Write into `free` when each stage of one replica ends its last backward pass, shape (S,).
+    """Write the end of each stage's last backward pass in one replica into `free`, shape (S,).
 
-    `scratch` has room for as many numbers as there are stages and edges.
+    `scratch` must have one element per stage and per edge.
     """
     forward, backward, edges, sizes = work.forward, work.backward, work.edges, work.sizes
     count, messages = len(forward), len(edges)
@@ -245,7 +246,7 @@ def pass_through(
 
 @njit
 def _all_steps(work: StageArrays, mappings: Ints, seconds: Floats, waits: Floats) -> Floats:
-    """Time of a step under every mapping, shape (n,)."""
+    """Step time under each mapping, shape (n,)."""
     steps = np.zeros(len(mappings))
     for n in range(len(mappings)):
         over = np.zeros(len(work.forward))
@@ -261,7 +262,7 @@ def _all_steps(work: StageArrays, mappings: Ints, seconds: Floats, waits: Floats
 def _one_way(
     times: Floats, messages: Ints, message_s: Floats, order: Ints, microbatches: int, free: Floats
 ) -> None:
-    """Let all microbatches pass the stages in an order; `free` (S,) says when each device is free.
+    """Simulate one pass of all microbatches in stage order; `free` (S,) is when each device becomes free.
 
     `messages` (e, 2) are pairs of sender and receiver, in the order of their senders.
     """

@@ -1,11 +1,11 @@
-"""The event graph of a pipeline: which jobs there are, how long each takes and what each waits for.
+"""Event graph of a pipeline: its jobs, their durations and their dependencies.
 
-A job waits for the job before it on its resource, and for jobs elsewhere: its predecessors, each with a delay
-from that job's end, the time of the transfer between them. Delays are negative where a job may begin before
-its predecessor is over (overlapped synchronisation).
+A job waits for the preceding job on its resource, and for predecessors on other resources. Each predecessor
+has a delay from its end, the transfer time between the two. Delays are negative where a job may begin before
+its predecessor ends (overlapped synchronisation).
 
-Resources are the workers, then the input ports of the first group's workers, where data are fetched
-ahead, then a synchronisation port for each group that synchronises: chunks share it, last chunk first.
+Resources are the workers, then the input ports of the first group's workers, where data is prefetched, then a
+synchronisation port for each group that synchronises. Chunks share the port, last chunk first.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import Passes
 
 PASS_BYTES = 190
-"""Memory that the jobs of a microbatch in a stage take with their times, as measured."""
+"""Measured memory of the jobs of one microbatch in one stage, with their times."""
 ANY_PASSES = 100_000
-"""Passes that any machine has memory for, without looking."""
+"""Number of passes below which the memory is not checked."""
 MOST_KEPT = 32
-"""Graphs that are kept for further pipelines with the same jobs."""
+"""Number of graphs cached for further pipelines with the same jobs."""
 
 
 class Lag(IntEnum):
-    """What a delay between two jobs comes from."""
+    """Causes of a delay between two jobs."""
 
     NONE = 0
     ACTIVATION = 1
@@ -48,14 +48,14 @@ class Lag(IntEnum):
     GRADIENT = 2
     """Transfer to a stage from the next one."""
     EARLY = 3
-    """Synchronisation beside the last backward pass; negative."""
+    """Synchronisation overlapped with the last backward pass; negative."""
     RELEASE = 4
     """Pause between two fetches."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventGraph:
-    """N jobs and what they wait for; predecessors of job i are entries [preceded[i], preceded[i + 1])."""
+    """N jobs and their predecessors; those of job i are entries [preceded[i], preceded[i + 1])."""
 
     jobs: Jobs
     duration_s: Floats
@@ -64,9 +64,9 @@ class EventGraph:
     """(N + 1,)."""
     predecessor: Ints
     delay_s: Floats
-    """From the predecessor's end to the earliest start."""
+    """Delay from the predecessor's end to the earliest start."""
     lag: Ints
-    """(E,) what each delay comes from and at which stage, as a place in `_lags_s`."""
+    """Cause and stage of each delay, as an index into `_lags_s`, (E,)."""
 
     def of(self, pipeline: Pipeline) -> EventGraph:
         """Graph of another pipeline with the same jobs."""
@@ -76,7 +76,7 @@ class EventGraph:
 
 @dataclass(frozen=True, eq=False)
 class Join:
-    """A job that waits for several, all with one kind of delay."""
+    """A job with several predecessors, all with the same kind of delay."""
 
     job: int
     predecessors: Ints
@@ -84,13 +84,13 @@ class Join:
 
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
-    """Jobs of workers and ports in the schedule's order; PhazeError where memory cannot hold them."""
+    """Jobs of workers and ports in the schedule's order; PhazeError if they exceed the memory."""
     refuse_endless(pipeline.lane_microbatches * pipeline.batches, len(pipeline.stages))
     return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
 
 
 def refuse_endless(microbatches: int, stages: int) -> None:
-    """Raise PhazeError for more events than the memory of this machine holds."""
+    """Raise PhazeError if the events exceed the memory of this machine."""
     if microbatches * stages < ANY_PASSES:
         return
     refuse_beyond_memory(
@@ -101,7 +101,7 @@ def refuse_endless(microbatches: int, stages: int) -> None:
 
 
 def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
-    """Graph of a pipeline; `jobs` in another order of execution than the schedule's, if given."""
+    """Graph of a pipeline; `jobs` overrides the schedule's order of execution."""
     jobs = all_jobs(pipeline) if jobs is None else jobs
     sites = _sites(pipeline, jobs)
     single, lag = _single_predecessors(pipeline, jobs, sites)
@@ -126,15 +126,15 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
 
 @lru_cache(maxsize=MOST_KEPT)
 def kept_event_graph(shape: Pipeline) -> EventGraph:
-    """Graph of all pipelines of a shape (`shape_of`); times in it are of none."""
+    """Graph of all pipelines of a shape (`shape_of`); its times are placeholders."""
     return event_graph(shape)
 
 
 def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
-    """Pipeline of one lane whose stages only say which jobs there are; all of them recompute if told.
+    """Pipeline of one lane whose stages only determine which jobs exist; `recomputes`: all stages recompute.
 
-    A job that takes no time changes no other: pipelines without further jobs have the same times on the graph
-    of a shape, but under schedules whose order depends on times (2bw, zbb).
+    A job that takes no time changes no other. Pipelines whose jobs are a subset of the shape's therefore have
+    the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
     """
     columns = _happens(pipeline, recomputes=recomputes).T.astype(float).tolist()
     return replace(
@@ -152,18 +152,18 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
 
 
 def _happens(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
-    """Which stages recompute, synchronise gradients, gather weights, and synchronise early, (4, stages)."""
+    """True where stages recompute, synchronise gradients, gather weights, synchronise early, (4, stages)."""
     again, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
     return np.stack([again | recomputes, sync, gather, pieces(pipeline) > 1])
 
 
 def has_jobs_of(pipeline: Pipeline, shape: Pipeline) -> bool:
-    """Whether a shape has all jobs of a pipeline."""
+    """True if a shape has all jobs of a pipeline."""
     return bool((_happens(pipeline) <= _happens(shape)).all())
 
 
 def _lags_s(pipeline: Pipeline) -> Floats:
-    """Seconds of delays, (lags * stages,): of every kind at every stage."""
+    """Delay in seconds of each cause at each stage, (lags * stages,)."""
     found = np.zeros((len(Lag), len(pipeline.stages)))
     found[Lag.ACTIVATION, :-1], found[Lag.GRADIENT, :-1] = in_flight_s(pipeline)
     found[Lag.EARLY] = -overlap_s(pipeline)
@@ -172,7 +172,7 @@ def _lags_s(pipeline: Pipeline) -> Floats:
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:
-    """Data are fetched ahead, on ports of their own."""
+    """True if data is prefetched, on separate ports."""
     return (pipeline.fetch_s > 0 or pipeline.release_s > 0) and not fetches_on_worker(pipeline)
 
 
@@ -185,7 +185,7 @@ def synchronising_groups(pipeline: Pipeline) -> list[int]:
 
 
 def _input_ports(pipeline: Pipeline) -> list[Passes]:
-    """Fetches, a port for each worker of the first group."""
+    """Fetches, one port for each worker of the first group."""
     if not fetches_ahead(pipeline):
         return []
     owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
@@ -193,7 +193,7 @@ def _input_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
-    """Synchronisations, a port for each group: batch by batch, the last chunk first."""
+    """Synchronisations, one port per group: batch by batch, the last chunk first."""
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
     for group in synchronising_groups(pipeline):
@@ -213,9 +213,9 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
-    """Index of each pass among the jobs by kind, (stages, microbatches), -1 where there is none.
+    """Index of each pass among the jobs by kind, (stages, microbatches), -1 if there is none.
 
-    Gradients of the input are with the backward passes; the forward pass of a pair is over with the pair.
+    Input-gradient passes are stored as backward passes. A paired forward pass ends with its pair.
     """
     shape = (len(pipeline.stages), max(pipeline.lane_microbatches, 1) * pipeline.batches)
     sites = {}
@@ -230,19 +230,19 @@ def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
 
 
 def _seconds_of_pairs(jobs: Jobs) -> Ints:
-    """Backward passes that are one job with the forward pass before them."""
+    """Backward passes fused with the preceding forward pass."""
     return np.flatnonzero(jobs.kind == JobKind.PAIRED_BACKWARD)
 
 
 def _firsts_of_pairs(jobs: Jobs, second: Ints) -> Ints:
-    """These forward passes; recomputation may stand between."""
+    """Forward passes of these pairs; recompute may be in between."""
     between = jobs.kind[second - 1] == JobKind.RECOMPUTE
     found: Ints = second - 1 - between
     return found
 
 
 def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Ints]:
-    """One predecessor of every job, -1 without, and what the delay after it comes from."""
+    """One predecessor of each job, -1 if it has none, and the cause of the delay after it."""
     single, lag = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs), np.int64)
     count = len(pipeline.stages)
     in_stream = np.arange(count) % pipeline.stream
@@ -267,7 +267,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
 
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
-    """Jobs that wait for all replicas, in rising order."""
+    """Jobs that wait for all replicas, in ascending order."""
     passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     joins: list[Join] = []
@@ -287,7 +287,7 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
 
 
 def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
-    """Each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
+    """Last backward pass of each worker by chunk and batch, (workers, chunks, batches)."""
     return _last(pipeline, jobs, pipeline.rules.releases(jobs.kind), pipeline.lane_microbatches)
 
 

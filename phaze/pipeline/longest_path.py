@@ -1,8 +1,8 @@
-"""Exact times of a pipeline whose order of work is fixed: the longest path through its event graph.
+"""Exact times of a pipeline with a fixed order of work: longest path through its event graph.
 
-A job starts when the job before it on its resource is over and all its predecessors are, each with its delay.
-One sweep visits every job once: each resource goes through its jobs until one has to wait for a job that has
-no time yet; that job wakes the resource when it gets one.
+A job starts when the preceding job on its resource and all its predecessors are over, each with its delay.
+One sweep visits every job once. Each resource advances through its jobs until one waits for a job without a
+time; that job wakes the resource when it gets one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 
 ADVICE = "replicas that wait for each other need data that divide their suffix sums, or overlap_sync"
-"""Without a flush they may keep from other stages the microbatches on which these wait."""
+"""Without a flush, replicas may withhold microbatches that other stages wait for."""
 
 
 def simulate(pipeline: Pipeline, graph: EventGraph | None = None) -> Timeline:
-    """Times of all events of a pipeline, without contention; on a graph of it that is known, if given.
+    """Event times of a pipeline without contention; `graph` is its event graph if already known.
 
-    Raises `PhazeError` where the order cannot be executed because jobs wait for each other.
+    Raises `PhazeError` if the order cannot be executed because jobs wait for each other.
     """
     graph = event_graph(pipeline) if graph is None else graph
     start, arrival, binding, done = longest_path(
@@ -41,9 +41,10 @@ def simulate(pipeline: Pipeline, graph: EventGraph | None = None) -> Timeline:
 def longest_path(
     first: Ints, duration: Floats, preceded: Ints, predecessor: Ints, delay: Floats
 ) -> tuple[Floats, Floats, Ints, int]:
-    """Start and latest arrival of every job, the predecessor that arrives last, and how many jobs can run.
+    """Start and latest arrival of each job, its binding predecessor, and the number of runnable jobs.
 
-    `first` (R + 1,) says where each resource's jobs begin; arrivals without predecessors are at 0.
+    The binding predecessor arrives last, -1 if there is none. `first` (R + 1,) are the offsets of each
+    resource's jobs; arrivals without predecessors are at 0.
     """
     n, resources = len(duration), len(first) - 1
     start, arrival = np.full(n, -1.0), np.zeros(n)

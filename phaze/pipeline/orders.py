@@ -1,8 +1,8 @@
-"""The jobs of every worker in their order: the passes of its schedule, with what is done before and after.
+"""Jobs of each worker in order: the passes of its schedule, with the work before and after them.
 
-Data_Fetch stands before a forward pass and recomputation before a backward pass. Weights are updated after a
-batch's last backward pass; without a flush and with overlapped synchronisation, only when the batch after the
-next needs them, because two versions of the weights exist (Narayanan et al., 2020, Section 3.1).
+Data_Fetch precedes a forward pass, and recompute a backward pass. Weights are updated after a batch's last
+backward pass. Without a flush and with overlapped synchronisation, they are updated only when the batch after
+the next needs them, because two versions of the weights exist (Narayanan et al., 2020, Section 3.1).
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ Kinds = NDArray[np.int8]
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """Jobs by resource and in the order of their execution; N jobs on R resources, the workers first."""
+    """N jobs on R resources, by resource and in order of execution; workers come first."""
 
     kind: Kinds
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
-    """From SYNC on the batch."""
+    """Microbatch; for SYNC and later kinds the batch."""
     first: Ints
-    """(R + 1,) where the jobs of each resource begin."""
+    """Offset of each resource's jobs, (R + 1,)."""
 
     def __len__(self) -> int:
         """Number of jobs."""
@@ -36,12 +36,12 @@ class Jobs:
 
     @property
     def resource(self) -> Ints:
-        """Resource of every job, (N,)."""
+        """Resource of each job, (N,)."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
 def joined(resources: list[Passes]) -> Jobs:
-    """Jobs of resources, one resource after the other."""
+    """Concatenate the jobs of all resources."""
     return Jobs(
         np.concatenate([jobs.kind for jobs in resources]).astype(np.int8),
         np.concatenate([jobs.stage for jobs in resources]).astype(np.int32),
@@ -51,7 +51,7 @@ def joined(resources: list[Passes]) -> Jobs:
 
 
 def worker_jobs(pipeline: Pipeline) -> list[Passes]:
-    """Jobs of every worker of a lane."""
+    """Jobs of each worker of a lane."""
     found = []
     for group, replica in pipeline.workers:
         own = own_microbatches(pipeline, replica, group)
@@ -63,8 +63,10 @@ def worker_jobs(pipeline: Pipeline) -> list[Passes]:
 
 
 def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
-    """Raise RuntimeError unless every microbatch passes each stage of a worker once, forward, then backward,
-    and the gradients of weights last: a schedule that loses a pass would look fast.
+    """Raise RuntimeError unless the passes of a worker are complete.
+
+    Every microbatch must pass each stage once, forward, then backward, with the weight gradients last. A lost
+    pass would make a schedule look fast.
     """
     kind, stage, microbatch = passes
     rules, count = pipeline.rules, own * pipeline.chunks // pipeline.rules.streams
@@ -84,7 +86,7 @@ def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
 
 
 def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
-    """Microbatches of a replica, numbered through all batches."""
+    """Microbatches of a replica, numbered across all batches."""
     total = pipeline.lane_microbatches * pipeline.batches
     return np.arange(replica, total, pipeline.replicas[group], dtype=np.int64)
 
@@ -101,7 +103,7 @@ def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
 
 
 def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
-    """Add the updates of every batch, later chunks first as their gradients are."""
+    """Insert the updates of each batch, later chunks first, in the order of their gradients."""
     chunks = pipeline.stages_of(group).tolist()
     gathers = pipeline.column("gather_s") > 0
     pairs = [
@@ -121,7 +123,7 @@ def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
 
 
 def _update_places(pipeline: Pipeline, jobs: Passes) -> Ints:
-    """For every batch the index of the job before which its update is done."""
+    """Index of the job that the update of each batch precedes."""
     batches = np.arange(pipeline.batches)
     batch = jobs.microbatch // pipeline.lane_microbatches
     if not pipeline.overlap_sync or pipeline.rules.flushes:

@@ -1,22 +1,22 @@
-"""What the pipeline level simulates: stages with their costs, and how microbatches pass them (PALM, IV.A).
+"""Input of the pipeline simulation: stages with their costs, and the flow of microbatches (PALM, IV.A).
 
-A stage is what one tile group, or one group of devices, holds of the model; its costs come as seconds and
-bytes, for one microbatch on one replica. A pipeline of depth p with v chunks has p v stages in the order of
-the data flow; stage q is on device group q mod p, or where else the schedule places it (`groups`). Group g
-has d_g replicas of t_g devices; microbatch m goes to replica m mod d_g of every group (round-robin, Piper,
-Figure 5). Where all d_g have a common divisor, so many pipelines (lanes) run beside each other and meet in
-synchronisation only: the one with the most microbatches is simulated, for all.
+A stage is the part of the model on one tile group, or one group of devices. Its costs are seconds and bytes
+for one microbatch on one replica. A pipeline of depth p with v chunks has p v stages in the order of the data
+flow. Stage q is on device group q mod p, unless the schedule places it elsewhere (`groups`). Group g has d_g
+replicas of t_g devices; microbatch m goes to replica m mod d_g of every group (round-robin, Piper, Figure 5).
+The greatest common divisor of all d_g is the number of concurrent pipelines (lanes), which share only the
+synchronisation. The lane with the most microbatches is simulated and stands for all.
 
-Where PALM's text leaves a choice, this level has it as a field of `Pipeline`, and says what it takes:
+Where PALM's text leaves a choice, it is a field of `Pipeline`:
 
-- Data_Fetch (Figure 4) has a port of its own and fetches ahead, or occupies the first stage.
-- Act/Grad Pass takes time on the way but none of a device's, or occupies sender and receiver (`transfers`).
-- Recompute begins when the gradient has arrived, as the sub-processes of Figure 5 follow each other, or
-  while it arrives (`early_recompute`, Phaze, Appendix B.1).
-- "DP communication from the previous operator can overlap with the current operator's execution": gradients
-  are synchronised in as many equal pieces as the stage has operators, each as soon as the last microbatch's
-  backward pass has got so far on every replica (`overlap_sync`); without overlap, after the device's last
-  backward pass.
+- Data_Fetch (Figure 4) has its own port and prefetches, or occupies the first stage.
+- Act/Grad Pass takes transfer time but occupies no device, or occupies sender and receiver (`transfers`).
+- Recompute begins when the gradient has arrived, as the sub-processes of Figure 5 follow each other, or while
+  it arrives (`early_recompute`, Phaze, Appendix B.1).
+- "DP communication from the previous operator can overlap with the current operator's execution": the
+  gradients of a stage are synchronised in as many equal buckets as it has operators. Each starts as soon as
+  the last microbatch's backward pass has computed it on every replica (`overlap_sync`). Without overlap,
+  synchronisation follows the device's last backward pass.
 - GU starts when the synchronisation of its stage is done, and not before the device's backward passes.
 """
 
@@ -33,40 +33,41 @@ from phaze.base.nearest import choices
 from phaze.pipeline.schedules import SCHEDULES, Schedule
 
 Transfers = Literal["overlapped", "occupying"]
-"""overlapped: a tensor takes its time on the way; occupying: so long sender and then receiver do nothing
-else, as Piper's cost model charges both (Section 3.2)."""
+"""overlapped: a transfer only delays the tensor. occupying: it also occupies sender and then receiver.
+
+Piper's cost model charges both (Section 3.2)."""
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """Times and bytes of a stage, on one replica; per microbatch where nothing else is said."""
+    """Times and bytes of a stage on one replica; per microbatch unless stated otherwise."""
 
     forward_s: float
     backward_s: float = 0.0
     recompute_s: float = 0.0
-    """The forward pass again, before the backward pass; 0: the stage keeps its activations."""
+    """Repeated forward pass before the backward pass; 0: the stage stores its activations."""
     send_activation_s: float = 0.0
-    """From here to the next stage."""
+    """Transfer to the next stage."""
     send_gradient_s: float = 0.0
-    """From here to the previous stage."""
+    """Transfer to the previous stage."""
     sync_s: float = 0.0
-    """Per batch: synchronise the gradients over the replicas."""
+    """Per batch: gradient synchronisation over the replicas."""
     update_s: float = 0.0
     """Per batch: load full-precision weights and store them back."""
     gather_s: float = 0.0
-    """Per batch: gather the updated weights, where replicas update a share each (ZeRO 1 and 2)."""
+    """Per batch: gather the updated weights if each replica updates a shard (ZeRO 1 and 2)."""
     operators: int = 1
-    """Pieces in which gradients can be synchronised."""
+    """Number of gradient buckets."""
     stash_bytes: float = 0.0
-    """Kept of a microbatch from the beginning of its forward pass to the end of its backward pass."""
+    """Stored per microbatch from the start of its forward pass to the end of its backward pass."""
     work_bytes: float = 0.0
-    """Needed beside while the stage works on a microbatch."""
+    """Additional bytes while the stage works on a microbatch."""
     fixed_bytes: float = 0.0
-    """There all the time: weights, gradients, optimizer state, buffers."""
+    """Permanent bytes: weights, gradients, optimizer state, buffers."""
     update_bytes: float = 0.0
-    """Needed beside for the update of a batch: states that are elsewhere until then."""
+    """Additional bytes during the update of a batch: states that are elsewhere until then."""
     weight_s: float = 0.0
-    """Of the backward pass the gradients of weights, which some schedules put off."""
+    """Part of the backward pass that computes weight gradients, which some schedules postpone."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -81,33 +82,34 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages in the order of the data flow, and how a batch goes through them."""
+    """Stages in the order of the data flow, and the schedule of a batch through them."""
 
     stages: tuple[StageCost, ...]
-    """p v of them; stage q is on device group `groups[q]`."""
+    """The p v stages; stage q is on device group `groups[q]`."""
     microbatches: int
-    """In a batch, over all replicas; in inference: in all."""
+    """Microbatches per batch over all replicas; for inference the total number."""
     schedule: str = "1f1b"
     """Name of one of `schedules.SCHEDULES`."""
     chunks: int = 1
-    """v: stages of a device group."""
+    """v, stages per device group."""
     group: int = 0
-    """Microbatches that pass a chunk before the next one under interleaved; 0: the fewest that Megatron-LM
-    takes."""
+    """Interleaved schedule: microbatches that pass a chunk before the next chunk.
+
+    0: the smallest number that Megatron-LM accepts."""
     data: tuple[int, ...] = ()
-    """(p,) d: replicas of every device group; empty: one."""
+    """d, replicas of each device group, (p,); empty: one."""
     tensor: tuple[int, ...] = ()
-    """(p,) t: devices of a replica; empty: one."""
+    """t, devices per replica, (p,); empty: one."""
     batches: int = 1
-    """Batches that follow each other without a flush; more than one only under 2bw."""
+    """Consecutive batches without a flush; more than one only under 2bw."""
     fetch_s: float = 0.0
     """Data_Fetch of a microbatch."""
     release_s: float = 0.0
-    """Least time between the starts of two Data_Fetches; 0: as fast as they go."""
+    """Minimum time between the starts of two Data_Fetches; 0: no limit."""
     transfers: Transfers = "overlapped"
-    """Of activations, gradients and fetched data."""
+    """Model of transfers of activations, gradients and fetched data."""
     exposed_transfers: float = 0.0
-    """Share of a transfer that occupies sender and receiver even where transfers overlap."""
+    """Share of a transfer that occupies sender and receiver even if transfers overlap."""
     overlap_sync: bool = False
     early_recompute: bool = False
 
@@ -119,12 +121,12 @@ class Pipeline:
 
     @property
     def rules(self) -> Schedule:
-        """The schedule itself."""
+        """Rules of the schedule."""
         return SCHEDULES[self.schedule]
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Microbatches that a worker of each device group may hold at once, for all its chunks."""
+        """Maximum of in-flight microbatches on a worker of each device group, over all its chunks."""
         count = self.lane_microbatches * self.batches
         places = zip(self.rules.places(self), self.replicas, strict=True)
         return tuple(min(-(-count // d) * self.chunks, place) for place, d in places)
@@ -145,22 +147,22 @@ class Pipeline:
 
     @property
     def stream(self) -> int:
-        """Stages that a microbatch passes: all, unless the model is there more than once."""
+        """Stages that a microbatch passes: all, unless the model is present more than once."""
         return len(self.stages) // self.rules.streams
 
     @cached_property
     def lanes(self) -> int:
-        """Pipelines that run beside each other: the greatest common divisor of all d."""
+        """Number of concurrent pipelines: the greatest common divisor of all d."""
         return gcd(*self.data) if self.data else 1
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
-        """Replicas of every group in one lane."""
+        """Replicas of each group in one lane."""
         return tuple(d // self.lanes for d in self.data) if self.data else (1,) * self.depth
 
     @property
     def lane_microbatches(self) -> int:
-        """Microbatches of a batch in the fullest lane."""
+        """Microbatches per batch in the lane with the most of them."""
         return -(-self.microbatches // self.lanes)
 
     @cached_property
@@ -170,17 +172,17 @@ class Pipeline:
 
     @cached_property
     def workers(self) -> tuple[tuple[int, int], ...]:
-        """(group, replica) of all workers of a lane: what executes one job at a time."""
+        """(group, replica) of all workers of a lane; a worker executes one job at a time."""
         return tuple((g, r) for g, d in enumerate(self.replicas) for r in range(d))
 
     @property
     def worker_devices(self) -> Ints:
-        """Devices of every worker."""
+        """Number of devices of each worker."""
         widths = self.tensor or (1,) * self.depth
         return np.array([widths[g] for g, _ in self.workers], np.int64)
 
     def column(self, name: str) -> Floats:
-        """One of the costs of all stages, an array that must not be changed."""
+        """One cost of all stages, as a read-only array."""
         if name not in self._columns:
             column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
             column.setflags(write=False)
@@ -201,14 +203,14 @@ def with_exchanges(
     overlap: float = 1.0,
     lost_s: tuple[float, float] = (0.0, 0.0),
 ) -> StageCost:
-    """A stage whose weights are gathered for every pass that needs them, and whose gradients are scattered as
-    soon as they are there, as ZeRO 2 and 3 do.
+    """Stage with weight gathers before its passes and gradient scatters as gradients arise (ZeRO 2 and 3).
 
-    Of each exchange a share, `overlap`, can overlap: the weights of the next operator are gathered, and the
-    gradients of the one before are on their way, during the present one. Two machines in a row with n equal
-    operators take c/n + (n - 1) max(f, c)/n + f/n, with c seconds of communication that overlaps; what does
-    not follows. In the meantime it waits for what else is on its links in the forward pass, and in the
-    others: `waits_s`. Kernels concurrent with the weights and with the gradients are longer by `lost_s`.
+    The share `overlap` of each exchange overlaps with compute: during the current operator, the weights of
+    the next one are gathered and the gradients of the previous one are scattered. As in a two-machine flow
+    shop, n equal operators take c/n + (n - 1) max(f, c)/n + f/n, with c seconds of overlapped communication;
+    the exposed rest follows. `waits_s` are the seconds that the exchange waits for other traffic on its
+    links, in the forward pass and in the other passes. `lost_s` are the slowdowns of kernels concurrent with
+    weight and with gradient exchange.
     """
     n = stage.operators
 

@@ -1,11 +1,11 @@
-"""Time of a training step where the devices of a node share its port to other nodes.
+"""Training step time if the devices of a node share its network port.
 
 The bandwidths of a cluster are measured between two devices at a time (Parmesan, Section VII and Appendix
-D-B), and `gpipe` gives every ordered pair of devices a link of its own. The Ethernet of a machine with
-several devices is one: what they send to other machines at the same time goes one message after the other.
-Here a message between nodes takes, beside its link, the port out of the node that sends and the port into the
-node that receives, each for size / bandwidth. What has been ready longest goes first, unless one of its ports
-is busy. Everything else is as in `gpipe`, whose times these are where nothing leaves a node.
+D-B), and `gpipe` gives every ordered pair of devices its own link. A machine with several devices has one
+Ethernet port, so concurrent messages to other machines are sent one after the other. Here a message between
+nodes occupies, in addition to its link, the output port of the sending node and the input port of the
+receiving node, each for size / bandwidth. The message that has been ready longest goes first, unless one of
+its ports is busy. Otherwise the model is that of `gpipe`, with equal times if no message leaves a node.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from phaze.pipeline.gpipe import UPDATE_TRAFFIC, check_mapping
 from phaze.workload.operator_graphs import StageGraph
 
 Resource = tuple[str, int, int]
-"""A link between two devices, or the port of a node."""
+"""Link between two devices, or port of a node."""
 
 
 @dataclass
@@ -29,11 +29,11 @@ class _Job:
     seconds: float
     resources: tuple[Resource, ...] = ()
     latency_s: float = 0.0
-    """From its end until what follows may begin."""
+    """Delay from its end until dependent jobs may begin."""
     after: list[int] = field(default_factory=list)
-    """What follows."""
+    """Dependent jobs."""
     waits_for: int = 0
-    """Jobs that it follows."""
+    """Number of jobs that it depends on."""
 
 
 def shared_step_s(
@@ -43,9 +43,9 @@ def shared_step_s(
     node: int,
     memory_bytes_per_s: float = math.inf,
 ) -> float:
-    """Time of a step with the stages on devices `mapping`, shape (S, R), `node` devices a node.
+    """Step time with the stages on devices `mapping`, shape (S, R), and `node` devices per node.
 
-    Raises PhazeError for a mapping that is none.
+    Raises PhazeError for an invalid mapping.
     """
     check_mapping(stages, mapping, network.devices)
     work = _Work(stages, mapping, network, node)
@@ -56,14 +56,14 @@ def shared_step_s(
 
 
 class _Work:
-    """The jobs of a step: passes in the order of their device, messages, rounds of all-reduces."""
+    """Jobs of a step: passes in the order of their device, messages, and all-reduce rounds."""
 
     def __init__(self, stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int) -> None:
         self.stages, self.network, self.node = stages, network, node
         self.devices: list[list[int]] = mapping.tolist()
         self.jobs: list[_Job] = []
         self.last: list[list[int]] = [[] for _ in self.devices]
-        """Of every stage, the jobs after which it is updated."""
+        """Jobs that precede the update of each stage."""
         for replica in range(stages.replicas):
             self._pass_through(replica)
         for stage in range(len(self.devices)):
@@ -95,7 +95,7 @@ class _Work:
             self.last[stage] += own
 
     def _microbatch(self, replica: int, before: list[list[int]], *, forward: bool) -> None:
-        """Add the passes of a microbatch, each after the one `before` on its device, which it replaces."""
+        """Add the passes of a microbatch; each follows the job in `before` on its device and replaces it."""
         times = self.stages.forward_s if forward else self.stages.backward_s
         arriving: list[list[int]] = [[] for _ in before]
         for stage in range(len(before)) if forward else reversed(range(len(before))):
@@ -106,14 +106,14 @@ class _Work:
                 arriving[other].append(self._add(sent, done))
 
     def _sent(self, stage: int, *, forward: bool) -> Iterator[tuple[int, float]]:
-        """Stages to which one sends a microbatch, and the bytes."""
+        """Stages that a stage sends a microbatch to, and the bytes."""
         edges = self.stages.edges.reshape(-1, 2).tolist()
         for (source, target), size in zip(edges, self.stages.edge_bytes.tolist(), strict=True):
             if (source if forward else target) == stage:
                 yield (target if forward else source), size
 
     def _reduce(self, stage: int) -> list[int]:
-        """Add the rounds of a stage's all-reduce after its last passes, and return the last one's jobs."""
+        """Add the rounds of a stage's all-reduce after its last passes; returns the last round's jobs."""
         ring, before = self.devices[stage], self.last[stage]
         size = float(self.stages.parameter_bytes[stage]) / len(ring)
         for _ in range(2 * (len(ring) - 1)):
@@ -123,14 +123,14 @@ class _Work:
 
 
 class _Events:
-    """Jobs in time: each resource has one at a time."""
+    """Event simulation of the jobs; each resource runs one at a time."""
 
     def __init__(self, jobs: list[_Job]) -> None:
         self.jobs = jobs
         self.waits_for = [job.waits_for for job in jobs]
         self.may_begin_s = [0.0] * len(jobs)
         self.events = [(0.0, False, k) for k, job in enumerate(jobs) if not job.waits_for]
-        """When a job is ready, or has ended."""
+        """Events: a job becomes ready (False) or ends (True)."""
         self.ready: list[int] = []
         self.busy: set[Resource] = set()
 
@@ -151,7 +151,7 @@ class _Events:
         return ended
 
     def _end(self, k: int, time_s: float) -> None:
-        """Free what a job held, and let what follows be ready once all that it follows is over."""
+        """Release the resources of a job, and queue dependent jobs whose predecessors are all over."""
         self.busy.difference_update(self.jobs[k].resources)
         for later in self.jobs[k].after:
             self.waits_for[later] -= 1
@@ -160,7 +160,7 @@ class _Events:
                 heapq.heappush(self.events, (self.may_begin_s[later], False, later))
 
     def _begin(self, now: float) -> None:
-        """Begin what is ready and finds its resources free."""
+        """Start the ready jobs whose resources are free."""
         waiting = []
         for k in self.ready:
             if self.busy.isdisjoint(self.jobs[k].resources):

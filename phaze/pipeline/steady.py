@@ -1,13 +1,13 @@
-"""Time per microbatch in the long run, and the formulas for ideal pipelines.
+"""Steady-state time per microbatch, and the formulas of ideal pipelines.
 
-Without a flush the event graph repeats itself, and from some batch on so do its times: the rate is read off
-whole periods after that. Set-up and drain are left out (PALM, V.A.3, for inference).
+Without a flush the event graph is periodic, and after some batches so are its times. The rate is measured
+over whole periods after that. Set-up and drain are excluded (PALM, V.A.3, for inference).
 
-Under 2bw the rate equals Piper's time per sample, max over stages of (compute + communication)/d, if
-transfers occupy the devices (Section 3.2 adds them to the load), every d divides its suffix sum s, and
-nothing is done once per batch. Where some d does not divide its s, ceil(s/d) microbatches in flight may be
-too few for that rate (`windows`). And a synchronisation once per batch stops the replicas of a stage
-together, which can cost more than its share of the load, 4 (d - 1)/d w / N. The simulation tells by how much.
+Under 2bw the rate equals Piper's time per sample, max over stages of (compute + communication)/d, under three
+conditions: transfers occupy the devices (Section 3.2 adds them to the load), every d divides its suffix sum
+s, and nothing is done once per batch. If some d does not divide its s, ceil(s/d) in-flight microbatches may
+be too few for that rate (`windows`). A synchronisation once per batch stops all replicas of a stage together,
+which can cost more than its share of the load, 4 (d - 1)/d w / N. The simulation includes this cost.
 """
 
 from dataclasses import replace
@@ -19,15 +19,14 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 
 LONGEST = 200_000
-"""Microbatches after which the last measured rate is taken, periodic or not."""
+"""Number of microbatches after which the last measured rate is used, periodic or not."""
 
 
 def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: int = 12) -> float:
-    """Seconds per microbatch of all lanes in steady state; with a flush, of a batch.
+    """Seconds per microbatch of all lanes in steady state; with a flush, those of one batch.
 
-    Two spans that follow each other agree to the tolerance, unless the pipeline takes very long to repeat
-    itself: a cycle of several periods fits into few spans. `repeats` periods are in a span at first, more if
-    need be.
+    Two consecutive spans agree within the tolerance, unless the pipeline takes very long to become periodic:
+    a cycle of several periods fits into few spans. A span is `repeats` periods at first, more if necessary.
     """
     if pipeline.rules.flushes:
         return simulate(pipeline).time_s / pipeline.microbatches
@@ -42,7 +41,7 @@ def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: 
 
 
 def _period(pipeline: Pipeline) -> int:
-    """Microbatches of a lane after which the event graph repeats itself."""
+    """Number of microbatches of a lane after which the event graph repeats."""
     repeated = lcm(*pipeline.replicas)
     if not pipeline.rules.trains or not _works_per_batch(pipeline):
         return repeated
@@ -54,10 +53,10 @@ def _works_per_batch(pipeline: Pipeline) -> bool:
 
 
 def _passed_s(pipeline: Pipeline, least: int) -> Floats:
-    """Times at which microbatches pass a point that those behind do not delay, `least` of them or more.
+    """Times at which at least `least` microbatches pass a point that later ones do not delay.
 
-    In training that is the entry of the first stage, where each waits for one that leaves; in inference,
-    where nothing holds the first stage back, it is the exit of the last.
+    In training the point is the entry of the first stage, where each waits for one that leaves. In inference
+    nothing limits the first stage, so it is the exit of the last.
     """
     if not pipeline.rules.trains:
         timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes))

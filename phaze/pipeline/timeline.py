@@ -1,9 +1,9 @@
-"""What a simulation found: when every event happens, where device time goes, what binds, memory over time.
+"""Result of a simulation: event times, device time by use, critical path, and memory over time.
 
-A microbatch is in flight on a stage from the beginning of its forward pass to the end of its backward pass,
-as the stashes in the caption of Piper's Figure 5. Under 1f1b and 2bw a worker has ceil(s/d) of them at most,
-min(S, B) on the first of S equal stages, under gpipe all (PALM, IV.B). `cost.memory` counts s - 1 instead
-because it adds the microbatch at work to what is there all the time.
+A microbatch is in flight on a stage from the start of its forward pass to the end of its backward pass, as
+the stashes in the caption of Piper's Figure 5. Under 1f1b and 2bw a worker has at most ceil(s/d) of them,
+min(S, B) on the first of S equal stages; under gpipe it has all (PALM, IV.B). `cost.memory` counts s - 1
+instead, because it adds the current microbatch to the permanent memory.
 """
 
 from collections import defaultdict
@@ -21,8 +21,10 @@ from phaze.pipeline.orders import Jobs, Kinds
 from phaze.pipeline.pipeline import Pipeline
 
 Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer", "synchronisation", "bubble"]
-"""What a device does or waits for. transfer: activations and gradients under way while it does nothing else;
-synchronisation: likewise gradients and updated weights; bubble: it waits for other stages."""
+"""Use of device time.
+
+transfer: activations and gradients in flight while the device is idle; synchronisation: likewise gradients
+and updated weights; bubble: waiting for other stages."""
 
 USES: dict[JobKind, Use] = {
     JobKind.FETCH: "fetch",
@@ -45,7 +47,7 @@ WAITS: dict[JobKind, Use] = {
     JobKind.INPUT_GRADIENT: "transfer",
     JobKind.LAST_SYNC: "synchronisation",
 }
-"""What a worker waits for before a job, by the kind of job that sends it."""
+"""Use of a worker's waiting time before a job, by the kind of job that sends its input."""
 
 RESOURCES: dict[Use, str] = {
     "forward": "compute",
@@ -61,7 +63,7 @@ RESOURCES: dict[Use, str] = {
 
 @dataclass(frozen=True)
 class Step:
-    """A piece of the chain of events that the time per batch consists of."""
+    """One step of the critical path."""
 
     use: Use
     stage: int
@@ -70,13 +72,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Bound:
-    """The resource on which most of the critical path is spent."""
+    """Resource with the largest share of the critical path."""
 
     resource: str
     group: int
     """Device group with the largest part of it."""
     share: float
-    """Of the critical path, all groups together."""
+    """Share of the critical path, summed over all groups."""
 
     def __str__(self) -> str:
         return f"{self.resource} ({100 * self.share:.0f} % of the critical path, most in group {self.group})"
@@ -91,7 +93,7 @@ class MemoryProfile:
 
     @property
     def peak_bytes(self) -> float:
-        """Bytes at the peak."""
+        """Peak memory in bytes."""
         return float(self.bytes_.max())
 
 
@@ -104,26 +106,26 @@ class Timeline:
     start_s: Floats
     duration_s: Floats
     arrival_s: Floats
-    """When the last thing came for which the job waits, other than its resource."""
+    """Arrival time of the last input of the job, other than its resource."""
     binding: Ints
-    """The job that sent it, -1: none."""
+    """Job that sent this input, -1: none."""
 
     @cached_property
     def end_s(self) -> Floats:
-        """Time at which every job is over, (N,)."""
+        """End of each job, (N,)."""
         return self.start_s + self.duration_s
 
     @cached_property
     def time_s(self) -> float:
-        """Time of all batches, with set-up, drain, synchronisation and update."""
+        """Time of all batches, including set-up, drain, synchronisation and update."""
         return float(self.end_s.max())
 
     @cached_property
     def share_of(self) -> dict[Use, float]:
-        """Shares of all device time of the fullest lane by use; they sum up to one.
+        """Share of each use in the device time of the simulated lane; the shares sum to one.
 
-        Before a job, a device waits for its input: as long as the input was under way this is transfer,
-        synchronisation or fetch, before that and at the end it is bubble.
+        Before a job, a device waits for its input. While the input is in flight this is transfer,
+        synchronisation or fetch; before that, and at the end, it is bubble.
         """
         seconds = dict.fromkeys(RESOURCES, 0.0)
         for use, value in self._uses():
@@ -134,7 +136,7 @@ class Timeline:
 
     @cached_property
     def critical_path(self) -> tuple[Step, ...]:
-        """Gapless chain of events that ends last, backwards in time; it sums to `time_s`."""
+        """Critical path: gapless chain of steps that ends last, backwards in time; it sums to `time_s`."""
         return tuple(self._walk())
 
     @cached_property
@@ -143,7 +145,7 @@ class Timeline:
         return self.bound_among(lambda step: {RESOURCES[step.use]: step.seconds})
 
     def bound_among(self, spends: Callable[[Step], Mapping[str, float]]) -> Bound:
-        """The same where it is known on which resources each step spends its seconds."""
+        """The same, with a function that splits the seconds of each step by resource."""
         spent: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(self.pipeline.depth))
         for step in self.critical_path:
             for resource, part_s in spends(step).items():
@@ -164,7 +166,7 @@ class Timeline:
 
     @cached_property
     def peak_bytes(self) -> Floats:
-        """Bytes that a device of each group holds at its peak, (p,)."""
+        """Peak memory of a device of each group, in bytes, (p,)."""
         peaks = np.zeros(self.pipeline.depth)
         for worker, (group, _) in enumerate(self.pipeline.workers):
             jobs = slice(*self.jobs.first[worker : worker + 2])
@@ -173,7 +175,7 @@ class Timeline:
         return peaks
 
     def most_in_flight(self, worker: int) -> int:
-        """Most microbatches that a worker holds at once, counted for each chunk."""
+        """Maximum number of in-flight microbatches of a worker, counted per chunk."""
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
         released = self.pipeline.rules.releases(kind)
         return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
@@ -185,7 +187,7 @@ class Timeline:
 
     @cached_property
     def _own(self) -> slice:
-        """Jobs of workers, without those of ports."""
+        """Range of the jobs of workers, without those of ports."""
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
     @cached_property
@@ -197,7 +199,7 @@ class Timeline:
         return gaps
 
     def _uses(self) -> Iterator[tuple[Use, float]]:
-        """Device seconds by use: what workers do, and what they wait for before."""
+        """Device seconds by use: busy time of workers, and waiting time before their jobs."""
         kind, stage = self.jobs.kind[self._own], self.jobs.stage[self._own]
         first = self.jobs.first[: len(self.pipeline.workers) + 1]
         devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
@@ -214,7 +216,7 @@ class Timeline:
 
     @cached_property
     def _under_way(self) -> Floats:
-        """Time for which the input of every worker's job was under way when it came."""
+        """Time that the input of each worker's job was in flight."""
         sender = self.binding[self._own]
         source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]
         travel[source == JobKind.FETCH] = self.pipeline.fetch_s
@@ -225,8 +227,9 @@ class Timeline:
 
     @cached_property
     def critical_jobs(self) -> tuple[tuple[int, bool], ...]:
-        """Jobs of the critical path, backwards in time; True where what a job waited for was sent to it, and
-        is not the job before it on its resource.
+        """Jobs of the critical path, backwards in time, with True if the job waited for an input.
+
+        False: it waited for the preceding job on its resource.
         """
         return tuple(self._chain(int(np.argmax(self.end_s))))
 
@@ -242,7 +245,7 @@ class Timeline:
             job = job - 1 if by_resource else sender
 
     def _walk(self) -> Iterator[Step]:
-        """Steps from the end of the critical path back to the beginning."""
+        """Steps from the end of the critical path back to its start."""
         until = self.time_s
         chain = self.critical_jobs
         for (job, _), before in zip(chain, [*(job for job, _ in chain[1:]), -1], strict=True):
@@ -259,7 +262,7 @@ class Timeline:
 def held_bytes(
     pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]
 ) -> tuple[Floats, Floats]:
-    """Bytes that a device of a group holds during and after each of a worker's jobs."""
+    """Bytes that a device of a group uses during and after each of a worker's jobs."""
     stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
     freed = np.where(pipeline.rules.releases(kind), stash, 0.0)
     taken = np.where(kind == JobKind.FORWARD, stash, 0.0)
@@ -271,5 +274,5 @@ def held_bytes(
 
 
 def fixed_bytes(pipeline: Pipeline, group: int) -> float:
-    """Bytes that a device of a group holds all the time, for all its chunks."""
+    """Bytes that a device of a group uses permanently, over all its chunks."""
     return float(pipeline.column("fixed_bytes")[pipeline.stages_of(group)].sum())

@@ -1,7 +1,7 @@
-"""A timeline as rows of a table, and as a trace file for Perfetto and chrome://tracing.
+"""A timeline as table rows, and as a trace file for Perfetto and chrome://tracing.
 
-In the file (Trace Event Format) a process is a device group, a thread one of its workers or ports; slices are
-jobs, arrows transfers, and a counter shows the memory of a device.
+In the file (Trace Event Format) a process is a device group, and a thread one of its workers or ports. Slices
+are jobs, arrows are transfers, and a counter shows the memory of a device.
 """
 
 import json
@@ -38,12 +38,12 @@ def write_trace(timeline: Timeline, path: Path) -> None:
 
 
 def trace_events(timeline: Timeline) -> list[Event]:
-    """Names, slices, arrows and counters; times in microseconds."""
+    """Trace events of a timeline: names, slices, arrows and counters; times in microseconds."""
     return [*_names(timeline), *_slices(timeline), *_arrows(timeline), *_counters(timeline)]
 
 
 def _places(timeline: Timeline) -> list[tuple[int, int, str]]:
-    """Process, thread and the thread's name of every resource."""
+    """Process, thread and thread name of each resource."""
     places = [(group, replica, f"replica {replica}") for group, replica in timeline.pipeline.workers]
     for port in range(len(places), len(timeline.jobs.first) - 1):
         job = int(timeline.jobs.first[port])
@@ -80,7 +80,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 
 def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
-    """Jobs that wait for a tensor of a pass, with the job that sends it."""
+    """Pairs of a job that waits for the tensor of a pass, and the job that sends it."""
     kind, passes = timeline.jobs.kind, (JobKind.FORWARD, *BACKWARD_PASSES)
     for job, sender in enumerate(timeline.binding.tolist()):
         if sender >= 0 and kind[sender] in passes and kind[job] < JobKind.SYNC:
@@ -88,9 +88,9 @@ def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
 
 
 def _arrows(timeline: Timeline) -> Iterator[Event]:
-    """An arrow for every tensor that goes from one worker to another.
+    """Arrows for the tensors sent between workers.
 
-    It begins in the middle of the job that sends: viewers attach arrows to the slice at that time.
+    An arrow begins in the middle of the sending job: viewers attach arrows to the slice at that time.
     """
     places, resource = _places(timeline), timeline.jobs.resource
     for job, sender in _sent(timeline):
@@ -117,7 +117,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def job_rows(timeline: Timeline) -> Iterator[Row]:
-    """Jobs of workers, then of ports, with the memory of a device meanwhile; seconds and bytes."""
+    """Jobs of workers, then of ports, with the memory of a device during each; seconds and bytes."""
     jobs = timeline.jobs
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()
@@ -137,7 +137,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
 
 
 def transfer_rows(timeline: Timeline) -> Iterator[Row]:
-    """Tensors under way between workers, as jobs of those that receive them; without memory."""
+    """Tensors in flight between workers, as jobs of the receivers; without memory."""
     jobs, resource = timeline.jobs, timeline.jobs.resource
     for job, sender in _sent(timeline):
         if resource[job] == resource[sender]:
@@ -153,6 +153,6 @@ def transfer_rows(timeline: Timeline) -> Iterator[Row]:
 
 
 def stage_memory(timeline: Timeline) -> dict[int, MemoryProfile]:
-    """Memory of a device of every group's first replica over time."""
+    """Memory over time of a device of each group's first replica."""
     workers = enumerate(timeline.pipeline.workers)
     return {group: timeline.memory(worker) for worker, (group, replica) in workers if replica == 0}

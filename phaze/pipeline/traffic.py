@@ -1,12 +1,12 @@
-"""A pipeline with everything that it sends, as one plan of messages in the order of its schedule.
+"""A pipeline and all its communication as one plan of messages in the order of its schedule.
 
-Every job of the pipeline is a message that stays where it is and takes the job's seconds; it waits for the
-job before it on its resource, and for the tensors and jobs that it needs. Tensors between stages, and what a
-job sends while the devices of its worker wait, are messages over links. The same plan is carried out with
-links that exclude each other (contention), with links that carry all that comes at once (none), and with
-nothing sent (the work alone), so that the three times differ by what is named and by nothing else.
+Every job of the pipeline is a local message with the job's duration. It waits for the preceding job on its
+resource, and for the tensors and jobs that it needs. Tensors between stages, and communication of a job
+during which the devices of its worker wait, are messages over links. The same plan is simulated in three
+ways: with exclusive links (contention), with links that carry all messages at once (none), and without
+communication (work only). The three times therefore differ by exactly these effects.
 
-Work and messages follow each other in turns, as a layer's products and all-reduces do.
+Work and messages alternate in turns, as a layer's matrix products and all-reduces do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,75 +30,76 @@ from phaze.pipeline.timeline import Timeline
 
 
 class Turn(NamedTuple):
-    """Work of all devices of a worker, and what they send after it."""
+    """Work of all devices of a worker, followed by messages."""
 
     seconds: float
     plan: Plan = ()
     beside: Plan = ()
-    """What they send or fetch from the beginning of the work on; the work is not over before."""
+    """Messages that start with the work; the turn ends when both are over."""
 
 
 @dataclass(frozen=True)
 class Sends:
-    """What a pipeline sends."""
+    """Communication of a pipeline."""
 
     tiles: Sequence[Sequence[int]]
-    """Nodes of every worker."""
+    """Nodes of each worker."""
     sent_bytes: Mapping[tuple[int, int], float]
-    """Bytes of the tensor from a stage to a neighbour, of all nodes of a worker in equal shares."""
+    """Bytes of the tensor from a stage to a neighbour, shared equally by all nodes of a worker."""
     turns: Mapping[tuple[JobKind, int, int], Sequence[Turn]] = field(default_factory=dict)
-    """Of jobs by kind, resource (workers, then ports) and stage, instead of the pipeline's seconds."""
+    """Turns of jobs by kind, resource (workers, then ports) and stage; they replace the pipeline's seconds.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """A pipeline that has been carried out over a network."""
+    """Result of simulating a pipeline on a network."""
 
     timeline: Timeline
     topology: Topology
     busy_s: Floats
-    """Seconds for which every resource of the network was held, (resources,); 0 without contention."""
+    """Seconds that each resource of the network was occupied, (resources,); 0 without contention."""
     link_bytes: Floats
-    """Bytes over every link, (links,)."""
+    """Bytes over each link, (links,)."""
     sent_bytes: Floats
-    """Bytes that every node sent, (nodes,)."""
+    """Bytes that each node sent, (nodes,)."""
     received_bytes: Floats
     work_s: Floats
-    """Seconds of work of every resource of the pipeline, without what it sends."""
+    """Seconds of work of each resource of the pipeline, without communication."""
 
     @property
     def time_s(self) -> float:
-        """Time at which the last job is over."""
+        """End of the last job."""
         return self.timeline.time_s
 
     @cached_property
     def utilisation(self) -> Floats:
-        """Bytes over every link as a share of what it could have carried, (links,)."""
+        """Utilisation of each link: bytes relative to its capacity over the whole time, (links,)."""
         width = np.array([link.bandwidth_bytes_per_s for link in self.topology.links])
         return self.link_bytes / (width * self.time_s) if self.time_s else np.zeros_like(width)
 
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """A pipeline as messages, and where its jobs are among them."""
+    """A pipeline as messages, with the positions of its jobs among them."""
 
     pipeline: Pipeline
     traffic: Sends
     graph: EventGraph
     plan: Columns
     first: Ints
-    """First message of every job, (N,): it arrives when the job starts."""
+    """First message of each job, (N,): it arrives when the job starts."""
     last: Ints
-    """Last message of every job, (N,): it arrives when the job is over."""
+    """Last message of each job, (N,): it arrives when the job is over."""
     senders: Ints
     """Jobs that others wait for, by edge of the graph."""
     arrivals: Ints
-    """The message with which each edge is there."""
+    """Message whose arrival satisfies each edge."""
     work_s: Floats
 
 
 def script(pipeline: Pipeline, traffic: Sends) -> Script:
-    """A pipeline with all that it sends; raises `PhazeError` where that has no place in its graph."""
+    """Message plan of a pipeline with its traffic; raises `PhazeError` if the two do not match."""
     if len(traffic.tiles) != len(pipeline.workers):
         raise PhazeError(
             f"network: tiles must have the nodes of {len(pipeline.workers)} workers, got {len(traffic.tiles)}"
@@ -125,7 +126,7 @@ def script(pipeline: Pipeline, traffic: Sends) -> Script:
 def carry_out(
     found: Script, topology: Topology, contention: Contention = "arrival", switching: Switching = "pipelined"
 ) -> Carried:
-    """Times of all events; contention is arrival (first come first served) or none."""
+    """Simulate a script on a topology; contention is arrival (first come, first served) or none."""
     if contention == "order":
         raise PhazeError("network: contention of a pipeline must be one of arrival, none, got order")
     plan = found.plan
@@ -145,7 +146,7 @@ def carry_out(
 
 
 def silent(found: Script) -> Script:
-    """The same with nothing sent: what is left are the seconds of its jobs."""
+    """The same script without communication; only the duration of its jobs remains."""
     traffic = found.traffic
     turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
     return script(
@@ -155,7 +156,7 @@ def silent(found: Script) -> Script:
 
 
 def _timeline(found: Script, arrived_s: Floats) -> Timeline:
-    """Times of the jobs, and for every job what came last."""
+    """Times of the jobs, and the last input of each."""
     start, end = arrived_s[found.first], arrived_s[found.last]
     edges = arrived_s[found.arrivals]
     waiting = np.repeat(np.arange(len(start)), np.diff(found.graph.preceded))
@@ -167,10 +168,10 @@ def _timeline(found: Script, arrived_s: Floats) -> Timeline:
 
 
 class _Part(NamedTuple):
-    """Messages that begin with one that waits for others, and end with one that waits for all."""
+    """Messages with a single first message, which waits for other parts, and a single last one."""
 
     plan: Columns
-    """Waits counts those of the first message as none; before is counted from the first message."""
+    """`waits` excludes the first message's dependencies; `before` is relative to the first message."""
     work_s: float
 
 
@@ -186,7 +187,7 @@ def _written(part: Part, traffic: Sends) -> _Part:
 
 
 def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
-    """Parts one after the other, of which each begins at its offset."""
+    """Concatenated parts, each at its offset."""
     sizes, inner = (np.array([len(part.plan[column]) for part in parts], np.int64) for column in (0, 5))
     messages = _runs((np.cumsum(sizes) - sizes)[found.part], sizes[found.part])
     source, target, size, delay, waits = (
@@ -204,13 +205,13 @@ def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
 
 
 def _runs(first: Ints, size: Ints) -> Ints:
-    """Numbers of several runs, one run after the other."""
+    """Consecutive numbers of several runs, concatenated."""
     begins = np.cumsum(size) - size
     return np.repeat(first - begins, size) + np.arange(size.sum())
 
 
 def _part(turns: Sequence[Turn]) -> _Part:
-    """Work and messages in turns."""
+    """Messages of work and communication in turns."""
     pieces, size = [_message(0.0)], 1
     for turn in turns:
         begin = size - 1
@@ -230,14 +231,15 @@ def _part(turns: Sequence[Turn]) -> _Part:
 
 
 def _message(seconds: float, *before: int) -> Columns:
-    """A message that stays where it is for some time."""
+    """A local message that takes some time."""
     return columns([Message(0, 0, 0.0, before, seconds)])
 
 
 def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
-    """A plan behind so many messages, and one that waits for all of it and for what was last.
+    """A plan appended after `size` messages, and a message that waits for all of it.
 
-    What waits for nothing in the plan waits for the message at which it begins.
+    The last message also waits for the preceding one. Messages of the plan without dependencies wait for
+    message `begin`.
     """
     first = own.waits == 0
     waits = np.maximum(own.waits, 1)
@@ -251,7 +253,7 @@ def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
 
 
 def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
-    """A tensor from tiles to tiles, an equal share for each pair in order, the shorter repeated."""
+    """Messages of a tensor between tiles: an equal share per pair in order, the shorter list repeated."""
     pairs = max(len(source), len(target))
     part = size_bytes / pairs
     return tuple(
