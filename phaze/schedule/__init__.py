@@ -1,1 +1,1 @@
-"""Schedule: from the operators of a layer to when and where each of them runs."""
+"""Operator scheduling: start time and core of each operator of a layer."""

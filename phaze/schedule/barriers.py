@@ -1,11 +1,10 @@
-"""Barriers of a component: the moments at which the accelerator is idle, and what can run between two of
-them.
+"""Barriers of a component: moments at which the accelerator is idle, and the blocks between them.
 
-While an operator runs on all cores nothing else runs (Section 4), so the accelerator passes through moments
-at which nothing runs and the finished operators form a downset. Between two such moments lies either one
-operator or a block of operators on single cores. A schedule is thus a path through the downsets, and its
-latency the sum of its blocks. Everything here depends on the order of the operators alone and is computed
-once for all architectures.
+While an operator runs on all cores, nothing else runs (Section 4). The accelerator therefore passes through
+idle moments at which the finished operators form a downset. Between two such moments runs either one operator
+or a block of operators on single cores. A schedule is thus a path through the downsets, and its latency the
+sum of its blocks. All data here depends on the order of the operators alone and is computed once for all
+architectures.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from phaze.schedule.graphs import FUSED, TENSOR, VECTOR, Component, downsets
 Indices = npt.NDArray[np.int32]
 
 MAX_OPERATORS = 60
-"""Sets of operators are bits of a 64-bit integer."""
+"""Limit of operators: sets are stored as bits of a 64-bit integer."""
 
 
 class Blocks(NamedTuple):
-    """All blocks of a component, and the steps between downsets that they make.
+    """All blocks of a component, and the steps between downsets that run them.
 
-    Blocks are in an order in which every block but the first follows one that lacks only its last operator,
-    or an extension of that one: what is known of the shorter block is still on a stack.
+    Every block except the first follows the block without its last operator, or an extension of that block.
+    State of the shorter block is then still on a stack.
     """
 
     masks: Ints
-    """Operators of every block as bits, shape (b,)."""
+    """Operators of each block as bits, shape (b,)."""
     last: Ints
-    """Last operator of every block, shape (b,)."""
+    """Last operator of each block, shape (b,)."""
     size: Ints
-    """Operators in every block, shape (b,)."""
+    """Number of operators in each block, shape (b,)."""
     usable: Ints
-    """1 where no moment inside the block is idle; others are steps towards longer blocks, shape (b,)."""
+    """1 if the block has no idle moment inside; other blocks only lead to longer ones, shape (b,)."""
     widths: Ints
-    """Most operators of any, tensor, vector and fused type that could run at once, shape (b, 4)."""
+    """Maximum of concurrent operators of any, tensor, vector and fused type, shape (b, 4)."""
     offsets: Ints
     """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
     sources: Indices
@@ -79,7 +78,7 @@ def make_blocks(component: Component, limit: int) -> Blocks | None:
 
 
 def as_masks(matrix: Bools) -> Ints:
-    """Every row of a matrix as bits, shape (rows,)."""
+    """Each row of a matrix as bits, shape (rows,)."""
     return np.array([sum(1 << int(j) for j in np.flatnonzero(row)) for row in matrix], dtype=np.int64)
 
 
@@ -93,7 +92,7 @@ def _type_masks(component: Component) -> Ints:
 
 
 def _antichains(states: Ints, component: Component) -> Ints:
-    """Largest operators of every downset: each antichain appears once, shape (d,)."""
+    """Maximal operators of each downset: each antichain appears once, shape (d,)."""
     after = as_masks(component.order)
     bits = np.arange(len(after))
     inside = (states[:, None] >> bits & 1).astype(np.bool_)
@@ -103,7 +102,7 @@ def _antichains(states: Ints, component: Component) -> Ints:
 
 @njit
 def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
-    """Offsets, smaller set and difference of all pairs of downsets of which one contains the other."""
+    """Offsets, smaller set and difference of all nested pairs of downsets."""
     offsets = np.zeros(len(states) + 1, dtype=np.int64)
     sources, masks = [0], [np.int64(0)]
     for d in range(len(states)):
@@ -119,7 +118,7 @@ def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
 
 @njit
 def _connected(masks: Ints, apart: Ints) -> Ints:
-    """1 for every set whose operators are connected through incomparable pairs, shape (b,)."""
+    """1 for each set whose operators are connected through incomparable pairs, shape (b,)."""
     result = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         reached = masks[b] & -masks[b]
@@ -135,13 +134,13 @@ def _connected(masks: Ints, apart: Ints) -> Ints:
 
 
 def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
-    """Largest antichain of every set, of any type and of each type, shape (b, types)."""
+    """Size of the largest antichain of each set, of any type and of each type, shape (b, types)."""
     return np.stack([_largest(masks, _maximal(np.unique(antichains & kind))) for kind in types], axis=1)
 
 
 @njit
 def _maximal(sets: Ints) -> Ints:
-    """Those of different sets that no other contains."""
+    """Sets that no other set contains; all sets are distinct."""
     kept = np.ones(len(sets), dtype=np.bool_)
     for k in range(len(sets)):
         for other in range(len(sets)):
@@ -153,7 +152,7 @@ def _maximal(sets: Ints) -> Ints:
 
 @njit
 def _largest(masks: Ints, antichains: Ints) -> Ints:
-    """Largest part that every set has of an antichain, shape (b,)."""
+    """Largest intersection of each set with an antichain, shape (b,)."""
     widths = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         for antichain in antichains:

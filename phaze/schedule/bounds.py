@@ -1,9 +1,9 @@
-"""Bounds on the latency of a layer, and the schedules that attain the upper ones.
+"""Lower bounds on the latency of a layer, and schedules that attain the upper bounds.
 
-The components of a layer stand in series, so their bounds add up. A component of few operators is searched
-over its barriers (`paths`): its bounds meet unless the effort runs out. A wider one gets a bound from
-weights (`clock`) and the best of many sequences (`search`). Everything runs over many architectures at
-once, which share one graph.
+The components of a layer are in series, so their bounds add up. A component of few operators is searched over
+its barriers (`paths`): its bounds meet unless the effort is exhausted. A wider component gets a lower bound
+from weights (`clock`) and the best of many sequences (`sequences`). All functions work on many architectures
+at once, which share one graph.
 """
 
 from collections.abc import Sequence
@@ -36,26 +36,26 @@ from phaze.schedule.paths import bound_all, find_path, follow_path
 from phaze.schedule.sequences import bound_wide_all, search_sequences
 
 EQUAL = 1e-9
-"""Relative difference below which a lower and a feasible latency meet."""
+"""Relative difference below which a lower bound and a feasible latency count as equal."""
 MAX_STEPS = 2_000_000
-"""Steps between barriers above which a component counts as wide."""
+"""Number of steps between barriers above which a component counts as wide."""
 
 
 class BoundEffort(NamedTuple):
-    """How long to look for better bounds; counts, so that the result does not depend on the machine."""
+    """Search effort for better bounds, as counts, so that results do not depend on the machine."""
 
     rounds: int
-    """Shortest paths through the barriers."""
+    """Shortest-path computations over the barriers."""
     nodes: int
-    """Branches of all blocks of a component."""
+    """Branch-and-bound nodes of all blocks of a component."""
     moves: int
     """Moves of the search in a wide component."""
 
 
 SCREENING = BoundEffort(100, 5_000, 400)
-"""For ten thousands of architectures."""
+"""Effort for tens of thousands of architectures."""
 SCHEDULING = BoundEffort(10_000, 5_000_000, 30_000)
-"""For the architectures that were kept."""
+"""Effort for the kept architectures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,25 +64,25 @@ class ComponentTask:
 
     component: Component
     one_s: Floats
-    """ℓ, infinite for what must have all cores, shape (n,)."""
+    """ℓ, infinite for operators that must run on all cores, shape (n,)."""
     every_s: Floats
     """ℓ̂, shape (n,)."""
     num_tc: int
-    """Tensor cores, at most one for every operator that could use it."""
+    """Number of tensor cores, at most one per operator that could use one."""
     num_vc: int
-    """Vector cores, at most one for every operator that could use it."""
+    """Number of vector cores, at most one per operator that could use one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bounded:
-    """What is known of the latency of a component without a program."""
+    """Lower bound and best schedule of a component, found without an integer program."""
 
     lower_s: float
     schedule: LayerSchedule
 
     @property
     def proven(self) -> bool:
-        """Whether no schedule is shorter."""
+        """True if no schedule is shorter."""
         return self.lower_s >= self.schedule.latency_s * (1 - EQUAL)
 
 
@@ -99,8 +99,8 @@ def layer_bounds(
 ) -> tuple[Floats, Floats]:
     """Lower bounds and feasible latencies of one layer on A architectures, both of shape (A,).
 
-    Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. The feasible
-    latency is that of a schedule under the paper's model (Section 4).
+    Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. A feasible
+    latency belongs to a schedule under the paper's model (Section 4).
     """
     lower, feasible = np.zeros(len(num_tc)), np.zeros(len(num_tc))
     one_s = single_latencies(core_codes(core), latency_s, overlap_communication)
@@ -145,7 +145,7 @@ def layer_of(task: ComponentTask) -> ScheduledLayer:
 
 
 def whole_task(layer: ScheduledLayer) -> ComponentTask:
-    """All operators of a layer but its no-ops as one task."""
+    """All operators of a layer, except no-ops, as one task."""
     members = [i for i in layer.graph.topological if layer.kinds[i] != NONE]
     order = layer.graph.order[np.ix_(members, members)]
     whole = Component(tuple(members), layer.kinds[members], order)
@@ -162,7 +162,7 @@ def _make_task(layer: ScheduledLayer, component: Component) -> ComponentTask:
 def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded:
     """Lower bound on the latency of a component and the best schedule found, from time 0.
 
-    With any effort from that of the screen upwards the bounds lie within those of the screen.
+    With at least the effort of the screening, the bounds lie within those of the screening.
     """
     part = ComponentArrays(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
@@ -184,7 +184,7 @@ def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded
 def _search_barriers(
     blocks: Blocks, part: ComponentArrays, effort: BoundEffort
 ) -> tuple[float, Floats, Ints]:
-    """Lower bound, start times and cores; what the screen finds quickly is searched no further."""
+    """Lower bound, start times and cores; a gap that the screening effort closes is not searched further."""
     lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
     if effort != SCREENING and lower < feasible * (1 - EQUAL):
         longer = find_path(blocks, part, effort.rounds, effort.nodes)
@@ -220,7 +220,7 @@ def vector_users(kinds: Ints) -> int:
 
 
 def overlaps(kinds: Ints, one: Floats) -> bool:
-    """Whether a network operator may run beside others, also beside one on all cores."""
+    """True if a network operator may overlap with others, including one on all cores."""
     return bool(np.isfinite(one[..., kinds == NETWORK]).any())
 
 

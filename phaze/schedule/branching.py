@@ -1,14 +1,13 @@
-"""The shortest run of a block of operators on single cores, by branch and bound.
+"""Shortest run of a block of operators on single cores, by branch and bound.
 
-Operators are started in the order of their start times, each at the earliest moment at which its
-predecessors have ended and a core of its type is free. Only counts of cores are looked at: tensor and fused
-operators share the tensor cores, vector and fused operators the vector cores, fused operators the pairs.
-Whether the fused operators find the two cores of one pair free is for `assign_cores` to say, so that the
-latency found here is a lower bound until it does.
+Operators are started in the order of their start times, each as soon as its predecessors have ended and a
+core of its type is free. Only counts of cores are checked: tensor and fused operators share the tensor cores,
+vector and fused operators the vector cores, fused operators the pairs. `assign_cores` checks whether fused
+operators find both cores of one pair free. Until then the latency is a lower bound.
 
-A partial schedule is given up when a bound on what completes it is no better than what is known (paths, and
-for each type of core the work between earliest starts and shortest rests), or when another one that was
-searched before has started the same operators and is nowhere behind.
+A partial schedule is pruned in two cases. Either a bound on its completion is no better than the best latency
+(paths, and for each type of core the work between earliest starts and shortest rests). Or a partial schedule
+that was searched earlier has started the same operators and dominates it.
 """
 
 from __future__ import annotations
@@ -26,49 +25,49 @@ CLOSE = 1e-12
 """Relative difference below which two latencies are equal up to rounding."""
 NOT_STARTED = -1.0
 ENTRIES = 1 << 16
-"""Partial schedules that are remembered."""
+"""Number of partial schedules stored for dominance checks."""
 
 
 class BarrierBlock(NamedTuple):
-    """Operators that run on single cores, in topological order."""
+    """Operators of a block that run on single cores, in topological order."""
 
     kinds: Ints
     before: Bools
-    """before[i, j]: i comes before j, shape (n, n)."""
+    """before[i, j]: i precedes j, shape (n, n)."""
     latency: Floats
     tail: Floats
-    """Longest path from the start of every operator, shape (n,)."""
+    """Longest path from the start of each operator, shape (n,)."""
     uses: Bools
-    """Whether an operator occupies a tensor core, a vector core, a pair, shape (n, 3)."""
+    """True if an operator occupies a tensor core, a vector core, a pair, shape (n, 3)."""
     cores: Ints
-    """Tensor cores, vector cores, pairs."""
+    """Numbers of tensor cores, vector cores and pairs."""
 
 
 class SeenSchedules(NamedTuple):
-    """Partial schedules that were met, in lists by a hash of what they have started."""
+    """Partial schedules searched earlier, in lists by a hash of the operators started."""
 
     first: Ints
-    """First entry of every list, -1 if it is empty, shape (lists,)."""
+    """First entry of each list, -1 if it is empty, shape (lists,)."""
     following: Ints
-    """Entry that follows in the list, shape (entries,)."""
+    """Next entry in the list, shape (entries,)."""
     started: Ints
     """Operators started, as bits, shape (entries,)."""
     begin: Floats
-    """Start of the last one, shape (entries,)."""
+    """Start of the operator started last, shape (entries,)."""
     end: Floats
     """Ends of the operators, shape (entries, n)."""
     size: Ints
-    """Entries in use, shape (1,)."""
+    """Number of entries in use, shape (1,)."""
 
 
 class Search(NamedTuple):
-    """What a search knows; `heads` and `open` have one row for every number of operators started."""
+    """State of a search; `heads` and `open` have one row per number of operators started."""
 
     start: Floats
     end: Floats
     """NOT_STARTED for operators that have not started."""
     chosen: Ints
-    """Operators in the order in which they were started."""
+    """Operators in the order of their start."""
     heads: Floats
     """Earliest starts, shape (n + 1, n)."""
     open: Bools
@@ -78,12 +77,12 @@ class Search(NamedTuple):
     """Shortest latency found, shape (1,)."""
     seen: SeenSchedules
     paired: bool
-    """Fused operators must find pairs of cores."""
+    """True if fused operators must find pairs of cores."""
 
 
 @njit
 def make_block(members: Ints, part: ComponentArrays) -> BarrierBlock:
-    """Block of some operators of a component, positions in topological order."""
+    """Block of some operators of a component; `members` are positions in topological order."""
     n = len(members)
     kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
     before, uses = np.zeros((n, n), dtype=np.bool_), np.zeros((n, 3), dtype=np.bool_)
@@ -104,12 +103,11 @@ def make_block(members: Ints, part: ComponentArrays) -> BarrierBlock:
 def run_block(
     block: BarrierBlock, cutoff: float, nodes: int, paired: bool
 ) -> tuple[float, float, Floats, int]:
-    """Lower bound, the shortest latency found, its start times, and how many branches were
-    searched, looking only for latencies below `cutoff`.
+    """Lower bound, shortest latency below `cutoff`, its start times, and number of nodes searched.
 
-    Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the
-    cutoff. With `paired` only schedules count whose fused operators find pairs of cores; the bound then holds
-    for the sequences looked at, not for all.
+    The latency is infinite if none below the cutoff was found. If `nodes` were enough, the bound is the
+    latency found, or else the cutoff. With `paired`, only schedules whose fused operators find pairs of cores
+    are valid; the bound then holds for the sequences searched, not for all.
     """
     n = len(block.kinds)
     search = Search(
@@ -126,7 +124,8 @@ def run_block(
     depth, root, found, used, new = 0, -np.inf, np.inf, 0, True
     while depth >= 0 and search.best[0] > root * (1 + CLOSE):
         if new:
-            # The only call, for the root and all else: every other one would double the machine code.
+            # The only call, for the root and all other nodes: each further call would double the machine
+            # code.
             bound = _enter(block, search, depth)
             root, new = bound if depth == 0 else root, False
             found = search.best[0] if search.best[0] < cutoff else found
@@ -149,7 +148,7 @@ def run_block(
 
 @njit_inlined
 def _enter(block: BarrierBlock, search: Search, depth: int) -> float:
-    """Bound of a partial schedule; keeps it if complete, else lists what could be started next."""
+    """Bound of a partial schedule. A complete schedule is stored; otherwise candidates are listed."""
     previous = search.chosen[depth - 1] if depth else -1
     begin = search.start[previous] if depth else 0.0
     bound = _bound(block, search.end, begin, search.heads[depth])
@@ -173,7 +172,7 @@ def _largest(numbers: Floats) -> float:
 
 @njit
 def finds_pairs(block: BarrierBlock, start: Floats) -> bool:
-    """Whether all operators find cores if they start at these times."""
+    """True if all operators find cores with these start times."""
     end, cores = start + block.latency, block.cores
     return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
 
@@ -195,10 +194,9 @@ def _nothing_seen(n: int, entries: int) -> SeenSchedules:
 
 @njit_inlined
 def _is_dominated(search: Search, begin: float, depth: int) -> bool:
-    """Whether another schedule has started the same operators, of which none runs longer on; else
-    remember this one.
+    """True if a schedule searched earlier has started the same operators, none of which ends later.
 
-    What completes this schedule completes the other as well, which was searched before.
+    Any completion of this schedule also completes the other one. If False, this schedule is stored.
     """
     seen, started = search.seen, 0
     for k in range(depth):
@@ -224,7 +222,7 @@ def _is_dominated(search: Search, begin: float, depth: int) -> bool:
 
 @njit_inlined
 def _bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats) -> float:
-    """Latency that no completion beats; fills the earliest starts of what has not started."""
+    """Lower bound on the latency of all completions; fills the earliest starts of operators not started."""
     bound = 0.0
     for i in range(len(end)):
         if end[i] == NOT_STARTED:
@@ -239,7 +237,7 @@ def _bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats) -> flo
 
 @njit
 def _head(block: BarrierBlock, end: Floats, begin: float, heads: Floats, i: int) -> float:
-    """Earliest start of an operator; of one that is not ready without regard to the cores."""
+    """Earliest start of an operator; ignores core limits until the operator is ready."""
     now, ready = begin, True
     for j in range(i):
         if block.before[j, i]:
@@ -254,7 +252,7 @@ def _head(block: BarrierBlock, end: Floats, begin: float, heads: Floats, i: int)
 
 @njit
 def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> float:
-    """First moment from now on at which a core is free; all that is started has started by now."""
+    """First moment from `now` on at which a core is free; all started operators have started by `now`."""
     while True:
         busy, first = 0, np.inf
         for j in range(len(end)):
@@ -270,8 +268,8 @@ def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> f
 def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, resource: int) -> float:
     """Largest earliest start + work over cores + shortest rest of operators that use a resource.
 
-    Of those that are not over by `begin` the sets are looked at that start after a moment and have a rest
-    after them of some length.
+    Of the operators not over by `begin`, the sets are considered that start after some moment and have at
+    least some rest after them.
     """
     n, users = len(end), 0
     head, work, rest = np.empty(n), np.empty(n), np.empty(n)
@@ -298,7 +296,7 @@ def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, r
 
 @njit_inlined
 def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Bools) -> None:
-    """Fill what may start next: ready, and before a ready operator could end."""
+    """Mark the operators that may start next: ready, and before a ready operator could end."""
     n = len(end)
     horizon = np.inf
     for i in range(n):
@@ -314,7 +312,7 @@ def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Boo
 
 @njit_inlined
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
-    """Open operator that starts first, then has the longest path behind it; -1 if none."""
+    """Open operator that starts first, with the longest path behind it on ties; -1 if there is none."""
     best = -1
     for i in range(len(open_)):
         if open_[i] and (

@@ -1,16 +1,16 @@
-"""A lower bound on the latency of a component, on a clock that stops while all cores run one operator.
+"""Lower bound on the latency of a component, by a clock that stops while one operator runs on all cores.
 
-Nothing else runs while an operator runs on all cores, so the latency is their total plus the time U that
-the clock counts for the operators on single cores. For any weights a ≥ 0 that sum to at most 1 over
-operators that could run at once, U ≥ Σ a_i ℓ_i over the operators on single cores; every operator is of
-one or the other kind, hence
+Nothing else runs while an operator runs on all cores. The latency is therefore the total of these operators
+plus the time U that the clock counts for the operators on single cores. For any weights a ≥ 0 that sum to at
+most 1 over operators that could run concurrently, U ≥ Σ a_i ℓ_i over the operators on single cores. As every
+operator is of one or the other kind,
 
     T ≥ Σ_i min(ℓ̂_i, a_i ℓ_i).
 
-Such weights are: 1 on a path; 1/num_tc on the tensor and fused operators; 1/num_vc on the vector and
-fused operators; 1/min(num_tc, num_vc) on the fused operators; and all convex combinations of these. Good
-combinations come from a game in which one side distributes the weights and the other side chooses who
-runs on all cores, both answering the average of what the other did before.
+Such weights are: 1 on a path; 1/num_tc on the tensor and fused operators; 1/num_vc on the vector and fused
+operators; 1/min(num_tc, num_vc) on the fused operators; and all convex combinations of these. Good
+combinations come from a game: one side distributes the weights, and the other side chooses the operators that
+run on all cores. Both respond to the average of the other side's previous moves.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from phaze.schedule.graphs import NETWORK, ComponentArrays
 from phaze.schedule.pairing import occupies
 
 ROUNDS = 200
-"""Rounds of the game; its value is approached like 1 / rounds."""
+"""Rounds of the game; the value converges like 1 / rounds."""
 
 
 @njit
 def bound_by_weights(part: ComponentArrays) -> float:
     """Lower bound on the latency of a component.
 
-    Network operators that may run beside others are bounded apart: by the longest path, and by their
+    Network operators that may overlap with others are bounded separately: by the longest path, and by their
     total on the link.
     """
     n = len(part.kinds)
@@ -56,7 +56,7 @@ def bound_by_weights(part: ComponentArrays) -> float:
 
 @njit
 def _add_weights(part: ComponentArrays, load: Floats, weights: Floats, share: float) -> None:
-    """Move a share of the weights to the path or the type of core that the loads keep busy longest."""
+    """Move a share of the weights to the path or core type with the largest load."""
     n = len(load)
     cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
     busy = np.zeros(3)
@@ -78,7 +78,7 @@ def _add_weights(part: ComponentArrays, load: Floats, weights: Floats, share: fl
 
 @njit
 def _longest_path(part: ComponentArrays, load: Floats) -> tuple[Floats, Ints]:
-    """Longest path from every operator, and the operator that follows on it, -1 at its end."""
+    """Longest path from each operator, and the next operator on it, -1 at its end."""
     n = len(load)
     tail, following = np.zeros(n), np.full(n, -1)
     for i in range(n - 1, -1, -1):

@@ -1,13 +1,13 @@
-"""The schedule of a layer from those of its series components.
+"""Schedule of a layer from those of its series components.
 
-Everything in one component comes before everything in the next, so the shortest schedule of a layer is that
-of its components one after the other. A component whose bounds meet needs no program. The formulation
+Every operator of one component precedes every operator of the next, so the shortest schedule of a layer is
+that of its components one after the other. A component whose bounds meet needs no program. The formulation
 `paper` is solved as printed, for the layer as a whole.
 
-Solutions are kept by content: core types, latencies, order, usable cores, how programs are solved with the
-versions of the solvers, and the code. Written are those that took a program, for all jobs of a study; what is
-read is checked again as a schedule. Solves that ran into the limit on wall time, or in which a solver failed,
-are not written: they might do better next time.
+Solutions are stored by content: core types, latencies, order, usable cores, solver settings and versions, and
+the code. Only solutions of programs are stored, for all jobs of a study. A stored solution is verified again
+as a schedule when it is read. Solves that reached the wall-time limit, or in which a solver failed, are not
+stored: they might do better next time.
 """
 
 import logging
@@ -47,26 +47,27 @@ STATUSES = ("optimal", "feasible", "timed_out")
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The shortest known schedule of a component, and how it was found."""
+    """Shortest known schedule of a component, and the method that found it."""
 
     status: Status
     schedule: LayerSchedule
     bound_s: float
-    """No schedule is shorter."""
+    """Lower bound on the latency of any schedule."""
     method: Literal["bounds", "program"] = "bounds"
     solver: str = "none"
     version: str = "none"
     variables: int = 0
     constraints: int = 0
     z_needed: bool = False
-    """What is shortest without counting cores needs too many: the program had to assign operators to them."""
+    """True if the optimum without core limits needs too many cores, so that the program had to assign cores.
+    """
     repeatable: bool = True
-    """No solver failed on the way: one that was killed or short of memory may answer next time."""
+    """True if no solver failed: one that was killed or out of memory may succeed next time."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerSolution:
-    """The best schedule of a layer that was found, and what is known of it."""
+    """Best schedule found for a layer, with its bounds."""
 
     schedule: LayerSchedule
     parts: tuple[Solution, ...]
@@ -79,7 +80,7 @@ class LayerSolution:
 
     @property
     def bound_s(self) -> float:
-        """No schedule is shorter."""
+        """Lower bound on the latency of any schedule."""
         return min(sum(part.bound_s for part in self.parts), self.objective_s)
 
     @property
@@ -89,17 +90,17 @@ class LayerSolution:
 
     @property
     def status(self) -> str:
-        """The worst status of a part."""
+        """Worst status of a part."""
         return max((part.status for part in self.parts), key=STATUSES.index, default="optimal")
 
     @property
     def programs(self) -> list[Solution]:
-        """Parts that took a program, the largest first."""
+        """Parts solved by a program, the largest first."""
         return sorted((part for part in self.parts if part.method == "program"), key=lambda p: -p.variables)
 
 
 def solve_layer(layer: ScheduledLayer, settings: ScheduleSettings, store: Store) -> LayerSolution:
-    """Best schedule of a layer that was found, verified."""
+    """Best schedule found for a layer, verified."""
     if settings.formulation == "paper":
         tasks, parts = _solve_whole(layer, settings, store)
     else:
@@ -142,7 +143,7 @@ def solve_task(task: ComponentTask, settings: ScheduleSettings, store: Store) ->
 def _solved(
     task: ComponentTask, settings: ScheduleSettings, store: Store, solve: Callable[[], Solution]
 ) -> Solution:
-    """Solution of a component as the store has it, else as it is found now."""
+    """Solution of a component from the store, or else solved now."""
     content = store.of(
         task_content(task, settings),
         lambda: _content_of(solve()),
@@ -153,7 +154,7 @@ def _solved(
 
 
 def task_content(task: ComponentTask, settings: ScheduleSettings) -> dict[str, Plain]:
-    """All that the solution of a component depends on."""
+    """All inputs that the solution of a component depends on."""
     component = task.component
     return {
         "core": [CORES[kind] for kind in component.kinds],
@@ -185,12 +186,12 @@ def _solution_of(content: dict[str, Plain]) -> Solution:
 
 
 def _lasts(solution: Solution) -> bool:
-    """Say whether a solution took a program, and would be the same the next time."""
+    """True if a solution should be stored: it took a program and is reproducible."""
     return solution.method == "program" and solution.status != "timed_out" and solution.repeatable
 
 
 def _is_sound(task: ComponentTask, solution: Solution) -> bool:
-    """Say whether a solution that was read can be believed."""
+    """True if a stored solution is valid."""
     faults = list(find_faults(layer_of(task), solution.schedule))
     if not solution.bound_s <= solution.schedule.latency_s:
         faults.append(f"its bound {solution.bound_s} s is above its latency {solution.schedule.latency_s} s")
@@ -200,7 +201,7 @@ def _is_sound(task: ComponentTask, solution: Solution) -> bool:
 
 
 def _decide(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Solution by bounds, or by a program where these leave a gap or are to be checked."""
+    """Solution by bounds, or by a program if the bounds leave a gap or must be checked."""
     if settings.programs == "open":
         return _proven(task, bounded) if bounded.proven else _verified(task, bounded, settings)
     solution = _verified(task, Bounded(0.0, bounded.schedule), settings)
@@ -216,7 +217,7 @@ def _proven(task: ComponentTask, bounded: Bounded) -> Solution:
 
 
 def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:
-    """Whether with a core for every operator there would be a shorter schedule (Appendix A)."""
+    """True if a core for every operator would allow a shorter schedule (Appendix A)."""
     kinds = task.component.kinds
     if len(kinds) == 1:
         return False
@@ -227,8 +228,8 @@ def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:
 
 
 def _verified(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Solution by a program, with the known schedule instead of one that cannot be executed."""
-    from phaze.schedule.program import solve_program  # Pyomo takes its time: most jobs do without
+    """Solution by a program; an invalid schedule is replaced by the known one."""
+    from phaze.schedule.program import solve_program  # Pyomo loads slowly, and most jobs do not need it
 
     solution = solve_program(task, bounded, settings)
     faults = find_faults(layer_of(task), solution.schedule)
@@ -244,10 +245,10 @@ def confirm_schedule(
 ) -> tuple[float, float]:
     """Proven lower bound on the latency of a layer, and the latency of its shortest known schedule.
 
-    An integer program without any other bounds says so. `schedule` can be executed, and no schedule is
-    shorter than `lower_s`.
+    The bound comes from an integer program without any other bounds. `schedule` must be executable, and no
+    schedule may be shorter than `lower_s`.
     """
-    from phaze.schedule.program import solve_program  # as above: most audits do without
+    from phaze.schedule.program import solve_program  # as above: most audits do not need it
 
     task = whole_task(layer)
     members = list(task.component.operators)

@@ -1,10 +1,10 @@
-"""Operator graphs of a layer: their order, their series components and their downsets.
+"""Operator graphs of a layer: order, series components and downsets.
 
 An operator graph is a set of operators with a strict partial order, the transitive closure of its edges
-(Section 4). Two operators are incomparable when neither comes before the other; only those can ever run
-side by side. The connected components of the incomparability graph stand in series: everything in one
-component comes before everything in the next, so a layer's latency is the sum of the latencies of its
-components, and each component can be scheduled alone.
+(Section 4). Two operators are incomparable if neither precedes the other; only these can run concurrently.
+The connected components of the incomparability graph are in series: every operator of one component precedes
+every operator of the next. A layer's latency is therefore the sum of the latencies of its components, and
+each component can be scheduled alone.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from phaze.base.errors import PhazeError
 Edges = tuple[tuple[int, int], ...]
 
 CORES = ("tensor", "vector", "fused", "network", "none")
-"""Core types; their position is their code in arrays."""
+"""Core types; the position is the code in arrays."""
 TENSOR, VECTOR, FUSED, NETWORK, NONE = range(5)
 ALL_CORES = -1
-"""Core of an operator that runs on all cores of its type."""
+"""Core number of an operator that runs on all cores of its type."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScheduledLayer:
-    """One pass of a layer on one architecture: what a schedule needs to know (Section 4)."""
+    """One pass of a layer on one architecture, the input of scheduling (Section 4)."""
 
     core: tuple[str, ...]
-    """Core type of every operator."""
+    """Core type of each operator."""
     latency_s: Floats
     """ℓ, latency on one core, shape (n,)."""
     latency_all_s: Floats
     """ℓ̂, latency on all cores of the type, shape (n,)."""
     edges: Edges
-    """Pairs (i, j): operator i writes what operator j reads."""
+    """Pairs (i, j): operator j reads the output of operator i."""
     num_tc: int
     num_vc: int
     overlap_communication: bool = False
-    """Network operators may run beside computation, one at a time; else they overlap nothing (Section 7)."""
+    """Network operators may overlap with computation, one at a time; else they overlap nothing (Section 7).
+    """
 
     def __post_init__(self) -> None:
-        """Refuse what no schedule can be made of."""
+        """Raise PhazeError for invalid latencies or core counts."""
         n = len(self.core)
         if self.latency_s.shape != (n,) or self.latency_all_s.shape != (n,):
             raise PhazeError(f"layer of {n} operators: latencies must have shape ({n},)")
@@ -58,7 +59,7 @@ class ScheduledLayer:
 
     @cached_property
     def kinds(self) -> Ints:
-        """Code of the core type of every operator, shape (n,)."""
+        """Code of the core type of each operator, shape (n,)."""
         return core_codes(self.core)
 
     @cached_property
@@ -68,41 +69,41 @@ class ScheduledLayer:
 
     @cached_property
     def single_s(self) -> Floats:
-        """ℓ, infinite for network operators that overlap nothing: they hold the accelerator, shape (n,)."""
+        """ℓ, infinite for network operators that overlap nothing: they occupy the accelerator, shape (n,)."""
         return single_latencies(self.kinds, self.latency_s, self.overlap_communication)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerSchedule:
-    """When and where the operators of a layer or a component run."""
+    """Start, end and core of each operator of a layer or component."""
 
     start_s: Floats
     """Shape (n,)."""
     end_s: Floats
     """Shape (n,)."""
     core: Ints
-    """Core from 0, or pair; ALL_CORES for all of them and for what needs no core, shape (n,)."""
+    """Core or pair, from 0; ALL_CORES for operators on all cores or without a core, shape (n,)."""
 
     @property
     def latency_s(self) -> float:
-        """When the last operator ends."""
+        """End of the last operator."""
         return float(self.end_s.max(initial=0.0))
 
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """Operators that no other operator of the layer separates, in topological order."""
+    """Operators of a layer that no barrier separates, in topological order."""
 
     operators: tuple[int, ...]
     """Indices in the layer."""
     kinds: Ints = field(repr=False)
     """Codes of the core types, shape (n,)."""
     order: Bools = field(repr=False)
-    """order[i, j]: i comes before j, shape (n, n), in positions of `operators`."""
+    """order[i, j]: i precedes j, shape (n, n), in positions of `operators`."""
 
     @cached_property
     def edges(self) -> Edges:
-        """The fewest pairs whose closure is the order (its transitive reduction)."""
+        """Smallest set of pairs whose closure is the order (transitive reduction)."""
         implied = (self.order.astype(np.int64) @ self.order.astype(np.int64)) > 0
         return tuple((int(i), int(j)) for i, j in np.argwhere(self.order & ~implied))
 
@@ -121,15 +122,15 @@ class Component:
 
 
 class ComponentArrays(NamedTuple):
-    """A component on one architecture, as compiled code takes it."""
+    """A component on one architecture, as arrays for compiled code."""
 
     kinds: Ints
     order: Bools
     offsets: Ints
-    """Directly after operator i come followers[offsets[i]:offsets[i + 1]]."""
+    """Direct successors of operator i are followers[offsets[i]:offsets[i + 1]]."""
     followers: Ints
     one: Floats
-    """ℓ, infinite for what must have all cores, shape (n,)."""
+    """ℓ, infinite for operators that must run on all cores, shape (n,)."""
     every: Floats
     """ℓ̂, shape (n,)."""
     num_tc: int
@@ -149,13 +150,13 @@ class OperatorOrder:
 
 
 def single_latencies(kinds: Ints, latency_s: Floats, overlap_communication: bool) -> Floats:
-    """ℓ of operators that may share the accelerator, infinity for the others, shape (..., n)."""
+    """ℓ of operators that may share the accelerator, inf for the others, shape (..., n)."""
     alone = (kinds == NETWORK) & (not overlap_communication)
     return np.where(alone, np.inf, latency_s)
 
 
 def core_codes(core: Sequence[str]) -> Ints:
-    """Codes of core types, shape (n,); an unknown type is an error."""
+    """Codes of core types, shape (n,); PhazeError for an unknown type."""
     unknown = sorted(set(core) - set(CORES))
     if unknown:
         raise PhazeError(f"core type must be one of {', '.join(CORES)}, got {', '.join(unknown)}")
@@ -164,7 +165,7 @@ def core_codes(core: Sequence[str]) -> Ints:
 
 @lru_cache(maxsize=256)
 def make_graph(core: tuple[str, ...], edges: Edges) -> OperatorOrder:
-    """Order and the series components; no-ops pass the order on and belong to no component."""
+    """Order and series components of a layer; no-ops pass the order on but belong to no component."""
     kinds = core_codes(core)
     topological = sort_topologically(len(core), edges)
     order = transitive_order(len(core), edges)
@@ -178,7 +179,7 @@ def make_graph(core: tuple[str, ...], edges: Edges) -> OperatorOrder:
 
 
 def sort_topologically(n: int, edges: Edges) -> tuple[int, ...]:
-    """Operators in topological order, the smallest index first among those that are ready."""
+    """Operators in topological order, the smallest index first among ready ones."""
     waiting = [set[int]() for _ in range(n)]
     for i, j in edges:
         if not (0 <= i < n and 0 <= j < n):
@@ -196,7 +197,7 @@ def sort_topologically(n: int, edges: Edges) -> tuple[int, ...]:
 
 
 def transitive_order(n: int, edges: Edges) -> Bools:
-    """Strict partial order of a graph: order[i, j] when a path leads from i to j, shape (n, n)."""
+    """Strict partial order of a graph: order[i, j] if a path leads from i to j, shape (n, n)."""
     order = np.zeros((n, n), dtype=np.bool_)
     parents: list[list[int]] = [[] for _ in range(n)]
     for i, j in edges:
@@ -209,10 +210,9 @@ def transitive_order(n: int, edges: Edges) -> Bools:
 
 
 def series_components(order: Bools) -> list[list[int]]:
-    """Connected components of the incomparability graph, in the order in which they follow each
-    other.
+    """Connected components of the incomparability graph, in series order.
 
-    Positions must be in topological order. An operator comparable with all others is a component by itself.
+    Positions must be in topological order. An operator comparable with all others is its own component.
     """
     n = len(order)
     apart = ~(order | order.T) & ~np.eye(n, dtype=np.bool_)

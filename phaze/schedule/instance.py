@@ -1,4 +1,4 @@
-"""What a program is made from: a component on one architecture, with its bounds, in units of its latency."""
+"""Input of an integer program: a component on one architecture with its bounds, in units of its latency."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from phaze.schedule.bounds import Bounded, ComponentTask, overlaps
 from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR, Edges
 
 SCALE = 100.0
-"""Feasible latency in the units of the program: solvers' tolerances are absolute."""
+"""Feasible latency in the units of the program, because solver tolerances are absolute."""
 ROUNDING = 1e-9
-"""Room at proven bounds for the rounding of sums."""
+"""Relative tolerance at proven bounds for rounding of sums."""
 SMALLEST = 1e-6
-"""Part of the latency below which the rest of it is rounding."""
+"""Share of the latency below which the remaining time counts as rounding."""
 TYPES = ("tensor", "vector")
-"""Types of core that may need an assignment."""
+"""Core types that may need an assignment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,27 +28,27 @@ class ProgramData:
     kinds: Ints
     order: Bools
     edges: Edges
-    """Pairs (i, j) with i ≺ j and nothing between them."""
+    """Pairs (i, j) with i ≺ j and no operator between them."""
     rivals: Edges
     """Pairs (i, j) with i ∥ j and i < j."""
     one: Floats
-    """ℓ; of operators that must run on all cores ℓ̂, so that it is finite."""
+    """ℓ; for operators that must run on all cores ℓ̂, so that it is finite."""
     every: Floats
     """ℓ̂."""
     must: Bools
-    """Operators that must run on all cores, because they hold the link."""
+    """True for operators that must run on all cores, because they occupy the link."""
     num_tc: int
     num_vc: int
     lower: float
-    """No schedule is shorter."""
+    """Lower bound on the latency of any schedule."""
     feasible: float
-    """Some schedule is this short."""
+    """Latency of a known schedule."""
     overlapping: bool
-    """Network operators may run beside others."""
+    """True if network operators may overlap with others."""
     unit_s: float
-    """Seconds in a unit."""
+    """Seconds per unit."""
     assigned: frozenset[str] = frozenset()
-    """Types of core that operators are assigned to."""
+    """Core types with assignment variables."""
 
     @cached_property
     def operators(self) -> range:
@@ -57,13 +57,14 @@ class ProgramData:
 
     @cached_property
     def pairs(self) -> int:
-        """Cores that fused operators can use."""
+        """Number of core pairs for fused operators."""
         return min(self.num_tc, self.num_vc)
 
     @cached_property
     def wide(self) -> Bools:
-        """Operators that run on all cores in every schedule of interest: they must, or the path through them
-        on one core is too long, shape (n,).
+        """True for operators that run on all cores in every schedule of interest, shape (n,).
+
+        Either they must, or the path through them on one core is too long.
         """
         shortest = np.minimum(self.one, self.every)
         head, tail = paths_around(self.order, shortest)
@@ -71,12 +72,13 @@ class ProgramData:
 
     @property
     def stopped(self) -> float:
-        """Time for which a clock stands still that stops while these run."""
+        """Time that the clock stands still while these operators run."""
         return 0.0 if self.overlapping else float(self.every[self.wide].sum())
 
     def on_clock(self) -> ProgramData:
-        """Instance in units in which SCALE passes on that clock, so that little is not lost beside
-        much.
+        """Rescale the instance so that its time on the clock is SCALE.
+
+        This preserves small latencies next to large ones.
         """
         rest = self.feasible - self.stopped
         factor = SCALE / rest if rest > SMALLEST * self.feasible else 1.0
@@ -90,16 +92,16 @@ class ProgramData:
         )
 
     def users(self, core: str) -> list[int]:
-        """Operators that use a type of core."""
+        """Operators that use a core type."""
         kind = TENSOR if core == "tensor" else VECTOR
         return [i for i in self.operators if self.kinds[i] in (kind, FUSED)]
 
     def count(self, core: str) -> int:
-        """Cores of a type."""
+        """Number of cores of a type."""
         return self.num_tc if core == "tensor" else self.num_vc
 
     def excludes(self, i: int, j: int) -> bool:
-        """Whether operator i on all cores keeps j from running; it spares the network beside it."""
+        """True if operator i on all cores excludes j; a concurrent network operator is not excluded."""
         return not (self.overlapping and self.kinds[j] == NETWORK and self.kinds[i] != NETWORK)
 
 
@@ -126,7 +128,7 @@ def make_instance(task: ComponentTask, bounded: Bounded) -> ProgramData:
 
 
 def paths_around(order: Bools, latency: Floats) -> tuple[Floats, Floats]:
-    """Longest paths before and behind every operator, itself left out, shape (n,)."""
+    """Longest paths before and after each operator, without the operator itself, shape (n,)."""
     head, tail = np.zeros(len(latency)), np.zeros(len(latency))
     for j in range(len(latency)):
         before = order[:, j]

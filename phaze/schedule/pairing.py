@@ -1,8 +1,8 @@
-"""Cores for operators whose start times are known.
+"""Core assignment of operators with known start times.
 
-The first min(num_tc, num_vc) tensor cores are paired with as many vector cores (Section 4). A fused
-operator needs both cores of a pair, so counts of cores are not enough: a free tensor core and a free vector
-core may belong to two pairs.
+The first min(num_tc, num_vc) tensor cores are paired with the same number of vector cores (Section 4). A
+fused operator needs both cores of a pair, so core counts are not sufficient: a free tensor core and a free
+vector core may belong to two pairs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from phaze.schedule.graphs import FUSED, TENSOR, VECTOR
 
 UNASSIGNED = -2
 PATIENCE = 20000
-"""Cores tried before the search gives up; layers met in practice need no second try."""
+"""Cores tried before the search gives up; real layers need no second try."""
 
 
 @njit
 def occupies(kind: int, resource: int) -> bool:
-    """Whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
+    """True if an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
     if resource == 0:
         return kind in (TENSOR, FUSED)
     if resource == 1:
@@ -30,7 +30,7 @@ def occupies(kind: int, resource: int) -> bool:
 
 @njit
 def sort_stably(keys: Floats) -> Ints:
-    """Positions of a few keys from the smallest to the largest, equal ones as they stand."""
+    """Positions of a few keys in ascending order; equal keys keep their order."""
     positions = np.arange(len(keys))
     for i in range(1, len(keys)):
         k = i
@@ -43,10 +43,10 @@ def sort_stably(keys: Floats) -> Ints:
 
 @njit
 def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: int) -> tuple[bool, Ints]:
-    """Whether cores were found for operators on single cores, and the cores from 0, shape (n,).
+    """Assign cores to operators on single cores: True if all found one, and the cores from 0, shape (n,).
 
-    Operators take cores in the order of their start, and what takes no time before what begins with it;
-    where one finds none, the one before it tries another.
+    Operators take cores in the order of their start, those without duration first. If one finds no core, the
+    previous one tries another.
     """
     n, cores = len(kinds), max(num_tc, num_vc)
     core = np.full(n, UNASSIGNED, dtype=np.int64)
@@ -80,9 +80,9 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
 
 @njit
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
-    """Free core that spoils least; marks all that are no different from it as tried.
+    """Free core whose use restricts other operators least; marks all equivalent cores as tried.
 
-    That is a core without a partner, else the one whose partner is busy longest: it cannot serve a fused
+    Preferred is a core without a partner, then the one whose partner is busy longest: it cannot serve a fused
     operator anyway.
     """
     pairs = min(counts[0], counts[1])
@@ -99,7 +99,7 @@ def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> 
 
 @njit
 def _spared(kind: int, c: int, now: float, pairs: int, until: Floats) -> float:
-    """End of the work on a core's partner, now if it is idle, and infinity without a partner."""
+    """Time at which the paired core becomes free; inf without a partner."""
     if kind == FUSED:
         return now
     if c >= pairs:

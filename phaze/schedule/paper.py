@@ -1,9 +1,9 @@
-"""The integer program of Section 4 as printed in Figure 3, with all its constraints: the formulation `paper`.
+"""Integer program of Section 4 as printed in Figure 3, with all its constraints: the formulation `paper`.
 
-Variables: start t_i, latency p_i, makespan T; wide y_i, one if operator i runs on all cores; before x_ij,
-one if i ends before j begins; on_tensor_core z^tc_ic and on_vector_core z^vc_ic. The z variables and their
-constraints are left out for the types of core that need no assignment (Appendix A). ≺ is the order of the
-operators, ∥ means incomparable.
+Variables: start t_i, latency p_i, makespan T; wide y_i, one if operator i runs on all cores; before x_ij, one
+if i ends before j begins; on_tensor_core z^tc_ic and on_vector_core z^vc_ic. The z variables and their
+constraints are omitted for core types that need no assignment (Appendix A). ≺ is the order of the operators,
+∥ means incomparable.
 
     min T
     T ≥ t_i + p_i                                    ∀ i                             (1)
@@ -23,8 +23,9 @@ operators, ∥ means incomparable.
     x_ij + x_ji ≥ z^tc_ic + z^tc_jc − 1              ∀ i ∥ j, c ≤ num_tc             (15)
     x_ij + x_ji ≥ z^vc_ic + z^vc_jc − 1              ∀ i ∥ j, c ≤ num_vc             (16)
 
-H is the sum of all latencies (Appendix A). Network operators, which the paper's figure does not have, hold
-the link: y_i = 1; where they may run beside computation, (9) spares them and two of them never run at once.
+H is the sum of all latencies (Appendix A). Network operators are not part of the paper's figure. They occupy
+the link: y_i = 1. If they may overlap with computation, (9) exempts them, and two of them never run
+concurrently.
 """
 
 import pyomo.environ as pyo
@@ -34,7 +35,7 @@ from phaze.schedule.instance import ProgramData
 
 
 def formulate_paper(data: ProgramData) -> pyo.ConcreteModel:
-    """Program of Figure 3 for an instance, with z variables for the assigned types of core."""
+    """Program of Figure 3 for an instance, with z variables for the assigned core types."""
     m = pyo.ConcreteModel()
     m.data = data
     m.operators = pyo.Set(initialize=data.operators)
@@ -108,7 +109,7 @@ def _assign_vector_cores(m: pyo.ConcreteModel) -> None:
 
 
 def _computing(data: ProgramData) -> list[tuple[int, int]]:
-    """Incomparable pairs without a network operator: that one occupies no core."""
+    """Incomparable pairs without a network operator, which occupies no core."""
     return [(i, j) for i, j in data.rivals if NETWORK not in (data.kinds[i], data.kinds[j])]
 
 
@@ -127,22 +128,22 @@ def latency_follows_choice(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
 
 
 def order_is_antisymmetric(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """(3) Not both of two operators come before the other."""
+    """(3) At most one of two operators precedes the other."""
     return m.before[i, j] + m.before[j, i] <= 1
 
 
 def order_is_transitive(m: pyo.ConcreteModel, i: int, j: int, k: int) -> pyo.Expression:
-    """(4) What comes before j, and j before k, comes before k."""
+    """(4) If i precedes j and j precedes k, then i precedes k."""
     return m.before[i, k] >= m.before[i, j] + m.before[j, k] - 1
 
 
 def order_holds_precedence(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """(5) A predecessor in the graph comes before."""
+    """(5) A predecessor in the graph precedes its successor."""
     return m.before[i, j] == 1
 
 
 def order_never_turns(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """(6) A successor in the graph does not come before."""
+    """(6) A successor in the graph never precedes its predecessor."""
     return m.before[j, i] == 0
 
 
@@ -158,19 +159,19 @@ def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.
 
 
 def nothing_runs_beside_all_cores(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """(9) An operator on all cores and an incomparable one come one after the other."""
+    """(9) An operator on all cores and an incomparable one run one after the other."""
     if not m.data.excludes(i, j):
         return pyo.Constraint.Skip
     return m.before[i, j] + m.before[j, i] >= m.wide[i]
 
 
 def network_holds_accelerator(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
-    """(Section 7) A network operator overlaps nothing, as one on all cores does."""
+    """(Section 7) A network operator overlaps nothing, like an operator on all cores."""
     return m.wide[i] == 1 if m.data.must[i] else pyo.Constraint.Skip
 
 
 def link_carries_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """Two network operators come one after the other, also where they may run beside computation."""
+    """Two network operators run one after the other, even if they may overlap with computation."""
     return m.before[i, j] + m.before[j, i] >= 1
 
 
@@ -185,12 +186,12 @@ def operator_has_vector_core(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
 
 
 def tensor_operator_has_no_vector_core(m: pyo.ConcreteModel, i: int, c: int) -> pyo.Expression:
-    """(12) A tensor operator occupies no vector core, a fused one none without a pair."""
+    """(12) A tensor operator occupies no vector core, and a fused one no unpaired vector core."""
     return m.on_vector_core[i, c] == 0
 
 
 def vector_operator_has_no_tensor_core(m: pyo.ConcreteModel, i: int, c: int) -> pyo.Expression:
-    """(13) A vector operator occupies no tensor core, a fused one none without a pair."""
+    """(13) A vector operator occupies no tensor core, and a fused one no unpaired tensor core."""
     return m.on_tensor_core[i, c] == 0
 
 
@@ -200,10 +201,10 @@ def fused_operators_use_one_pair(m: pyo.ConcreteModel, i: int, c: int) -> pyo.Ex
 
 
 def tensor_core_runs_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int, c: int) -> pyo.Expression:
-    """(15) Two incomparable operators on one tensor core come one after the other."""
+    """(15) Two incomparable operators on one tensor core run one after the other."""
     return m.before[i, j] + m.before[j, i] >= m.on_tensor_core[i, c] + m.on_tensor_core[j, c] - 1
 
 
 def vector_core_runs_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int, c: int) -> pyo.Expression:
-    """(16) Two incomparable operators on one vector core come one after the other."""
+    """(16) Two incomparable operators on one vector core run one after the other."""
     return m.before[i, j] + m.before[j, i] >= m.on_vector_core[i, c] + m.on_vector_core[j, c] - 1

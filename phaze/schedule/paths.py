@@ -1,12 +1,12 @@
 """Shortest schedules of a component as shortest paths through its barriers (see `barriers`).
 
-With val(D − D') the latency of the block or the operator between two downsets D' ⊂ D at which nothing runs,
+With val(D − D') the latency of the block or operator between two downsets D' ⊂ D at which nothing runs,
 
     best(∅) = 0,   best(D) = min over D' of best(D') + val(D − D').
 
-The search starts from bounds on the blocks that cost next to nothing, runs by branch and bound only the
-blocks on the shortest path, and looks for the path again until it consists of blocks that are known. Of half
-a million steps between downsets a change concerns few, so that a path costs microseconds after the first.
+The search starts from cheap bounds on the blocks and runs only the blocks on the shortest path by branch and
+bound. It then recomputes the path, until the path consists of exact blocks. A change concerns few of the half
+a million steps between downsets, so a path takes microseconds after the first.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from phaze.schedule.pairing import assign_cores, occupies, sort_stably
 from phaze.schedule.sequences import follow_sequence
 
 FIRST_NODES, GROWTH = 250, 8
-"""Branches with which a block is run first, and their growth when it is run again."""
+"""Branch-and-bound nodes of a block's first run, and the growth factor of repeated runs."""
 
 
 class BarrierSteps(NamedTuple):
-    """Steps between downsets with the shortest paths along them."""
+    """Steps between downsets, with the shortest paths along them."""
 
     offsets: Ints
     """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
     sources: Indices
     """Downset from which a step starts, shape (steps,)."""
     blocks: Indices
-    """Block that it runs, shape (steps,)."""
+    """Block that the step runs, shape (steps,)."""
     length: Floats
-    """Length of the shortest path from nothing to every downset, shape (d,)."""
+    """Length of the shortest path from the empty set to each downset, shape (d,)."""
     last: Ints
     """Last step on that path, shape (d,)."""
     spent: Floats
@@ -46,13 +46,13 @@ class BarrierSteps(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What is known of the latency of every block on single cores, shape (b,)."""
+    """Bounds on the latency of each block on single cores, shape (b,)."""
 
     lower: Floats
     upper: Floats
-    """Infinite as long as no run was found."""
+    """Infinite until a run is found."""
     nodes: Ints
-    """Branches that were allowed when it was run, 0 if it was not run, -1 if no more of them help."""
+    """Node limit of the block's run, 0 if it was not run, -1 if more nodes do not help."""
 
 
 @njit
@@ -81,12 +81,11 @@ def bound_all(
 def find_path(
     blocks: Blocks, part: ComponentArrays, rounds: int, nodes: int
 ) -> tuple[float, float, Ints, Floats]:
-    """Lower bound, the best feasible latency, its blocks as bits, and the latencies of these, both
-    from the last to the first.
+    """Lower bound, best feasible latency, its blocks as bits, and their latencies, last block first.
 
-    As long as blocks are valued by lower bounds, the shortest path is a lower bound as well. Its blocks are
-    run with a few branches; where this changes nothing, with ever more of them, `nodes` in all. When these
-    are used up, blocks are valued by what was found, for the sake of the feasible latency.
+    While blocks are valued by lower bounds, the shortest path is a lower bound as well. Its blocks are run
+    with a few nodes. If this changes nothing, they are run with more and more, `nodes` in total. When these
+    are used up, blocks are valued by their feasible latencies, to improve the feasible latency.
     """
     values = _first_values(blocks, part)
     steps = _useful_steps(blocks, values.lower)
@@ -115,7 +114,7 @@ def find_path(
 
 @njit_inlined
 def _first_values(blocks: Blocks, part: ComponentArrays) -> Values:
-    """Bounds on all blocks; those of single operators, and of blocks that never wait, are exact."""
+    """Bounds on all blocks; exact for single operators, and for blocks that never wait for cores."""
     lower = bound_blocks(blocks, part)
     upper, nodes = np.full(len(lower), np.inf), np.zeros(len(lower), dtype=np.int64)
     for b in range(len(lower)):
@@ -128,7 +127,7 @@ def _first_values(blocks: Blocks, part: ComponentArrays) -> Values:
 
 @njit
 def _useful_steps(blocks: Blocks, lower: Floats) -> BarrierSteps:
-    """Steps whose blocks could be worth running, from the first to the last downset."""
+    """Steps whose blocks may be worth running, from the first to the last downset."""
     sets, useful, size = len(blocks.offsets) - 1, lower < np.inf, 0
     for b in blocks.steps:
         size += useful[b]
@@ -164,11 +163,10 @@ def _run_path(
     left: Ints,
     slack: float,
 ) -> tuple[bool, float]:
-    """Run the blocks of a path that were not run with so many branches, and return whether this taught
-    nothing, and the latency.
+    """Run the blocks of a path that had fewer nodes; returns True if nothing changed, and the latency.
 
-    Only runs are of interest that lengthen the path by less than `slack`. The value of a block becomes
-    its lower bound, or without a limit its feasible latency.
+    Only runs that lengthen the path by less than `slack` matter. The value of a block becomes its lower
+    bound, or without a limit its feasible latency.
     """
     settled, length = True, 0.0
     for b in path:
@@ -185,7 +183,7 @@ def _run_path(
 def _run_block(
     blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, left: Ints, slack: float
 ) -> None:
-    """Run a block with so many branches, a few where there is no limit."""
+    """Run a block with `limit` nodes, or a few without a limit."""
     nodes = min(limit, left[0]) if limit else FIRST_NODES
     members = members_of(blocks.masks[b])
     lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)
@@ -209,13 +207,11 @@ def members_of(mask: int) -> Ints:
 def run_members(
     members: Ints, part: ComponentArrays, cutoff: float, nodes: int
 ) -> tuple[float, float, Floats, int]:
-    """Lower bound, a feasible latency and start times of operators that run on single cores, and
-    how many branches were searched.
-    """
+    """Lower bound, feasible latency and start times of operators on single cores, and nodes searched."""
     block = make_block(members, part)
     lower, upper, start, used = run_block(block, cutoff, nodes, False)
     if block.uses[:, 2].any() and upper < np.inf:
-        # Of several shortest runs always the same one, whatever cutoff it was looked for with.
+        # Always the same one of several shortest runs, independent of the cutoff.
         start = run_block(block, upper * (1 + 1000 * CLOSE), nodes, False)[2]
         if not finds_pairs(block, start):
             upper = _pair_block(block, start)
@@ -227,7 +223,7 @@ def run_members(
 
 @njit
 def _pair_block(block: BarrierBlock, start: Floats) -> float:
-    """Latency of the schedule with the same sequence of starts, but in pairs; fills its starts."""
+    """Latency of the schedule with the same sequence of starts, but with pairs; fills its starts."""
     n = len(start)
     offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)
     for i in range(n):
@@ -252,7 +248,7 @@ def _pair_block(block: BarrierBlock, start: Floats) -> float:
 
 @njit
 def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
-    """Lower bounds of all blocks from paths and work; infinite where all cores are no slower."""
+    """Lower bounds of all blocks from paths and work; infinite if all cores are no slower."""
     n = len(part.kinds)
     value = np.full(len(blocks.masks), np.inf)
     head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)
@@ -288,9 +284,9 @@ def _head(part: ComponentArrays, mask: int, i: int, head: Floats) -> float:
 
 @njit
 def _shortest(steps: BarrierSteps, value: Floats) -> Ints:
-    """Blocks of the shortest path to everything, from the last to the first.
+    """Blocks of the shortest path to the full set, from the last to the first.
 
-    Values only rise, so that only those paths are looked for again that became longer.
+    Values only rise, so only paths that became longer are recomputed.
     """
     sets = len(steps.length)
     for d in range(1, sets):
@@ -308,7 +304,7 @@ def _shortest(steps: BarrierSteps, value: Floats) -> Ints:
 
 @njit
 def _step_into(steps: BarrierSteps, value: Floats, d: int) -> None:
-    """Look for the shortest path to a downset."""
+    """Recompute the shortest path to a downset."""
     steps.length[d], steps.last[d] = np.inf, steps.offsets[d]
     for s in range(steps.offsets[d], steps.offsets[d + 1]):
         length = steps.length[steps.sources[s]] + value[steps.blocks[s]]
@@ -318,8 +314,9 @@ def _step_into(steps: BarrierSteps, value: Floats, d: int) -> None:
 
 @njit
 def follow_path(path: Ints, latencies: Floats, part: ComponentArrays, nodes: int) -> tuple[Floats, Ints]:
-    """Start times and cores along a path of blocks given as bits, from the last to the first, of
-    which the latencies were found with so many branches.
+    """Start times and cores along a path of blocks.
+
+    Blocks are bits, from the last to the first; `latencies` were found with `nodes` nodes.
     """
     n = len(part.kinds)
     start, core = np.zeros(n), np.zeros(n, dtype=np.int64)

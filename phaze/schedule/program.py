@@ -1,13 +1,12 @@
-"""From a component to its shortest schedule by integer programs (Section 4 and Appendix A).
+"""Shortest schedule of a component by integer programs (Section 4 and Appendix A).
 
-The program is first solved without the variables that assign operators to cores. If its schedule finds
-cores for all operators, it is optimal; otherwise these variables are added for the types of core that it
-overloads, and the program is solved again (Appendix A). Counts of cores are not the whole matter: fused
-operators need both cores of a pair, so where the counts suffice but no pairs are found, both types are
-added.
+The program is first solved without the variables that assign operators to cores. If its schedule finds cores
+for all operators, it is optimal. Otherwise these variables are added for the overloaded core types, and the
+program is solved again (Appendix A). Core counts are not sufficient, as fused operators need both cores of a
+pair. If the counts suffice but no pairs are found, both types are added.
 
-Solvers work with tolerances, so only choices are taken from a point: who runs on all cores, and who comes
-before whom. Times follow from these exactly, and the bound is never above the schedule that is known.
+Solvers work with tolerances, so only choices are taken from a solver's solution: the operators on all cores,
+and the order of operators. Times follow exactly from these, and the bound never exceeds the known schedule.
 """
 
 import logging
@@ -37,11 +36,12 @@ FORMULATIONS: dict[str, Callable[[ProgramData], pyo.ConcreteModel]] = {
     "paper": formulate_paper,
 }
 DRIFT = 1e-6
-"""Largest relative excess of the schedule that follows from a point over what the point claims."""
+"""Largest relative excess of the schedule derived from a solution over the latency that the solution claims.
+"""
 
 
 def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Best schedule of a component that a program finds, or else the known one, with the bound."""
+    """Best schedule of a component from a program, or else the known one, with the bound."""
     data = make_instance(task, bounded)
     if settings.formulation == "sparse":
         data = data.on_clock()
@@ -62,7 +62,7 @@ def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSetti
 
 
 def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: ProgramData) -> Solution:
-    """Best solution after a solve, with the schedule of its point if all operators found cores."""
+    """Best solution after a solve, with the schedule of its solution if all operators found cores."""
     found = best.schedule
     if schedule is not None and schedule.latency_s < found.latency_s * (1 - EQUAL):
         found = schedule
@@ -86,7 +86,7 @@ def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: 
 
 
 def _drift(data: ProgramData, task: ComponentTask, model: pyo.ConcreteModel) -> str:
-    """Say if the schedule that follows from a point is longer than the point claims."""
+    """Fault message if the schedule derived from a solution is longer than claimed, else empty."""
     schedule = schedule_point(data, model, task)
     claimed = pyo.value(model.shortest) * data.unit_s
     if schedule is None:
@@ -97,10 +97,10 @@ def _drift(data: ProgramData, task: ComponentTask, model: pyo.ConcreteModel) -> 
 
 
 def schedule_point(data: ProgramData, model: pyo.ConcreteModel, task: ComponentTask) -> LayerSchedule | None:
-    """Schedule that follows from the choices of a point, None if its order contains a cycle.
+    """Schedule that follows from the choices of a solution, None if its order contains a cycle.
 
-    Every operator begins as soon as those have ended that come before it, or that exclude it. Cores are left
-    open (ALL_CORES or 0); `overloaded_types` looks for them.
+    Every operator begins as soon as all operators that precede or exclude it have ended. Cores are left open
+    (ALL_CORES or 0); `overloaded_types` checks them.
     """
     wide = np.array([model.wide[i].value > 0.5 for i in data.operators])
     begin = [model.start[i].value for i in data.operators]
@@ -120,7 +120,7 @@ def schedule_point(data: ProgramData, model: pyo.ConcreteModel, task: ComponentT
 def _relation(data: ProgramData, model: pyo.ConcreteModel, wide: Bools, begin: list[float]) -> Bools:
     """Order of the operators: that of the graph, and the choices between rivals.
 
-    Between operators on all cores any order will do: on the clock they take no time.
+    Operators on all cores may be in any order: they take no time on the clock.
     """
     before = data.order.copy()
     for i, j in data.rivals:
@@ -133,7 +133,7 @@ def _relation(data: ProgramData, model: pyo.ConcreteModel, wide: Bools, begin: l
 
 
 def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
-    """Operators, each behind what comes before it, earlier starts first; None on a cycle."""
+    """Operators in topological order, earlier starts first; None on a cycle."""
     left = sorted(range(len(begin)), key=lambda i: (begin[i], i))
     sequence: list[int] = []
     while left:
@@ -146,13 +146,13 @@ def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
 
 
 def _exclusive(data: ProgramData, wide: Bools, i: int, j: int) -> bool:
-    """Whether two operators cannot run at once, whatever the cores."""
+    """True if two operators cannot run concurrently on any cores."""
     link = data.kinds[i] == data.kinds[j] == NETWORK
     return bool(link or (wide[i] and data.excludes(i, j)) or (wide[j] and data.excludes(j, i)))
 
 
 def _cores(data: ProgramData, wide: Bools, start: Floats, end: Floats) -> Ints:
-    """Cores for the operators on single cores; UNASSIGNED where there are not enough."""
+    """Cores of the operators on single cores; UNASSIGNED if there are not enough."""
     core = np.where(wide, ALL_CORES, 0)
     single = np.flatnonzero(~wide & (data.kinds != NETWORK))
     core[single] = assign_cores(data.kinds[single], start[single], end[single], data.num_tc, data.num_vc)[1]
@@ -160,7 +160,7 @@ def _cores(data: ProgramData, wide: Bools, start: Floats, end: Floats) -> Ints:
 
 
 def overloaded_types(data: ProgramData, schedule: LayerSchedule) -> frozenset[str]:
-    """Types of core of which a schedule needs too many; both if only pairs are lacking."""
+    """Core types that a schedule overloads; both if only pairs are missing."""
     if (schedule.core != UNASSIGNED).all():
         return frozenset()
     overloaded = set()

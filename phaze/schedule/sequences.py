@@ -1,16 +1,15 @@
-"""Schedules that follow a sequence: operators start in a given order, each as early as it can.
+"""Schedules that follow a sequence: operators start in a given order, each as early as possible.
 
-Every schedule in which no operator could start earlier by itself is that of the sequence of its starts, so
-looking for a good schedule is looking for a good sequence and for who runs on all cores. What is made here
-can be executed under the paper's model (Section 4): an operator on all cores runs alone, a fused operator
-occupies the two cores of a pair, a network operator holds the link. Cores are numbered from 0; pair c is
-tensor core c with vector core c.
+Every schedule in which no operator alone could start earlier follows from the sequence of its starts. A
+search for a good schedule is therefore a search for a good sequence and a choice of operators on all cores.
+The schedules are executable under the paper's model (Section 4): an operator on all cores runs alone, a fused
+operator occupies the two cores of a pair, a network operator occupies the link. Cores are numbered from 0;
+pair c is tensor core c with vector core c.
 
-Short schedules of components too wide for a proof, by simulated annealing over sequences.
-
-A state is a sequence of the operators and who of them runs on all cores; a move lets one operator change
-sides or take another place. Worse states are accepted as long as the temperature, which falls, allows it.
-The random numbers are the same in every run.
+For components too wide for a proof, simulated annealing over sequences finds short schedules. A state is a
+sequence of the operators and the choice of operators on all cores. A move changes this choice for one
+operator, or its place in the sequence. Worse states are accepted with a probability that falls with the
+temperature. The random numbers are the same in every run.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ from phaze.schedule.pairing import sort_stably
 
 
 class SequenceState(NamedTuple):
-    """Until when everything is busy while a sequence is followed."""
+    """Ends of the current work of cores, operators and links while a sequence is followed."""
 
     cores: Floats
-    """Tensor cores (row 0) and vector cores (row 1)."""
+    """Ends on tensor cores (row 0) and vector cores (row 1)."""
     ends: Floats
-    """Computing operators, those on all cores, network operators, those alone, shape (4,)."""
+    """Latest end of computing operators, those on all cores, network operators, exclusive ones, shape (4,).
+    """
     ready: Floats
-    """Ends of the predecessors of every operator, shape (n,)."""
+    """Ends of the predecessors of each operator, shape (n,)."""
 
 
 @njit
@@ -61,7 +61,7 @@ def follow_sequence(part: ComponentArrays, sequence: Ints, wide: Bools, start: F
 
 @njit
 def _earliest(state: SequenceState, i: int, network: bool, wide: bool) -> float:
-    """Earliest start of an operator, whatever the cores."""
+    """Earliest start of an operator, ignoring core limits."""
     earliest = max(state.ready[i], state.ends[3])
     if network:
         earliest = max(earliest, state.ends[2])
@@ -74,7 +74,7 @@ def _earliest(state: SequenceState, i: int, network: bool, wide: bool) -> float:
 
 @njit
 def _choose_core(part: ComponentArrays, cores: Floats, kind: int, now: float) -> int:
-    """Core that is free now, one without a partner if there is one, else the first to be free."""
+    """Core that is free now, preferably without a free partner, else the first to become free."""
     pairs = min(part.num_tc, part.num_vc)
     best, key = 0, np.inf
     for c in range(pairs if kind == FUSED else part.num_tc if kind == TENSOR else part.num_vc):
@@ -89,7 +89,7 @@ def _choose_core(part: ComponentArrays, cores: Floats, kind: int, now: float) ->
 
 @njit
 def _occupy(part: ComponentArrays, state: SequenceState, i: int, core: int, end: float) -> None:
-    """Note until when an operator occupies what it needs, and when its followers are ready."""
+    """Update the ends of the resources of an operator, and the ready times of its successors."""
     network = part.kinds[i] == NETWORK
     k = 2 if network else 0
     state.ends[k] = max(state.ends[k], end)
@@ -105,7 +105,7 @@ def _occupy(part: ComponentArrays, state: SequenceState, i: int, core: int, end:
 
 @njit
 def sequence_by_tail(part: ComponentArrays, duration: Floats) -> Ints:
-    """Operators by falling length of the longest path from their start, then topologically."""
+    """Operators by descending length of the longest path from their start, then topologically."""
     n = len(duration)
     tail = np.zeros(n)
     for i in range(n - 1, -1, -1):
@@ -121,7 +121,7 @@ Randoms = npt.NDArray[np.uint64]
 HOT, COLD = 0.1, 0.001
 """First and last temperature, relative to the latency."""
 STARTS = 5
-"""Thresholds of the gain from all cores that are tried first."""
+"""Number of initial thresholds of the gain from all cores."""
 
 
 @njit
@@ -147,7 +147,7 @@ def bound_wide_all(
 
 @njit
 def search_sequences(part: ComponentArrays, moves: int) -> tuple[float, Floats, Ints]:
-    """Latency, start times and cores of the best schedule found in so many moves."""
+    """Latency, start times and cores of the best schedule found in `moves` moves."""
     n = len(part.kinds)
     start, core = np.zeros(n), np.zeros(n, dtype=np.int64)
     sequence, wide = _first_state(part, start, core)
@@ -169,7 +169,7 @@ def search_sequences(part: ComponentArrays, moves: int) -> tuple[float, Floats, 
 
 @njit
 def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints, Bools]:
-    """Best of some states in which operators run on all cores that gain more than a threshold."""
+    """Best of several initial states, with operators on all cores if they gain more than a threshold."""
     n = len(part.kinds)
     gain, duration, wide = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.bool_)
     for i in range(n):
@@ -190,7 +190,7 @@ def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints
 
 @njit
 def _propose(part: ComponentArrays, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
-    """Let operator i change sides, or the one at place p move to q; -1 for what does not change."""
+    """Change the cores of operator i, or move the operator at place p to q; -1 marks what is unchanged."""
     n = len(sequence)
     p = int(_draw(random) * n)
     i = sequence[p]
@@ -209,7 +209,7 @@ def _propose(part: ComponentArrays, sequence: Ints, wide: Bools, random: Randoms
 
 @njit
 def _undo(sequence: Ints, wide: Bools, i: int, p: int, q: int) -> None:
-    """Take back what `_propose` changed."""
+    """Revert the change of `_propose`."""
     if i >= 0:
         wide[i] = not wide[i]
     else:
@@ -218,7 +218,7 @@ def _undo(sequence: Ints, wide: Bools, i: int, p: int, q: int) -> None:
 
 @njit
 def _shift(sequence: Ints, p: int, q: int) -> None:
-    """Move what is at place p to place q."""
+    """Move the operator at place p to place q."""
     i, step = sequence[p], 1 if q > p else -1
     while p != q:
         sequence[p] = sequence[p + step]

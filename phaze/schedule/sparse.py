@@ -40,7 +40,7 @@ from phaze.schedule.paper import link_carries_one_at_a_time, nothing_runs_beside
 
 
 def formulate_sparse(data: ProgramData) -> pyo.ConcreteModel:
-    """Reduced program of an instance, with z variables for the assigned types of core."""
+    """Reduced program of an instance, with z variables for the assigned core types."""
     m = pyo.ConcreteModel()
     m.data = data
     m.operators = pyo.Set(initialize=data.operators)
@@ -95,7 +95,7 @@ def _assign_cores(m: pyo.ConcreteModel) -> None:
 
 
 def _fix_choices(m: pyo.ConcreteModel) -> None:
-    """Fix y where bounds decide: nothing is gained on all cores, or the path through one core is too long."""
+    """Fix y where bounds decide: all cores gain nothing, or the path through one core is too long."""
     data: ProgramData = m.data
     for i in data.operators:
         if data.wide[i]:
@@ -105,11 +105,11 @@ def _fix_choices(m: pyo.ConcreteModel) -> None:
 
 
 def allowed_places(data: ProgramData) -> set[tuple[str, int, int]]:
-    """(type, operator, core) that are left when mirror images are taken away.
+    """Allowed (type, operator, core) without symmetric equivalents.
 
-    Pairs of cores are alike, and so are cores without a partner. Counting cores in the order of the first
-    operator on them, the r-th operator finds its core among the first r. Without fused operators no core
-    needs its partner, and the types are counted apart.
+    Core pairs are interchangeable, and so are cores without a partner. With cores numbered in the order of
+    their first operator, the r-th operator finds its core among the first r. Without fused operators no core
+    needs its partner, and the types are numbered separately.
     """
     pairs = data.pairs if (data.kinds == FUSED).any() else 0
     assigned = [core for core in TYPES if core in data.assigned]
@@ -125,18 +125,18 @@ def allowed_places(data: ProgramData) -> set[tuple[str, int, int]]:
 
 
 def longest_clock(data: ProgramData) -> float:
-    """H: no schedule of interest has a larger U."""
+    """H, an upper bound on U of all schedules of interest."""
     return data.feasible * (1 + ROUNDING) - data.stopped
 
 
 def time_on_clock(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
-    """(2) An operator takes ℓ on one core; on all cores the clock stands still, or ℓ̂ where it runs on."""
+    """(2) An operator takes ℓ on one core; on all cores it takes no clock time, or ℓ̂ if the clock runs on."""
     running = m.data.every[i] * m.wide[i] if m.data.overlapping else 0
     return (1 - m.wide[i]) * m.data.one[i] + running
 
 
 def latency_is_between_bounds(m: pyo.ConcreteModel) -> pyo.Expression:
-    """The latency is no less than the proven bound and no more than that of the known schedule."""
+    """The latency lies between the proven bound and the latency of the known schedule."""
     return (m.data.lower * (1 - ROUNDING), m.latency, m.data.feasible * (1 + ROUNDING))
 
 
@@ -157,7 +157,7 @@ def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.
 
 
 def work_fits_cores(m: pyo.ConcreteModel, core: str) -> pyo.Expression:
-    """What operators on single cores of a type do fits into the time of these cores on the clock."""
+    """The work on single cores of a type fits into the time of these cores on the clock."""
     return sum(m.time[i] for i in m.data.users(core)) <= m.data.count(core) * m.clock
 
 
@@ -168,7 +168,7 @@ def operator_has_core(m: pyo.ConcreteModel, core: str, i: int) -> pyo.Expression
 
 
 def core_runs_one_at_a_time(m: pyo.ConcreteModel, core: str, i: int, j: int, c: int) -> pyo.Expression:
-    """(15), (16) Two incomparable operators on one core come one after the other."""
+    """(15), (16) Two incomparable operators on one core run one after the other."""
     return m.before[i, j] + m.before[j, i] >= m.on_core[core, i, c] + m.on_core[core, j, c] - 1
 
 

@@ -1,4 +1,4 @@
-"""The stage: tables of operators, estimates and kept architectures in, tables of solves and schedules out."""
+"""Scheduling stage: tables solves and schedules from operators, estimates and kept architectures."""
 
 import logging
 from collections import Counter
@@ -20,9 +20,9 @@ from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES, POINT
 
 PASS = ["layer", "direction"]
-"""Columns that say which graph of operators it is."""
+"""Columns that identify a graph of operators."""
 KEY = [*POINT, "architecture", *PASS]
-"""Columns that say which layer on which architecture it is."""
+"""Columns that identify a layer on an architecture."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def read_cases(
     *,
     overlap_communication: bool,
 ) -> Iterator[Case]:
-    """Yield every pass of every layer on every architecture."""
+    """Yield each pass of each layer on each architecture."""
     links = dict(list(edges.groupby([*POINT, *PASS])))
     counts = architectures[["num_tc", "num_vc"]].to_numpy(np.int64)
     for (*point, layer, direction), group in operators.groupby([*POINT, *PASS]):
@@ -70,7 +70,7 @@ def _edges(links: pd.DataFrame | None, numbers: Ints) -> Edges:
 def _latencies(
     operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> tuple[Floats, Floats]:
-    """ℓ and ℓ̂ of every operator on every architecture, shape (A, n)."""
+    """ℓ and ℓ̂ of each operator on each architecture, shape (A, n)."""
     designs = designs_of_operators(
         list(operators["core"]),
         *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
@@ -96,9 +96,9 @@ def schedule_layers(
     settings: ScheduleSettings,
     store: Store,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables solves and schedules of every pass of every layer on the architectures that are kept.
+    """Tables solves and schedules of each pass of each layer on the kept architectures.
 
-    Of `screens` only the columns architecture and kept are read. Equal components are solved once.
+    Only the columns architecture and kept of `screens` are read. Equal components are solved once.
     """
     log.info("solvers: %s", solver_versions(settings.solver) or "none is installed")
     kept = screens.loc[screens["kept"], "architecture"].unique()
@@ -128,7 +128,7 @@ def schedule_layers(
 
 
 def _largest_gap(solutions: list[LayerSolution]) -> str:
-    """Largest gap of the solutions so far, in words."""
+    """Largest gap of the solutions so far, as text."""
     gap = max((solution.gap for solution in solutions), default=0.0)
     return f"largest gap {100 * gap:.2g} %" if gap else "no gap"
 
@@ -171,21 +171,21 @@ def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.Dat
 
 
 _DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
-"""Whose design an operator's estimate is for: the reduction of a collective runs on the vector cores."""
+"""Core type whose design determines an operator's estimate; vector cores run a collective's reduction."""
 _ON_ALL = {
     **{f"{part}_j": f"{part}_all_j" for part in ENERGIES},
     "hbm_bytes": "hbm_all_bytes",
     "reduced_bytes": "reduced_bytes",
 }
-"""What a schedule takes: column of an operator on one core, and on all."""
+"""Columns summed over a schedule: column of an operator on one core, and on all cores."""
 
 
 def schedule_takes(
     schedules: pd.DataFrame, operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> pd.DataFrame:
-    """Energy by part in J and the traffic in bytes of every scheduled layer, indexed by KEY.
+    """Energy by part in J and traffic in bytes of each scheduled layer, indexed by KEY.
 
-    No-ops take none.
+    No-ops add nothing.
     """
     work = _works(schedules, operators)
     busy, work = schedules[work >= 0], work[work >= 0]
@@ -198,7 +198,7 @@ def schedule_takes(
 
 
 def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
-    """Work of every scheduled operator, -1 for a no-op."""
+    """Work of each scheduled operator, -1 for a no-op."""
     keys = [*PASS, "operator"]
     both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
     number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
@@ -209,7 +209,7 @@ def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
 
 
 def _rows_of(estimates: pd.DataFrame) -> Ints:
-    """Row of every estimate by work and design."""
+    """Row of each estimate by work and design."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     rows = np.full([int(index.max(initial=-1)) + 1 for index in at], -1)
     rows[at] = np.arange(len(estimates))
@@ -217,7 +217,7 @@ def _rows_of(estimates: pd.DataFrame) -> Ints:
 
 
 def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
-    """Core design that every scheduled operator runs on."""
+    """Core design that each scheduled operator runs on."""
     row = pd.Index(architectures["architecture"]).get_indexer(pd.Index(scheduled["architecture"]))
     return np.select(
         [(scheduled["resource"] == core).to_numpy() for core in _DESIGN],

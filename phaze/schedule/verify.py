@@ -1,11 +1,11 @@
-"""Whether a schedule can be executed under the paper's model (Section 4): an independent check.
+"""Independent check that a schedule can be executed under the paper's model (Section 4).
 
-Nothing is shared with what makes schedules but the layer and the schedule themselves. The rules:
+It shares nothing with the code that makes schedules, except the layer and schedule types. The rules:
 
-- every operator takes ℓ̂ on all cores and ℓ on one, and runs on a core that exists, a fused one on a pair;
-- no operator begins before those have ended whose results it reads;
-- while an operator runs on all cores nothing else runs; a network operator overlaps nothing, or only
-  computation where communication may overlap;
+- every operator takes ℓ̂ on all cores and ℓ on one, and runs on an existing core, a fused one on a pair;
+- no operator begins before the operators whose results it reads have ended;
+- while an operator runs on all cores, nothing else runs; a network operator overlaps nothing, or only
+  computation if communication may overlap;
 - no core, and no link, runs two operators at once.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer
 
 TOLERANCE = 1e-9
-"""Rounding of sums, relative to the latency of the schedule."""
+"""Tolerance for rounding of sums, relative to the latency of the schedule."""
 
 
 class TimedOperator(NamedTuple):
@@ -29,7 +29,7 @@ class TimedOperator(NamedTuple):
 
 
 def find_faults(layer: ScheduledLayer, schedule: LayerSchedule) -> tuple[str, ...]:
-    """Every rule that a schedule breaks, in words; empty if it can be executed."""
+    """Messages for all rules that a schedule breaks; empty if it can be executed."""
     n = len(layer.core)
     if any(values.shape != (n,) for values in (schedule.start_s, schedule.end_s, schedule.core)):
         return (f"times and cores must be given for {n} operators",)
@@ -67,7 +67,7 @@ def _core_faults(layer: ScheduledLayer, runs: list[TimedOperator]) -> Iterator[s
 
 
 def _time_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
-    """Yield operators that begin before time 0 or take another time than estimated."""
+    """Yield operators that begin before time 0 or whose time differs from the estimate."""
     estimates = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
     for i, (run, (one, every)) in enumerate(zip(runs, estimates, strict=True)):
         latency = 0.0 if run.kind == "none" else every if run.core == ALL_CORES else one
@@ -78,14 +78,14 @@ def _time_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) 
 
 
 def _order_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
-    """Yield edges along which an operator reads what is not yet written."""
+    """Yield edges whose reader begins before the writer ends."""
     for i, j in layer.edges:
         if not runs[i].end <= runs[j].start + room:
             yield f"operator {j} begins at {runs[j].start} s, before operator {i} ends"
 
 
 def _overlap_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
-    """Yield pairs of operators that run at once but may not."""
+    """Yield pairs of operators that run concurrently but may not."""
     working = [(i, run) for i, run in enumerate(runs) if run.kind != "none"]
     for (i, a), (j, b) in combinations(working, 2):
         if a.end <= b.start + room or b.end <= a.start + room:
@@ -96,7 +96,7 @@ def _overlap_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: floa
 
 
 def _conflict(a: TimedOperator, b: TimedOperator, overlap: bool) -> str:
-    """Why two operators may not run at once, empty if they may."""
+    """Reason why two operators may not run concurrently, empty if they may."""
     networks = [run for run in (a, b) if run.kind == "network"]
     if len(networks) == 2:
         return "the link carries one at a time"
