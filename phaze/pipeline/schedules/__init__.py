@@ -1,4 +1,4 @@
-"""Pipeline schedules by name; a new one is a file here and its test."""
+"""Pipeline schedules by name. Each schedule has one file here and a test."""
 
 from phaze.pipeline.schedules.base import Passes, Schedule
 from phaze.pipeline.schedules.dualpipe import DualPipe, DualPipeV
@@ -15,6 +15,6 @@ _ALL: tuple[Schedule, ...] = (
     TwoBuffered(), LayerWise(), Inference(),
 )  # fmt: skip
 SCHEDULES: dict[str, Schedule] = {schedule.name: schedule for schedule in _ALL}
-"""Every schedule by the name that users and tables give it."""
+"""All schedules by the name used in options and tables."""
 
 __all__ = ["SCHEDULES", "Passes", "Schedule"]

@@ -1,7 +1,7 @@
-"""Order of the passes of every worker, and how many microbatches it holds at once: what a schedule says.
+"""Interface of a schedule: order of each worker's passes and maximum of its in-flight microbatches.
 
-Everything that differs between schedules is in this package; the rest asks the schedule of a pipeline. A
-worker is one replica of a device group; with equal replicas a device group is a pipeline rank.
+All differences between schedules are in this package; other code asks the schedule of a pipeline. A worker is
+one replica of a device group. With equal replicas a device group is a pipeline rank.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
 
 MANY = 2**31
-"""Chunks where a schedule has no limit."""
+"""Maximum of chunks for schedules without a limit."""
 
 
 class Passes(NamedTuple):
-    """Passes of one worker in their order: forward, and backward or the two gradients."""
+    """Passes of one worker in order: forward, and backward or the two gradient passes."""
 
     kind: Ints
     stage: Ints
@@ -33,51 +33,54 @@ class Passes(NamedTuple):
 
 
 class Schedule(ABC):
-    """An order of passes for every worker of a pipeline."""
+    """Order of passes for each worker of a pipeline."""
 
     name: ClassVar[str]
     trains: ClassVar[bool] = True
-    """There are backward passes."""
+    """True if there are backward passes."""
     flushes: ClassVar[bool] = True
-    """A batch begins when the one before is over."""
+    """True if a batch begins only after the previous one ends."""
     chunks: ClassVar[tuple[int, int]] = (1, 1)
-    """Fewest and most stages of a device group."""
+    """Minimum and maximum of stages per device group."""
     folded: ClassVar[bool] = False
-    """Stages go to the last device group and back (V), so that the first group has the last one too."""
+    """True if stages go to the last device group and back (V); the first group also has the last stage."""
     streams: ClassVar[int] = 1
-    """Pipelines through the same device groups, in turns in both directions, with copies of all weights."""
+    """Number of pipelines through the same device groups, in both directions, each with its own weights."""
     splits: ClassVar[bool] = False
-    """Gradients of weights are jobs of their own, behind those of the input."""
+    """True if weight gradients are separate jobs after the input gradients."""
     equal_replicas: ClassVar[bool] = False
-    """Device groups have equally many replicas."""
+    """True if all device groups must have equally many replicas."""
     in_runs: ClassVar[bool] = False
-    """A row of a table of runs may name it."""
+    """True if a table of measured runs may use this schedule."""
 
     @property
     def chunked(self) -> bool:
-        """Device groups have several stages each."""
+        """True if device groups have several stages each."""
         return self.chunks[1] > 1
 
     @property
     def allowed_chunks(self) -> str:
-        """Stages of a device group, in words."""
+        """Allowed stages per device group, as text."""
         least, most = self.chunks
         return f"{least}" if most == least else f">= {least}"
 
     def releases(self, kind: NDArray[np.integer]) -> Bools:
-        """Jobs after which the activations of a microbatch are not needed, and its gradients are there."""
+        """Mask of the jobs that free a microbatch's activations and complete its gradients."""
         if not self.trains:
             return np.asarray(kind == JobKind.FORWARD)
         return ends_backward(kind)
 
     def groups(self, depth: int, chunks: int) -> Ints:
-        """Device group of every stage, (depth · chunks,)."""
+        """Device group of each stage, (depth · chunks,)."""
         there = np.arange(depth)
         ways = [there[::-1] if self.folded and chunk % 2 else there for chunk in range(chunks)]
         return np.concatenate(ways)
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Why a pipeline cannot run so, with the setting, its value and what is allowed; empty if it can."""
+        """Error message for a pipeline that the schedule cannot run, else empty.
+
+        It names the invalid setting, its value and the allowed values.
+        """
         if not self.chunks[0] <= pipeline.chunks <= self.chunks[1]:
             return f"chunks must be {self.allowed_chunks} under {self.name}, got {pipeline.chunks}"
         if pipeline.batches > 1 and (self.flushes or not self.trains):
@@ -90,72 +93,74 @@ class Schedule(ABC):
 
     @abstractmethod
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Microbatches that a worker of each device group has room for, those of all its chunks."""
+        """Maximum of in-flight microbatches on a worker of each device group, over all its chunks."""
 
     @abstractmethod
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes of a worker that has these microbatches."""
+        """Passes of a worker with the microbatches `own`."""
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """Time that no batch is below, by what a microbatch takes on a replica of each device group, (p,)."""
+        """Lower bound on the batch time; `loads_s` is the time of a microbatch on a replica of each group,
+        (p,).
+        """
         return float((-(-microbatches // np.asarray(data)) * loads_s).max()) / self.streams
 
 
 class Written(Schedule):
-    """A schedule whose passes are written down for every rank; what a rank has room for follows from them."""
+    """A schedule with explicit passes of each rank, which determine its in-flight microbatches."""
 
     equal_replicas = True
     in_runs = True
 
     @abstractmethod
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of every rank."""
+        """Passes of each rank."""
 
     def order(self, pipeline: Pipeline, group: int, _: Ints) -> Passes:
         """Passes of the rank."""
         return self.ranks(pipeline)[group]
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Most that a rank holds at once."""
+        """Maximum of in-flight microbatches of each rank."""
         return [most_held(passes.kind) for passes in self.ranks(pipeline)]
 
 
 @dataclass
 class Line:
-    """Passes of a rank as they are written down: those of a chunk take the microbatches in their order."""
+    """Builder of a rank's passes; each chunk takes the microbatches in order."""
 
     passes: list[tuple[int, int, int]] = field(default_factory=list)
-    """Kind, chunk and microbatch."""
+    """Kind, chunk and microbatch of each pass."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Chunk and microbatch of gradients of weights that are put off, the oldest first."""
+    """Chunk and microbatch of postponed weight gradients, the oldest first."""
     _next: dict[tuple[bool, int], int] = field(default_factory=dict)
 
     def forward(self, chunk: int, times: int = 1) -> None:
-        """The next microbatches forward."""
+        """Append forward passes of the next microbatches."""
         for _ in range(times):
             self._take(JobKind.FORWARD, chunk)
 
     def backward(self, chunk: int) -> None:
-        """The next microbatch backward."""
+        """Append the backward pass of the next microbatch."""
         self._take(JobKind.BACKWARD, chunk)
 
     def input_gradient(self, chunk: int) -> None:
-        """The next microbatch backward, with the gradients of weights put off."""
+        """Append the input gradient of the next microbatch and postpone its weight gradient."""
         self.waiting.append((chunk, self._take(JobKind.INPUT_GRADIENT, chunk)))
 
     def pair(self, forward: int, backward: int) -> None:
-        """The next microbatches forward through a chunk and backward through another, as one job."""
+        """Append a forward pass through one chunk and a backward pass through another, as one job."""
         self._take(JobKind.FORWARD, forward)
         self._take(JobKind.PAIRED_BACKWARD, backward)
 
     def weights(self, chunk: int | None = None) -> None:
-        """The oldest gradients of weights that wait, of a chunk or of any."""
+        """Append the oldest postponed weight gradient, of a chunk or of any."""
         found = next(one for one in self.waiting if chunk in (None, one[0]))
         self.waiting.remove(found)
         self.passes.append((JobKind.WEIGHT_GRADIENT, *found))
 
     def count(self, chunk: int, *, forward: bool) -> int:
-        """Microbatches that have passed a chunk in one direction."""
+        """Number of microbatches that have passed a chunk in one direction."""
         return self._next.get((forward, chunk), 0)
 
     def _take(self, kind: JobKind, chunk: int) -> int:
@@ -167,7 +172,10 @@ class Line:
 
 
 def folded_passes(lines: Iterable[list[tuple[int, int, int]]]) -> tuple[Passes, ...]:
-    """Passes of ranks, of which each has stage `rank` and its mirror image, from kind, chunk, microbatch."""
+    """Passes of ranks in a V, where each rank has stage `rank` and its mirror image.
+
+    Lines hold kind, chunk and microbatch.
+    """
     columns = [np.array(line, np.int64).reshape(-1, 3).T for line in lines]
     stages = 2 * len(columns)
     return tuple(
@@ -177,19 +185,22 @@ def folded_passes(lines: Iterable[list[tuple[int, int, int]]]) -> tuple[Passes, 
 
 
 def ends_backward(kind: NDArray[np.integer]) -> Bools:
-    """Passes with which a stage is done with a microbatch."""
+    """Mask of the passes that complete a microbatch's work on a stage."""
     whole = (kind == JobKind.BACKWARD) | (kind == JobKind.PAIRED_BACKWARD)
     return np.asarray(whole | (kind == JobKind.WEIGHT_GRADIENT))
 
 
 def most_held(kind: Ints) -> int:
-    """Most microbatches that a rank holds at once, from the kinds of its passes in their order."""
+    """Maximum of in-flight microbatches of a rank, from the kinds of its passes in order."""
     released = ends_backward(kind)
     return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
 
 def turns(window: int, count: int) -> tuple[Ints, Ints]:
-    """Kinds of passes, backward and forward in turn, and the number of each in its direction."""
+    """Kinds of alternating backward and forward passes, and the number of each in its direction.
+
+    The first `window` passes are forward.
+    """
     k = np.arange(count)
     backward, number = np.zeros(2 * count, bool), np.empty(2 * count, np.int64)
     backward_at = np.minimum(window + 2 * k, count + k)
@@ -199,8 +210,9 @@ def turns(window: int, count: int) -> tuple[Ints, Ints]:
 
 
 def split_turns(window: int, count: int, put_off: int) -> tuple[Ints, Ints]:
-    """Turns of which the gradients of weights stand behind those of the input so many numbers later, or at
-    the end.
+    """Alternating passes with postponed weight gradients.
+
+    Each weight gradient follows the input gradient of the microbatch `put_off` later, or comes at the end.
     """
     kind, number = turns(window, count)
     put_off = min(put_off, count)

@@ -1,9 +1,9 @@
-"""DualPipe and DualPipeV: forward passes of one microbatch beside backward passes of another (DeepSeek-V3
-Technical Report, 2024, Section 3.2.1; github.com/deepseek-ai/DualPipe).
+"""DualPipe and DualPipeV: forward passes of one microbatch overlap with backward passes of another.
 
-A forward and a backward pass are one job: both wait for what both need, and send when both are over. It takes
-as long as one after the other; what is gained where communication of one hides behind the other is none of
-the order's.
+Source: DeepSeek-V3 Technical Report, 2024, Section 3.2.1; github.com/deepseek-ai/DualPipe. A forward and a
+backward pass are one job. Both wait for the inputs of both, and send their results when both are over. The
+job takes the sum of both times; gains from overlapping the communication of one with the other are not part
+of the schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DualPipeV(Written):
-    """DualPipe cut in half: two stages on every rank, placed in a V, as `ScheduleDualPipeV` of PyTorch."""
+    """DualPipe cut in half: two stages on every rank, placed in a V, as in PyTorch's `ScheduleDualPipeV`."""
 
     name = "dualpipev"
     chunks = (2, 2)
@@ -29,7 +29,7 @@ class DualPipeV(Written):
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Needs as many microbatches as there are stages."""
+        """Error if there are fewer microbatches than stages."""
         least, count = 2 * pipeline.depth, pipeline.lane_microbatches
         found = super().problem(pipeline)
         if not found and count < least:
@@ -37,22 +37,22 @@ class DualPipeV(Written):
         return found
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of every rank."""
+        """Passes of each rank."""
         return _folded(pipeline.depth, pipeline.lane_microbatches)
 
 
 class DualPipe(DualPipeV):
     """Microbatches enter at both ends: every rank has a stage of each of two copies of the model.
 
-    The first half of them goes one way through stages 0 to p - 1, the other half the other way through p to
-    2 p - 1, the copies. Weights, gradients and optimizer states are there twice.
+    The first half of them passes stages 0 to p - 1. The other half passes the copies, stages p to 2 p - 1, in
+    the opposite direction. Weights, gradients and optimizer states are stored twice.
     """
 
     name = "dualpipe"
     streams = 2
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Needs even numbers of ranks and of microbatches, and nothing that is fetched."""
+        """Error if ranks or microbatches are odd in number, or if data is fetched."""
         found, count = super().problem(pipeline), pipeline.lane_microbatches
         if not found and (pipeline.depth % 2 or count % 2):
             found = (
@@ -64,7 +64,7 @@ class DualPipe(DualPipeV):
         return found
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of every rank."""
+        """Passes of each rank."""
         return _both_ways(pipeline.depth, pipeline.lane_microbatches)
 
 
@@ -75,7 +75,10 @@ def _folded(depth: int, count: int) -> tuple[Passes, ...]:
 
 @lru_cache(maxsize=16)
 def _both_ways(depth: int, count: int) -> tuple[Passes, ...]:
-    """Ranks i and p - 1 - i do the same with the directions exchanged, as i does in a V of p / 2 ranks."""
+    """Passes of ranks with both directions; ranks i and p - 1 - i are mirror images.
+
+    Rank i has the passes of rank i in a V of p / 2 ranks.
+    """
     half, found = count // 2, []
     for rank in range(depth):
         mirrored = rank >= depth // 2
@@ -87,7 +90,7 @@ def _both_ways(depth: int, count: int) -> tuple[Passes, ...]:
 
 
 def _line(depth: int, rank: int, count: int) -> Line:
-    """Passes of a rank of which `depth` are in a V, with so many microbatches for each of its two stages."""
+    """Passes of a rank in a V of `depth` ranks, with `count` microbatches for each of its two stages."""
     line, left = Line(), depth - rank - 1
     line.forward(0, 2 * left)
     for _ in range(rank + 1):

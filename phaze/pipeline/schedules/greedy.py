@@ -1,11 +1,11 @@
-"""ZB-1P: a zero-bubble schedule that is found by the times of the passes (Qi et al., ICLR 2024, Section 3.1).
+"""ZB-1P: a zero-bubble schedule derived from the times of the passes (Qi et al., ICLR 2024, Section 3.1).
 
-A microbatch after the other, every rank adds a forward and a backward pass. Gradients of weights fill gaps:
-those in which they fit, those in which they do not if else the rank would idle longer than any rank so far,
-and where memory has to be given back. Three choices are open, each of which is tried: whether a further
+Microbatch by microbatch, every rank adds a forward and a backward pass. Weight gradients are inserted in
+three cases: in gaps that they fit; in shorter gaps if the rank would otherwise idle longer than any rank so
+far; and where memory must be freed. Three choices are open and all combinations are tried: whether a further
 forward pass may delay the first gradient, whether a rank that is ahead skips a forward pass, and whether
-gradients of weights also go where a gap would be no longer than others. Of the eight orders the one that ends
-first is taken; all ranks end together, as no runtime here validates the optimizer's step afterwards.
+weight gradients also go into gaps no longer than others. Of the eight orders the one that ends first is used.
+All ranks end together, as no runtime here validates the optimizer's step afterwards.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ F, B, W = range(3)
 
 
 class ZeroBubbleByTimes(Written):
-    """1f1b with B and W apart, and W wherever the times leave a gap; every rank holds p microbatches."""
+    """1f1b with separate B and W, and W placed in gaps by the times; every rank holds p microbatches."""
 
     name = "zbb"
     splits = True
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of every rank."""
+        """Passes of each rank."""
         table = durations(pipeline)
         table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]
         sent_s = max(float(np.max(way, initial=0.0)) for way in in_flight_s(pipeline))
@@ -46,7 +46,7 @@ class ZeroBubbleByTimes(Written):
 
 @dataclass(frozen=True)
 class _Task:
-    """Seconds of F, B and W by rank, seconds of a tensor on its way, and microbatches."""
+    """Seconds of F, B and W by rank, transfer time of a tensor, and number of microbatches."""
 
     seconds: tuple[tuple[float, ...], ...]
     sent_s: float
@@ -54,7 +54,7 @@ class _Task:
 
     @property
     def depth(self) -> int:
-        """Ranks, of which each holds as many microbatches at most."""
+        """Number of ranks; also the maximum of in-flight microbatches of each."""
         return len(self.seconds[F])
 
 
@@ -72,42 +72,40 @@ def _ranks(task: _Task) -> tuple[Passes, ...]:
 
 @dataclass
 class _Greedy:
-    """One of the orders, as it grows."""
+    """Builder of one of the orders."""
 
     task: _Task
     prompt: bool
     """No forward pass delays the first gradient."""
     skips: bool
-    """A rank that is ahead may leave out a forward pass."""
+    """A rank that is ahead may skip a forward pass."""
     eager: bool
-    """Gradients of weights also go where a gap is no longer than others."""
+    """Weight gradients also go into gaps no longer than others."""
     ends: dict[tuple[int, int, int], float] = field(default_factory=dict)
-    """By pass, rank and microbatch."""
+    """End of each pass, by pass, rank and microbatch."""
 
     @cached_property
     def passes(self) -> list[list[tuple[int, int]]]:
-        """Kinds and microbatches by rank."""
+        """Kinds and microbatches of the passes, by rank."""
         return [[] for _ in range(self.task.depth)]
 
     @cached_property
     def done(self) -> list[list[int]]:
-        """Number of F, B and W by rank."""
+        """Number of F, B and W done, by rank."""
         return [[0, 0, 0] for _ in range(self.task.depth)]
 
     @cached_property
     def free_s(self) -> list[float]:
-        """When each rank is free."""
+        """Time at which each rank becomes free."""
         return [0.0] * self.task.depth
 
     @cached_property
     def idle_s(self) -> list[float]:
-        """For how long each rank has waited since its first pass."""
+        """Idle time of each rank since its first pass."""
         return [0.0] * self.task.depth
 
     def run(self) -> float:
-        """Write down all passes; the time at which the last one is over, infinity for an order in which a
-        rank that skipped a forward pass never made up for it.
-        """
+        """Build all passes and return their end, or inf if a skipped forward pass was never made up for."""
         ranks, count = range(self.task.depth), self.task.count
         self._warm_up()
         for number in range(1, count):
@@ -126,13 +124,13 @@ class _Greedy:
         return max(self.free_s) if self._complete() else inf
 
     def _complete(self) -> bool:
-        """Whether all passes are there, each gradient behind its forward pass."""
+        """True if all passes exist, each gradient after its forward pass."""
         counts = [count == self.task.count for done in self.done for count in done]
         ends = self.ends
         return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
 
     def _waiting(self, rank: int) -> int:
-        """Gradients of weights that are put off."""
+        """Number of postponed weight gradients."""
         return self.done[rank][B] - self.done[rank][W]
 
     def _held(self, rank: int) -> int:
@@ -149,7 +147,7 @@ class _Greedy:
         self.passes[rank].append((KINDS[way], number))
 
     def _warm_up(self) -> None:
-        """Forward passes until the first gradient is back, as far as memory goes, and this one."""
+        """Forward passes until the first gradient returns, within the memory, and this gradient."""
         task, ranks = self.task, range(self.task.depth)
         for rank in ranks:
             self._put(F, rank)
@@ -172,7 +170,7 @@ class _Greedy:
             self._put(B, rank)
 
     def _forward_passes(self) -> list[bool]:
-        """Ranks that add a forward pass; none does that is not ahead of the next one."""
+        """Ranks that add a forward pass; a rank adds one only if all later ranks do."""
         wanted = [
             self.done[rank][F] < self.task.count and not self._skips(rank) for rank in range(self.task.depth)
         ]
@@ -181,7 +179,9 @@ class _Greedy:
         return wanted
 
     def _skips(self, rank: int) -> bool:
-        """A rank that is two ahead of the next leaves a forward pass out if that costs no longer gap."""
+        """True if a rank two ahead of the next skips a forward pass: the resulting gap must not be the
+        longest.
+        """
         task = self.task
         if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
             return False
@@ -201,7 +201,7 @@ class _Greedy:
         self._put(F, rank)
 
     def _fill(self, rank: int, way: int, sender: int, number: int) -> None:
-        """Gradients of weights before something comes from another rank."""
+        """Insert weight gradients before a tensor arrives from another rank."""
         if (way, sender, number) not in self.ends:
             return
         there, weight_s = self.ends[way, sender, number] + self.task.sent_s, self.task.seconds[W][rank]

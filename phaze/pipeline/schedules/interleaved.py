@@ -1,8 +1,8 @@
-"""Schedules whose microbatches go round the ranks v times: interleaved, and with zero bubble.
+"""Schedules with v chunks per rank: interleaved, and interleaved with zero bubble.
 
-Microbatches pass a chunk g at a time, then the next chunk; the last group may have fewer. Megatron-LM takes
-any g from p to m that leaves no group of fewer than p; without a flag it is p. PyTorch deals the m
-microbatches to max(1, m // p) rounds of equal size; these are the smallest groups that Megatron-LM takes.
+g microbatches pass a chunk, then the next chunk; the last group may be smaller. Megatron-LM accepts any g
+from p to m that leaves no group of fewer than p; its default is p. PyTorch divides the m microbatches into
+max(1, m // p) rounds of equal size. These are the smallest groups that Megatron-LM accepts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Interleaved(Schedule):
     """Megatron's order over m v passes, in groups of g microbatches per chunk (`get_schedule_table`).
 
-    2 (p - rank - 1) + (v - 1) g forward passes come before the first pair (Narayanan et al., SC 2021, Section
+    2 (p - rank - 1) + (v - 1) g forward passes precede the first pair (Narayanan et al., SC 2021, Section
     2.2; `get_pp_rank_microbatches`).
     """
 
@@ -34,7 +34,7 @@ class Interleaved(Schedule):
     in_runs = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Needs groups of p microbatches or more, or one of all."""
+        """Error unless all groups have p microbatches or more, or there is a single group."""
         found, size = super().problem(pipeline), group_of(pipeline)
         if not found and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
             found = (
@@ -44,31 +44,31 @@ class Interleaved(Schedule):
         return found
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
-        """Forward passes before the first pair."""
+        """Number of forward passes before the first pair."""
         return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Room for the passes before the first pair, and one more."""
+        """In-flight microbatches: the passes before the first pair, and one more."""
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Microbatches pass a chunk a round at a time, then the next chunk."""
+        """Passes in which a group of microbatches passes a chunk, then the next chunk."""
         kind, number = turns(pipeline.in_flight[group], len(own) * pipeline.chunks)
         return _in_rounds(pipeline, group, kind, number)
 
 
 class InterleavedZeroBubble(Interleaved):
-    """Interleaved with p - rank - 1 forward passes fewer, where gradients of weights fill what is left.
+    """Interleaved with p - rank - 1 fewer forward passes; weight gradients fill the remaining bubbles.
 
-    Rank i puts them off by i passes, as under zb-h1 (Qi et al., ICLR 2024, Section 2.2, in the form of
-    PyTorch's `ScheduleInterleavedZeroBubble`): every rank holds v p chunks.
+    Rank i postpones them by i passes, as under zb-h1 (Qi et al., ICLR 2024, Section 2.2, in the form of
+    PyTorch's `ScheduleInterleavedZeroBubble`). Every rank stores v p chunks.
     """
 
     name = "interleaved-zb"
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Needs rounds of equally many microbatches, p or more of them where there are so many."""
+        """Error unless the rounds have equally many microbatches, at least p if there are that many."""
         count, found = pipeline.lane_microbatches, super().problem(pipeline)
         rounds = max(1, count // pipeline.depth)
         if not found and count % rounds:
@@ -79,23 +79,25 @@ class InterleavedZeroBubble(Interleaved):
         return found
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
-        """Forward passes before the first pair."""
+        """Number of forward passes before the first pair."""
         return pipeline.depth - rank - 1 + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Room for as many on every rank, those that wait for gradients of their weights included."""
+        """In-flight microbatches, equal on all ranks, including those with postponed weight gradients."""
         return (self.warm_up(pipeline, 0) + 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Microbatches pass a chunk a round at a time, then the next chunk."""
+        """Passes in which a group of microbatches passes a chunk, then the next chunk."""
         passes = len(own) * pipeline.chunks
         window = min(self.warm_up(pipeline, group) + 1, passes)
         return _in_rounds(pipeline, group, *split_turns(window, passes, group))
 
 
 def is_group(count: int, depth: int, size: int) -> bool:
-    """Whether Megatron-LM takes groups of so many of `count` microbatches: p or more of them, the last group
-    too (`forward_backward_pipelining_with_interleaving`); here also a group of all fewer than p.
+    """True if Megatron-LM accepts groups of `size` of `count` microbatches.
+
+    All groups, including the last, need p or more (`forward_backward_pipelining_with_interleaving`). Here a
+    single group of fewer than p is valid as well.
     """
     least = min(depth, count)
     return least <= size <= count and not 0 < count % size < least
@@ -103,17 +105,17 @@ def is_group(count: int, depth: int, size: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def least_group(count: int, depth: int) -> int:
-    """Fewest microbatches of a group that Megatron-LM takes, p where that divides all."""
+    """Smallest group of microbatches that Megatron-LM accepts; p if it divides their number."""
     return next(size for size in range(min(depth, count), count + 1) if is_group(count, depth, size))
 
 
 def group_of(pipeline: Pipeline) -> int:
-    """Microbatches that pass a chunk before the next chunk, g."""
+    """g, the microbatches that pass a chunk before the next chunk."""
     return pipeline.group or least_group(pipeline.lane_microbatches, pipeline.depth)
 
 
 def _in_rounds(pipeline: Pipeline, rank: int, kind: Ints, number: Ints) -> Passes:
-    """Passes by their numbers in their direction; backward the last chunk comes first."""
+    """Passes from their numbers in each direction; backward the last chunk comes first."""
     p, v, g = pipeline.depth, pipeline.chunks, group_of(pipeline)
     group, place = np.divmod(number, g * v)
     size = np.minimum(g, pipeline.lane_microbatches - group * g)

@@ -1,6 +1,6 @@
-"""Schedules with a stage and whole backward passes on every device group: gpipe, 1f1b, 2bw, and their kin.
+"""Schedules with one stage per device group and unsplit backward passes: gpipe, 1f1b, 2bw and similar.
 
-Suffix sums s add the replicas d from a device group to the last; with equal replicas s/d is a stage's number
+Suffix sums s add the replicas d from a device group to the last. With equal replicas s/d is a stage's number
 from the end.
 """
 
@@ -27,35 +27,35 @@ class GPipe(Schedule):
     in_runs = True
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Room for all of them."""
+        """In-flight microbatches: all of them."""
         return (pipeline.lane_microbatches,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Forward passes until the worker holds as many as it may, then backward and forward in turn."""
+        """Forward passes up to the in-flight maximum, then backward and forward alternate."""
         kind, number = turns(pipeline.in_flight[group], len(own))
         return Passes(kind, np.full(len(kind), group), own[number])
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """A group begins behind the first microbatch, and the last one has those before it to pass."""
+        """Lower bound: each group starts after the first microbatch of the groups before it."""
         count = -(-microbatches // np.asarray(data))
         return float((np.cumsum(loads_s) - loads_s + count * loads_s).max())
 
 
 class OneForwardOneBackward(GPipe):
-    """ceil(s/d) forward passes, then backward and forward in turn (Narayanan et al., SC 2021)."""
+    """1F1B: ceil(s/d) forward passes, then backward and forward alternate (Narayanan et al., SC 2021)."""
 
     name = "1f1b"
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Room for as many as there are workers from here to the end, for each replica."""
+        """In-flight microbatches: the number of workers from here to the end, per replica."""
         return stashes(pipeline)
 
 
 class TwoBuffered(GPipe):
-    """PipeDream-2BW: 1f1b over all batches without a flush between them, on two versions of the weights.
+    """PipeDream-2BW: 1f1b over all batches without a flush between them, with two versions of the weights.
 
-    Batch k + 2 is the first that uses the gradients of batch k (Narayanan et al., 2020, Section 3.1); Piper
-    plans for it (Figure 5).
+    Batch k + 2 is the first that uses the gradients of batch k (Narayanan et al., 2020, Section 3.1). Piper
+    plans for this schedule (Figure 5).
     """
 
     name = "2bw"
@@ -63,7 +63,7 @@ class TwoBuffered(GPipe):
     in_runs = False
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Two versions suffice if no more microbatches are in flight than a batch has."""
+        """Error if a batch has too few microbatches: two weight versions then do not suffice."""
         least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
         found = super().problem(pipeline)
         if not found and (pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least):
@@ -74,22 +74,22 @@ class TwoBuffered(GPipe):
         return found
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """As under 1f1b, or fewer where some d does not divide its s."""
+        """In-flight microbatches as under 1f1b, or fewer if some d does not divide its s."""
         return steady_windows(pipeline)
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """In the long run the slowest stage decides (Piper, Section 3.2)."""
+        """Lower bound from the slowest stage, which sets the steady-state rate (Piper, Section 3.2)."""
         return float((loads_s / np.asarray(data)).max()) * microbatches
 
 
 class LayerWise(OneForwardOneBackward):
-    """One stage, which does a microbatch after the other (PALM, IV.A)."""
+    """Single stage that processes one microbatch after the other (PALM, IV.A)."""
 
     name = "layer-wise"
     in_runs = False
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Has one stage."""
+        """Error if there is more than one stage."""
         found = super().problem(pipeline)
         return found or ("" if pipeline.depth == 1 else f"layer-wise has one stage, got {pipeline.depth}")
 

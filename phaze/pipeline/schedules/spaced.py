@@ -1,13 +1,14 @@
-"""V-half and V-min: two stages on every rank, placed in a V, with passes spaced such that a rank holds about
-half or a third of what the first one does under 1f1b (Qi et al., Pipeline Parallelism with Controllable
-Memory, NeurIPS 2024, Sections 3 and 4).
+"""V-half and V-min: two stages per rank in a V, with about a half or a third of the activations of 1f1b.
 
-A microbatch passes both stages of a rank forward, and back; gradients of weights come in between. The
-building block says in which slot of time each pass begins; with a block for every microbatch, six slots
-apart, no two fall together. Before the first gradient is back and after the last forward pass that leaves
-gaps: there, passes move to the first free slot that what they wait for allows, unless their rank would then
-hold more than the fullest one does, and gaps are closed. It is done with the gradients of weights in their
-slots, and again with these put in afterwards.
+Passes are spaced so that a rank stores about half or a third of the first rank's activations under 1f1b (Qi
+et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024, Sections 3 and 4).
+
+A microbatch passes both stages of a rank forward, and back, with weight gradients in between. The building
+block gives the time slot of each pass. Blocks of consecutive microbatches are six slots apart and never
+collide. This leaves gaps before the first gradient is back and after the last forward pass. There, passes
+move to the first free slot that their inputs allow, unless their rank would exceed the peak memory of all
+ranks; then gaps are closed. The procedure runs with the weight gradients in their slots, and again with
+weight gradients inserted afterwards.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 INTERVAL = 6
 """Slots between two microbatches: one for each of their passes on a rank."""
 FREE, WEIGHTS = -1, 4
-"""Numbers of no pass, and of the first gradients of weights."""
+"""Markers: an empty slot, and the first of the two weight-gradient passes."""
 PASSES = (
     (JobKind.FORWARD, 0), (JobKind.FORWARD, 1), (JobKind.INPUT_GRADIENT, 1), (JobKind.INPUT_GRADIENT, 0),
     (JobKind.WEIGHT_GRADIENT, 1), (JobKind.WEIGHT_GRADIENT, 0),
 )  # fmt: skip
-"""Kind and chunk by number: forward, back, and the weights of these."""
+"""Kind and chunk of each pass number: forward, input gradients, and weight gradients."""
 
 
 class _Spaced(Written):
@@ -42,17 +43,17 @@ class _Spaced(Written):
     folded = True
     splits = True
     rise: ClassVar[int]
-    """Slots from a rank to the next on the way through the first stages."""
+    """Slots between adjacent ranks in the forward passes of the first chunk."""
     pause: ClassVar[int]
-    """Slots by which the way back begins later where its passes would fall on others."""
+    """Extra slots before the second chunk's backward pass where its passes would collide with others."""
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of every rank."""
+        """Passes of each rank."""
         return _ranks(pipeline.depth, pipeline.lane_microbatches, self.rise, self.pause)
 
 
 class VHalf(_Spaced):
-    """About half the activations of 1f1b, without gaps in the middle of a step where F = B = W."""
+    """About half the activations of 1f1b, without gaps in the middle of a step if F = B = W."""
 
     name = "v-half"
     rise = 2
@@ -68,7 +69,7 @@ class VMin(_Spaced):
 
 
 def building_block(depth: int, rise: int, pause: int) -> Ints:
-    """Slots of the four passes of the first microbatch on every rank, (p, 4)."""
+    """Slots of the four passes of the first microbatch on each rank, (p, 4)."""
     i, turn = np.arange(depth), (rise + 1) * depth
     back = turn + (pause if depth % (4 - rise) == 0 else 0)
     return np.stack([rise * i, turn - rise - i, back + 1 - rise + rise * i, back + turn - rise - i], axis=1)
@@ -98,8 +99,9 @@ def _ranks(depth: int, count: int, rise: int, pause: int) -> tuple[Passes, ...]:
 
 @njit
 def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
-    """Put gradients of weights into free slots behind those of the input, in the order of these; or apart by
-    stage, those of the second stage before those of the first.
+    """Put weight gradients into free slots after their input gradients, in the same order.
+
+    `apart`: by chunk, those of the second chunk before those of the first.
     """
     for rank in range(ways.shape[0]):
         waiting, done = np.zeros(2, np.int64), np.zeros(2, np.int64)
@@ -116,7 +118,7 @@ def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
 
 @njit
 def _most_held(ways: Ints, with_weights: bool) -> int:
-    """Most halves of a stage that a rank holds; gradients of weights take free slots where they have none."""
+    """Peak number of half stages that a rank stores; without weight gradients, free slots stand for them."""
     held, most, waiting = 0, 0, 0
     for way in ways:
         if way in (0, 1):
@@ -132,7 +134,7 @@ def _most_held(ways: Ints, with_weights: bool) -> int:
 
 @njit
 def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
-    """Slot of every pass, (p, 5, 2 m)."""
+    """Slot of each pass, (p, 5, 2 m)."""
     places = np.zeros((ways.shape[0], WEIGHTS + 1, 2 * count), np.int64)
     for rank in range(ways.shape[0]):
         for slot in range(ways.shape[1]):
@@ -143,7 +145,7 @@ def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
 
 @njit
 def _after(places: Ints, rank: int, way: int, number: int) -> int:
-    """Last of the slots of what a pass waits for, -1 without; but for its own input's gradient."""
+    """Last slot of a pass's predecessors, -1 without any; ignores the input gradient of a weight gradient."""
     found = -1
     if way in (0, 2) and rank > 0:
         found = places[rank - 1, way, number]
@@ -158,7 +160,7 @@ def _after(places: Ints, rank: int, way: int, number: int) -> int:
 
 @njit
 def _gradient_slot(ways: Ints, number: int) -> int:
-    """Slot of the gradient of the input with that number among those of both stages of a rank."""
+    """Slot of the input gradient with a number, counted over both stages of a rank."""
     found = -1
     for slot in range(len(ways)):
         if ways[slot] in (2, 3):
@@ -170,8 +172,10 @@ def _gradient_slot(ways: Ints, number: int) -> int:
 
 @njit
 def _move_earlier(ways: Ints, numbers: Ints, count: int, with_weights: bool) -> None:
-    """Move passes to the first free slot that is allowed: those before the first rank has the first gradient
-    back, if gradients of weights have slots, and those behind the next pass forward of the last microbatch.
+    """Move passes to the first free slot that their predecessors and the memory allow.
+
+    Passes move before the first rank has its first gradient, if weight gradients have slots, and after the
+    forward pass of the last microbatch.
     """
     places = _place_table(ways, numbers, count)
     fullest = 0
@@ -190,7 +194,7 @@ def _move_earlier(ways: Ints, numbers: Ints, count: int, with_weights: bool) -> 
 def _move(
     ways: Ints, numbers: Ints, places: Ints, rank: int, slot: int, fullest: int, with_weights: bool
 ) -> None:
-    """Move a pass to the first free slot behind what it waits for, if its rank holds no more than allowed."""
+    """Move a pass to the first free slot after its predecessors, if its rank stays within the peak memory."""
     way, number = ways[rank, slot], numbers[rank, slot]
     first = _after(places, rank, way, number)
     if way >= WEIGHTS:
@@ -207,7 +211,7 @@ def _move(
 
 @njit
 def _close_gaps(ways: Ints, numbers: Ints, count: int) -> None:
-    """Let every pass begin as soon as what it waits for is over, in the order of the slots."""
+    """Start each pass directly after its predecessors, in the order of the slots."""
     before, number_before = ways.copy(), numbers.copy()
     places = np.full((ways.shape[0], WEIGHTS + 1, 2 * count), -1, np.int64)
     over = np.full(ways.shape[0], -1, np.int64)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class ZeroBubbleV(Written):
-    """The order by hand for F = B = W, as `ScheduleZBVZeroBubble` of PyTorch has it.
+    """Handcrafted order for F = B = W, as in PyTorch's `ScheduleZBVZeroBubble`.
 
-    Every rank holds 2 p halves of a stage, as much as the first one under 1f1b.
+    Every rank stores 2 p half stages, as much as the first one under 1f1b.
     """
 
     name = "zbv"
@@ -24,13 +24,13 @@ class ZeroBubbleV(Written):
     splits = True
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of every rank."""
+        """Passes of each rank."""
         return _ranks(pipeline.depth, pipeline.lane_microbatches)
 
 
 @lru_cache(maxsize=16)
 def _ranks(depth: int, count: int) -> tuple[Passes, ...]:
-    """Those of a full pipeline, 2 p - 1 microbatches or more, without the ones that are too many."""
+    """Passes of a pipeline with at least 2 p - 1 microbatches, reduced to `count` of them."""
     lines = [_line(depth, rank, max(count, 2 * depth - 1)) for rank in range(depth)]
     return folded_passes([one for one in line.passes if one[2] < count] for line in lines)
 
@@ -62,6 +62,6 @@ def _line(depth: int, rank: int, count: int) -> Line:
 
 
 def _at_once(line: Line, chunk: int) -> None:
-    """Both gradients of the next microbatch, one after the other."""
+    """Append both gradients of the next microbatch, one after the other."""
     line.input_gradient(chunk)
     line.weights(chunk)
