@@ -206,7 +206,7 @@ def _draw_slot(task: AnnealingTask, state: AnnealingState, worst: int, rng: np.r
 
 @njit
 def _draw_neighbour(task: AnnealingTask, slot: int, rng: np.random.Generator) -> int:
-    """Draw a slot that communicates with a slot; -1 if the drawn edge is not an edge of its stage."""
+    """Draw a communication partner of a slot; -1 if the drawn edge or ring link has none."""
     stage, replica = slot // task.replicas, slot % task.replicas
     count = len(task.work.edges)
     pick = int(rng.random() * (count + 2))

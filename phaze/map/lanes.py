@@ -41,7 +41,7 @@ class Lanes:
 
     @property
     def devices(self) -> int:
-        """Devices of all units."""
+        """Number of devices in all units."""
         return len(self.workers) * self.count * self.unit
 
 

@@ -23,7 +23,7 @@ from phaze.base.deadline import Deadline
 from phaze.map.objective import MappingProblem
 
 LEVELS = 8
-"""Maximum of distinct bandwidths for which device groups are searched; other networks rarely have groups."""
+"""Maximum number of distinct bandwidths for a search of device groups; other networks rarely have any."""
 
 
 class DeviceSymmetry(NamedTuple):
@@ -42,7 +42,7 @@ class DeviceSymmetry(NamedTuple):
 def device_symmetry(problem: MappingProblem, deadline: Deadline) -> DeviceSymmetry:
     """Interchangeable devices and groups of a network; every permutation is checked.
 
-    At the deadline the result is what was found so far: the rules then omit less and remain sound.
+    At the deadline the symmetries found so far are returned. The rules then omit less and remain sound.
     """
     network = problem.network
     seconds, waits = network.seconds_per_byte, network.waits_s

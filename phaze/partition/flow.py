@@ -128,9 +128,9 @@ class PartitionProblem:
 
 
 def problem_of(graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int) -> PartitionProblem:
-    """Partition problem of a graph; PhazeError if it has no solution for simple reasons.
+    """Partition problem of a graph; PhazeError if it obviously has no solution.
 
-    Reasons: fewer operators than stages, operators without compute time, or too little memory in total.
+    It has none with fewer operators than stages, without compute time, or with too little memory in total.
     """
     weights = weigh(graph, terms)
     if stages > len(weights):
@@ -282,9 +282,8 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
 def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
     """Yield the partitions with the least messages within several tolerances of a stage time.
 
-    A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The compute time of all
-    stages is that of the graph, so the best partition for each slowest time is the one with the least
-    messages.
+    A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The total compute time is
+    fixed by the graph, so the best partition for each slowest time is the one with the least messages.
     """
     for slack in SLACKS:
         if slack > most_slack:

@@ -77,7 +77,7 @@ def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
 
 
 class SetFamily(NamedTuple):
-    """Fronted subgraphs of the first stages at one border, with sums that stage costs follow from."""
+    """Fronted subgraphs at one border, with the sums that determine stage costs."""
 
     words: Words
     """Shape (count, words): node v is bit v % 64 of word v // 64."""
@@ -193,7 +193,7 @@ def _grow(
     begun: _Begun,
     limit: int,
 ) -> tuple[Words, bool]:
-    """All fronted supersets of `start` (1, words) by open nodes within the bounds; False beyond `limit`.
+    """Fronted supersets of `start` (1, words) within the bounds, and False if there are more than `limit`.
 
     An edge with both ends decided either crosses the border or not, so crossing bytes only grow.
     """

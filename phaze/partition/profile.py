@@ -1,7 +1,7 @@
 """Profile of a model: its operator graph, with the time and memory of each operator on a device.
 
-All layers are unrolled, and the graph is that of a framework that runs operators one by one, as Parmesan
-traces and times them (Section VII). A matrix product with its bias is one operator. All other operators that
+All layers are unrolled, and the graph is as in a framework that runs operators one by one, as Parmesan traces
+and times them (Section VII). A matrix product with its bias is one operator. All other operators that
 fusion would join are separate, including views, which take no time and no memory. Skip connections are edges.
 The number format is the device's: four bytes on a Titan V or V100, on which Parmesan trains with SGD in
 single precision. Times are kernel estimates (`cost.kernels`). A forward operator is one kernel. In the

@@ -103,7 +103,7 @@ class Pipeline:
     batches: int = 1
     """Consecutive batches without a flush; more than one only under 2bw."""
     fetch_s: float = 0.0
-    """Data_Fetch of a microbatch."""
+    """Duration of a microbatch's Data_Fetch."""
     release_s: float = 0.0
     """Minimum time between the starts of two Data_Fetches; 0: no limit."""
     transfers: Transfers = "overlapped"
@@ -126,7 +126,7 @@ class Pipeline:
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Maximum of in-flight microbatches on a worker of each device group, over all its chunks."""
+        """Maximum number of in-flight microbatches on a worker of each device group, over all its chunks."""
         count = self.lane_microbatches * self.batches
         places = zip(self.rules.places(self), self.replicas, strict=True)
         return tuple(min(-(-count // d) * self.chunks, place) for place, d in places)
@@ -207,10 +207,10 @@ def with_exchanges(
 
     The share `overlap` of each exchange overlaps with compute: during the current operator, the weights of
     the next one are gathered and the gradients of the previous one are scattered. As in a two-machine flow
-    shop, n equal operators take c/n + (n - 1) max(f, c)/n + f/n, with c seconds of overlapped communication;
-    the exposed rest follows. `waits_s` are the seconds that the exchange waits for other traffic on its
-    links, in the forward pass and in the other passes. `lost_s` are the slowdowns of kernels concurrent with
-    weight and with gradient exchange.
+    shop, n equal operators take c/n + (n - 1) max(f, c)/n + f/n, with f seconds of compute and c seconds of
+    overlapped communication; the exposed rest follows. `waits_s` are the seconds that the exchange waits for
+    other traffic on its links, in the forward pass and in the other passes. `lost_s` are the slowdowns of
+    kernels concurrent with weight and with gradient exchange.
     """
     n = stage.operators
 

@@ -5,7 +5,7 @@ D-B), and `gpipe` gives every ordered pair of devices its own link. A machine wi
 Ethernet port, so concurrent messages to other machines are sent one after the other. Here a message between
 nodes occupies, in addition to its link, the output port of the sending node and the input port of the
 receiving node, each for size / bandwidth. The message that has been ready longest goes first, unless one of
-its ports is busy. Otherwise the model is that of `gpipe`, with equal times if no message leaves a node.
+its ports is busy. Otherwise the model equals `gpipe`, with equal times if no message leaves a node.
 """
 
 import heapq

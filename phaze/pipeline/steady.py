@@ -23,7 +23,7 @@ LONGEST = 200_000
 
 
 def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: int = 12) -> float:
-    """Seconds per microbatch of all lanes in steady state; with a flush, those of one batch.
+    """Seconds per microbatch over all lanes in steady state; with a flush, the mean of one batch.
 
     Two consecutive spans agree within the tolerance, unless the pipeline takes very long to become periodic:
     a cycle of several periods fits into few spans. A span is `repeats` periods at first, more if necessary.

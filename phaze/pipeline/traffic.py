@@ -35,7 +35,7 @@ class Turn(NamedTuple):
     seconds: float
     plan: Plan = ()
     beside: Plan = ()
-    """Messages that start with the work; the turn ends when both are over."""
+    """Messages that start with the work; it ends only when they are over."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Script:
     last: Ints
     """Last message of each job, (N,): it arrives when the job is over."""
     senders: Ints
-    """Jobs that others wait for, by edge of the graph."""
+    """Predecessor job of each edge of the graph."""
     arrivals: Ints
     """Message whose arrival satisfies each edge."""
     work_s: Floats

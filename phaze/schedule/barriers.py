@@ -21,7 +21,7 @@ from phaze.schedule.graphs import FUSED, TENSOR, VECTOR, Component, downsets
 Indices = npt.NDArray[np.int32]
 
 MAX_OPERATORS = 60
-"""Limit of operators: sets are stored as bits of a 64-bit integer."""
+"""Maximum number of operators, because sets are stored as bits of a 64-bit integer."""
 
 
 class Blocks(NamedTuple):
@@ -40,7 +40,7 @@ class Blocks(NamedTuple):
     usable: Ints
     """1 if the block has no idle moment inside; other blocks only lead to longer ones, shape (b,)."""
     widths: Ints
-    """Maximum of concurrent operators of any, tensor, vector and fused type, shape (b, 4)."""
+    """Maximum number of concurrent operators of any, tensor, vector and fused type, shape (b, 4)."""
     offsets: Ints
     """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
     sources: Indices

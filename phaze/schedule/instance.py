@@ -72,7 +72,7 @@ class ProgramData:
 
     @property
     def stopped(self) -> float:
-        """Time that the clock stands still while these operators run."""
+        """Time during which the clock is stopped for the operators in `wide`."""
         return 0.0 if self.overlapping else float(self.every[self.wide].sum())
 
     def on_clock(self) -> ProgramData:

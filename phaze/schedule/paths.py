@@ -163,7 +163,7 @@ def _run_path(
     left: Ints,
     slack: float,
 ) -> tuple[bool, float]:
-    """Run the blocks of a path that had fewer nodes; returns True if nothing changed, and the latency.
+    """Run the blocks of a path not yet run with `limit` nodes; True if nothing changed, and the latency.
 
     Only runs that lengthen the path by less than `slack` matter. The value of a block becomes its lower
     bound, or without a limit its feasible latency.

@@ -118,7 +118,7 @@ def schedule_point(data: ProgramData, model: pyo.ConcreteModel, task: ComponentT
 
 
 def _relation(data: ProgramData, model: pyo.ConcreteModel, wide: Bools, begin: list[float]) -> Bools:
-    """Order of the operators: that of the graph, and the choices between rivals.
+    """Order of the operators: the order of the graph, plus the choices between rivals.
 
     Operators on all cores may be in any order: they take no time on the clock.
     """

@@ -32,8 +32,7 @@ class SequenceState(NamedTuple):
     cores: Floats
     """Ends on tensor cores (row 0) and vector cores (row 1)."""
     ends: Floats
-    """Latest end of computing operators, those on all cores, network operators, exclusive ones, shape (4,).
-    """
+    """Latest ends of compute operators, those on all cores, network operators, exclusive ones, (4,)."""
     ready: Floats
     """Ends of the predecessors of each operator, shape (n,)."""
 
@@ -190,7 +189,7 @@ def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints
 
 @njit
 def _propose(part: ComponentArrays, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
-    """Change the cores of operator i, or move the operator at place p to q; -1 marks what is unchanged."""
+    """Change the cores of operator i, or move the operator at place p to q; -1 marks unused values."""
     n = len(sequence)
     p = int(_draw(random) * n)
     i = sequence[p]

@@ -1,18 +1,18 @@
-"""The integer program of Section 4, reduced: the formulation `sparse`.
+"""Reduced integer program of Section 4: the formulation `sparse`.
 
-It has the same optimum as Figure 3 (the formulation `paper`, whose numbers stand at the right), but states
-less:
+It has the same optimum as Figure 3 (the formulation `paper`, whose equation numbers are at the right), but
+fewer variables and constraints:
 
-- order variables only for incomparable pairs i ∥ j; nothing that is implied: (3), (4) and (6) follow from the
-  times, (12) and (13) from leaving variables out;
-- times on a clock that stops while an operator runs on all cores. Nothing else runs then, so on this clock
-  such an operator takes no time, and the latency is the time U on the clock plus the latencies of the
+- Order variables exist only for incomparable pairs i ∥ j, and implied constraints are omitted: (3), (4) and
+  (6) follow from the times, (12) and (13) from omitted variables.
+- Times are on a clock that stops while an operator runs on all cores. Nothing else runs then, so such an
+  operator takes no time on this clock. The latency is the time U on the clock plus the latencies of the
   operators on all cores:
 
       min  T = U + Σ_i y_i ℓ̂_i
       q_i = (1 − y_i) ℓ_i                                                                 (2)
       t_i + q_i ≤ U                                                                       (1)
-      t_i + q_i ≤ t_j                          i ≺ j, nothing between them                (7)
+      t_i + q_i ≤ t_j                          i ≺ j, no operator between                 (7)
       t_i + q_i − H (1 − x_ij) ≤ t_j           i ∥ j                                      (8)
       x_ij + x_ji ≥ y_i                        i ∥ j                                      (9)
       y_i + Σ_c z_ic = 1                       i uses cores of the type             (10), (11)
@@ -21,15 +21,15 @@ less:
       Σ_i q_i ≤ num U                          i uses cores of the type, num of them
       lower ≤ T ≤ feasible                     proven bounds
 
-  Where network operators may run beside computation, the clock runs on: q_i = (1 − y_i) ℓ_i + y_i ℓ̂_i, T =
-  U;
-- with H = feasible − Σ ℓ̂_i over the operators that run on all cores in every schedule of interest: none of
-  these has a larger U;
-- y_i is fixed where bounds decide: 0 where all cores are no faster than one, 1 where the path through i on
-  one core is longer than the feasible latency;
-- without mirror images: the r-th operator of a component uses none but the first r cores.
+  If network operators may overlap with computation, the clock never stops: q_i = (1 − y_i) ℓ_i + y_i ℓ̂_i,
+  T = U.
+- H = feasible − Σ ℓ̂_i over the operators that run on all cores in every schedule of interest: no such
+  schedule has a larger U.
+- y_i is fixed where bounds decide: 0 if all cores are no faster than one, 1 if the path through i on one core
+  is longer than the feasible latency.
+- Symmetric solutions are excluded: the r-th operator of a component uses only the first r cores.
 
-The z variables enter only for the types of core that a solution without them overloads (Appendix A).
+The z variables exist only for core types that a solution without them overloads (Appendix A).
 """
 
 import pyomo.environ as pyo

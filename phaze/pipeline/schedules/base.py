@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
 
 MANY = 2**31
-"""Maximum of chunks for schedules without a limit."""
+"""Maximum number of chunks for schedules without a limit."""
 
 
 class Passes(NamedTuple):
@@ -41,7 +41,7 @@ class Schedule(ABC):
     flushes: ClassVar[bool] = True
     """True if a batch begins only after the previous one ends."""
     chunks: ClassVar[tuple[int, int]] = (1, 1)
-    """Minimum and maximum of stages per device group."""
+    """Minimum and maximum number of stages per device group."""
     folded: ClassVar[bool] = False
     """True if stages go to the last device group and back (V); the first group also has the last stage."""
     streams: ClassVar[int] = 1
@@ -93,16 +93,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Maximum of in-flight microbatches on a worker of each device group, over all its chunks."""
+        """Maximum number of in-flight microbatches on a worker of each device group, over all its chunks."""
 
     @abstractmethod
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
         """Passes of a worker with the microbatches `own`."""
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """Lower bound on the batch time; `loads_s` is the time of a microbatch on a replica of each group,
-        (p,).
-        """
+        """Lower bound on the batch time; `loads_s` (p,) are the times of a microbatch on each group."""
         return float((-(-microbatches // np.asarray(data)) * loads_s).max()) / self.streams
 
 
@@ -121,7 +119,7 @@ class Written(Schedule):
         return self.ranks(pipeline)[group]
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """Maximum of in-flight microbatches of each rank."""
+        """Maximum number of in-flight microbatches of each rank."""
         return [most_held(passes.kind) for passes in self.ranks(pipeline)]
 
 
@@ -191,7 +189,7 @@ def ends_backward(kind: NDArray[np.integer]) -> Bools:
 
 
 def most_held(kind: Ints) -> int:
-    """Maximum of in-flight microbatches of a rank, from the kinds of its passes in order."""
+    """Maximum number of in-flight microbatches of a rank, from the kinds of its passes in order."""
     released = ends_backward(kind)
     return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 

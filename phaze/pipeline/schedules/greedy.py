@@ -76,11 +76,11 @@ class _Greedy:
 
     task: _Task
     prompt: bool
-    """No forward pass delays the first gradient."""
+    """True if no forward pass may delay the first gradient."""
     skips: bool
-    """A rank that is ahead may skip a forward pass."""
+    """True if a rank that is ahead may skip a forward pass."""
     eager: bool
-    """Weight gradients also go into gaps no longer than others."""
+    """True if weight gradients also go into gaps no longer than others."""
     ends: dict[tuple[int, int, int], float] = field(default_factory=dict)
     """End of each pass, by pass, rank and microbatch."""
 
@@ -179,9 +179,7 @@ class _Greedy:
         return wanted
 
     def _skips(self, rank: int) -> bool:
-        """True if a rank two ahead of the next skips a forward pass: the resulting gap must not be the
-        longest.
-        """
+        """True if a rank two ahead of the next skips a forward pass, which must not cost the longest gap."""
         task = self.task
         if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
             return False

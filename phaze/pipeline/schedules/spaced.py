@@ -118,7 +118,7 @@ def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
 
 @njit
 def _most_held(ways: Ints, with_weights: bool) -> int:
-    """Peak number of half stages that a rank stores; without weight gradients, free slots stand for them."""
+    """Peak number of half stages that a rank stores, with weight gradients in their slots or in free ones."""
     held, most, waiting = 0, 0, 0
     for way in ways:
         if way in (0, 1):
