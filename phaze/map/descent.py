@@ -25,7 +25,7 @@ FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
 
 
 class DescentState(NamedTuple):
-    """A partial mapping with bounds of its stage times, and their previous values for backtracking."""
+    """A partial mapping with bounds on its stage times, and their previous values for backtracking."""
 
     at: Ints
     """Device of every slot, shape (n,)."""
@@ -36,11 +36,11 @@ class DescentState(NamedTuple):
     position: Ints
     """Number of devices tried for each slot, shape (n,)."""
     messages: Floats
-    """Lower bound of c_m of each slot, shape (n,)."""
+    """Lower bound on c_m of each slot, shape (n,)."""
     longest: Floats
     """Largest of these bounds for each stage, shape (S,)."""
     slowest: Floats
-    """Lower bound of c_AR of each stage, shape (S,)."""
+    """Lower bound on c_AR of each stage, shape (S,)."""
     old_messages: Floats
     old_longest: Floats
     old_slowest: Floats
@@ -83,7 +83,7 @@ def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k:
 
 @njit
 def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int) -> float:
-    """Lower bound of c_AR of slot k's stage if slot k gets device d; unassigned links count at best."""
+    """Lower bound on c_AR of slot k's stage if slot k gets device d; unassigned links count at best."""
     stage = plan.order[k, 0]
     ring = state.slowest[stage]
     before, after = plan.previous[k], plan.following[k]
@@ -102,7 +102,7 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
 
 @njit
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
-    """Increase of the bound of c_m of a slot on e if its neighbour gets d instead of the best device."""
+    """Increase of the bound on c_m of a slot on e if its neighbour gets d instead of the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.message[d, e] + costs.message_wait[d, e] - best)
 
@@ -111,7 +111,7 @@ def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
 def _messages_with(
     plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float
 ) -> float:
-    """Lower bound of c_m of slot k on device d; inf if an assigned neighbour then exceeds the target.
+    """Lower bound on c_m of slot k on device d; inf if an assigned neighbour then exceeds the target.
 
     Unassigned neighbours count with the best link of d.
     """

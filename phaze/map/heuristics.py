@@ -51,8 +51,9 @@ def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> l
     Devices are ordered greedily. Each next device is the nearest to its group, or on a grid to its
     predecessors in each dimension. Group widths divide S or R, and grid blocks divide the number of devices
     in use: the stages of a replica, or the replicas of a ring, fill blocks of every shape. Each order is used
-    replica by replica and ring by ring. A folded variant takes every second replica forth and the others
-    back, so that no long link closes a ring. At the deadline the list holds the mappings found so far.
+    replica by replica and ring by ring. A folded variant visits every second replica on the way out and the
+    others on the way back, so that no long link closes a ring. At the deadline the list holds the mappings
+    found so far.
     """
     stages, replicas = problem.shape
     found: dict[bytes, Ints] = {}

@@ -8,7 +8,7 @@ those of the plan.
 Compute time and messages of a worker are means over the microbatches of its lane, 1/m of the stage's. Two
 workers of adjacent stages share every lcm(m, m')-th microbatch or none. All d replicas of a stage reduce
 their gradients around one ring, 2 (d - 1)/d of the weights over each link. A ring of the mapping spans only
-the lanes of one worker, so its gradients are scaled to send as much over each link.
+the lanes of one worker, so its gradients are scaled to send the same bytes over each link.
 
 The t devices of a tensor-parallel group form a unit with consecutive device numbers. Their traffic is part of
 the passes, as planners charge it. A unit has as many devices as the widest group; in a stage with a narrower

@@ -139,7 +139,7 @@ def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> 
 
 
 def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
-    """Lower bound of c_m of each stage on each device: largest edges on the best links, shape (S, D).
+    """Lower bound on c_m of each stage on each device: largest edges on the best links, shape (S, D).
 
     Sorting is exact without latencies and with equal ones; otherwise the latencies are bounded separately.
     """

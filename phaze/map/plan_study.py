@@ -54,7 +54,7 @@ class MapQuestion:
 
     @property
     def content(self) -> Plain:
-        """Cache key settings in addition to the plan and the system."""
+        """Settings that are part of the cache key, in addition to the plan and the system."""
         return [self.devices, self.search.steps, self.search.seed]
 
 

@@ -39,8 +39,9 @@ Maker = Literal[
 ]  # fmt: skip
 """Method that made a partition.
 
-The dynamic program on clusters, the paper's refinement, refinement by time; the dynamic program on operators,
-an integer program, the dynamic program with the least messages; intervals of one order; and other planners.
+clusters: dynamic program on clusters; refinement: the paper's; balance: refinement by time; operators:
+dynamic program on operators; program: integer program; messages: dynamic program with the least messages;
+order: intervals of one order; others: planners.
 """
 
 SLACK = 0.02
@@ -99,7 +100,7 @@ class Partition:
     bound_s: float
     """Lower bound on the slowest stage time of any partition."""
     proven: bool
-    """True if `bound_s` proves the optimum: the dynamic program or the integer program finished."""
+    """True if `bound_s` is the optimum: the dynamic program or the integer program finished."""
 
     @property
     def gap(self) -> float:

@@ -3,7 +3,7 @@
 They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one border at
 a time, so that the border's window limits their number. Nodes are decided in a topological order, as there.
 
-A window restricts the operators on either side of a border, given an upper limit of the stage time. Let F_s
+A window restricts the operators on either side of a border, given an upper limit on the stage time. Let F_s
 be the fronted subgraph of the first s of S stages, C its computation, T the limit of a stage's time, and C(G)
 all computation. Then C(F_s) ≤ s T and C(G) − C(F_s) ≤ (S − s) T. An operator is in F_s only with its
 ancestors, and outside only with its descendants. If the ancestors and the operator take more than s T, it is

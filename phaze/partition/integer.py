@@ -48,7 +48,7 @@ class Solved:
 def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
     """Partition faster than `known_s` and a bound; None if the program is too large.
 
-    Without a known partition, any one that fits the memory is searched, or a proof that there is none.
+    Without a known partition the result is any one that fits the memory, or a proof that there is none.
     """
     groups = windows_within(weights, stages, known_s).groups
     smaller, group = quotient(weights, groups)

@@ -24,7 +24,7 @@ from phaze.workload.operator_graphs import OperatorGraph, StageGraph
 ROUNDING = 1e-9
 """Relative tolerance of sums of the same numbers."""
 NONE = -1
-"""Marks no node, edge or set in arrays of their numbers."""
+"""Marker of a missing node, edge or set in index arrays."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from phaze.pipeline.flushing import Chain, Footprints, Room
 
 @dataclass(frozen=True)
 class Shape:
-    """Limits of the number of stages of a pipeline, and the devices per stage."""
+    """Limits on the number of stages of a pipeline, and the devices per stage."""
 
     wide: int
     """Devices of a stage that is not single: t, or 1 if no layer is tensor parallel."""

@@ -101,7 +101,7 @@ class Setting:
         return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
 
     def in_pipeline(self, layout: Layout) -> int:
-        """Microbatches of the pipeline with the most of them, ceil(B/d)."""
+        """Microbatches of the busiest pipeline, ceil(B/d)."""
         return -(-self.microbatches // layout.dp)
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:

@@ -162,7 +162,7 @@ class Pipeline:
 
     @property
     def lane_microbatches(self) -> int:
-        """Microbatches per batch in the lane with the most of them."""
+        """Microbatches per batch in the busiest lane."""
         return -(-self.microbatches // self.lanes)
 
     @cached_property
@@ -182,7 +182,7 @@ class Pipeline:
         return np.array([widths[g] for g, _ in self.workers], np.int64)
 
     def column(self, name: str) -> Floats:
-        """One cost of all stages, as a read-only array."""
+        """Values of one cost for all stages, as a read-only array."""
         if name not in self._columns:
             column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
             column.setflags(write=False)

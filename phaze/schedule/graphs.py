@@ -92,7 +92,7 @@ class LayerSchedule:
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """Operators of a layer that no barrier separates, in topological order."""
+    """Series component of a layer: operators connected by incomparable pairs, in topological order."""
 
     operators: tuple[int, ...]
     """Indices in the layer."""

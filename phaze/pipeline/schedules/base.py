@@ -1,4 +1,4 @@
-"""Interface of a schedule: order of each worker's passes and maximum of its in-flight microbatches.
+"""Interface of a schedule: order of a worker's passes and its maximum number of in-flight microbatches.
 
 All differences between schedules are in this package; other code asks the schedule of a pipeline. A worker is
 one replica of a device group. With equal replicas a device group is a pipeline rank.

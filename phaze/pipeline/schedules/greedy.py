@@ -54,7 +54,7 @@ class _Task:
 
     @property
     def depth(self) -> int:
-        """Number of ranks; also the maximum of in-flight microbatches of each."""
+        """Number of ranks; also the maximum number of in-flight microbatches of each."""
         return len(self.seconds[F])
 
 

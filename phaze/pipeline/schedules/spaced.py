@@ -160,7 +160,7 @@ def _after(places: Ints, rank: int, way: int, number: int) -> int:
 
 @njit
 def _gradient_slot(ways: Ints, number: int) -> int:
-    """Slot of the input gradient with a number, counted over both stages of a rank."""
+    """Slot of input gradient `number`, counted over both stages of a rank; -1 if there is none."""
     found = -1
     for slot in range(len(ways)):
         if ways[slot] in (2, 3):
