@@ -1,1 +1,1 @@
-"""Certify: from the screens and placements of a study to a proof that nothing is better, and its audit."""
+"""Certificates: proof from a study's screens and placements that nothing is better, and its audit."""

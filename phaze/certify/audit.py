@@ -1,4 +1,4 @@
-"""The verdict on points that were bounded and solved again by code that screen and place do not share."""
+"""Verdicts on points that are bounded and solved again by code independent of screen and place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from phaze.tables import Audits
 from phaze.tables.columns import layout_of
 
 ROUNDING = 1e-8
-"""Relative error that sums in another order, and the solvers' tolerances, may amount to."""
+"""Relative error allowed for sums in another order and for the solvers' tolerances."""
 VALUES = ("plain_s", "bound_s", "exact_s")
-"""Latencies of a layer: bounded again, bounded with programs, and as scheduled."""
+"""Latencies of a layer: bounded by this package, bounded with integer programs, and as scheduled."""
 DIRECTIONS = ("forward", "backward")
 
 Times = dict[str, float]
-"""Of a point: VALUES, and how many programs were needed."""
+"""Values of a point: VALUES, and the number of integer programs."""
 
 
 @dataclass(frozen=True)
 class AuditedModel:
-    """A model in one layout with how it is trained."""
+    """Model in one layout with its training conditions."""
 
     layers: pd.DataFrame
     graph: pd.DataFrame
@@ -85,11 +85,7 @@ class AuditedModel:
 
 
 def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedModel) -> list[Times]:
-    """Times per batch of points of one layout, with the number of programs that they took.
-
-    `latencies` has the columns VALUES and `programs` for every architecture, layer and direction, apart for
-    points that are said to fit and for others.
-    """
+    """Plans slower than the point's feasible time give no more information than an infinite time."""
     passes = latencies.set_index(["layer", "direction"])
     groups = dict(list(passes.groupby(["architecture", "fits"])))
     found = []
@@ -108,7 +104,7 @@ def is_proven(times: Times) -> bool:
 
 
 def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) -> pd.DataFrame:
-    """Rows of table audits for points of which `time_points` found these times."""
+    """Rows of table audits for points with the times from `time_points`."""
     rows = [
         {**point, **found, "best_s": best_s}
         for point, found in zip(points.to_dict("records"), times, strict=True)
@@ -118,7 +114,7 @@ def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) ->
 
 
 def judge(row: Mapping[str, object]) -> str:
-    """Verdict on a point by its times: the first of what must not be, else that it holds.
+    """Verdict on a point by its times: the first contradiction, otherwise confirmed or unproven.
 
     The exact time lies between bound_s and exact_s, which agree where all layers are proven.
     """

@@ -1,20 +1,21 @@
-"""The best time per batch of one architecture by code of its own (Section 5 and Appendix B of the paper).
+"""Best time per batch of one architecture, independent of place (Section 5 and Appendix B of the paper).
 
-A stage [i, j) of the chain, s-th from the end, takes one device, or t where a layer of it is tensor parallel,
-and for one microbatch
+A stage [i, j) of the chain, s-th from the end, takes one device, or t if one of its layers is tensor
+parallel. Its load for one microbatch is
 
     stash      in + F + out + B
     recompute  in + F + max(F + B, out + B), but the last stage never recomputes
 
-with F, B the sums of its layers' latencies and in, out the transfers on its ends. It stores once what its
-layers have and the activations of one microbatch, and what it stashes for every microbatch in flight: s - 1
-of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is made as good as can
-be, over all cuts:
+with F, B the sums of its layers' latencies and in, out the transfers at its ends. It stores the layers'
+static
+bytes and the activations of one microbatch once, and its stashed activations for every microbatch in flight:
+s - 1 of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is minimised over
+all cuts:
 
     (ceil(B/d) + s - 1) worst + f (d - 1)/d weights / bandwidth
 
-with the weights of the first stage, or, where every stage's gradients count, of the stage that has most: then
-cuts are looked for under every limit on the weights of a stage that could matter.
+where weights are those of the first stage. If every stage's gradients count, they are those of the stage that
+has most, and cuts are searched under every relevant limit on the weights of a stage.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from phaze.layout import Layout
 
 @dataclass(frozen=True)
 class LayerChain:
-    """The layers of a model in order, arrays of one value a layer; bytes of one slice."""
+    """Layers of a model in order, arrays with one value per layer; bytes per tensor-parallel rank."""
 
     weight_bytes: Floats
     static_bytes: Floats
@@ -40,25 +41,25 @@ class LayerChain:
 
 @dataclass(frozen=True)
 class PlacementLimits:
-    """What a placement has to respect."""
+    """Constraints of a placement."""
 
     devices: int
     microbatches: int
-    """In a batch."""
+    """Microbatches per batch."""
     bandwidth_bytes_per_s: float
     memory_bytes: float
     recompute: bool
     gpipe: bool
     layout: Layout
     every_stage: bool = False
-    """The batch waits for the gradients of every stage, not of the first alone."""
+    """True if the batch waits for the gradients of every stage, not only of the first."""
     all_reduce_factor: float = 4.0
     """f: 4 in the paper, 2 for a ring that sends and receives at once."""
 
 
 @dataclass(frozen=True)
 class StageSpans:
-    """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are never fitting."""
+    """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are infeasible."""
 
     load_s: Floats
     last_s: Floats
@@ -67,9 +68,9 @@ class StageSpans:
     stashed_bytes: Floats
     activation_bytes: Floats
     single: Ints
-    """1 if one device does although t > 1."""
+    """1 if the stage needs only one device although t > 1."""
     synced_s: Floats
-    """Exchange of the weights of [i, j) over very many replicas."""
+    """Exchange time of the weights of [i, j) in the limit of many replicas."""
 
 
 def best_time_s(
@@ -79,9 +80,9 @@ def best_time_s(
     cluster: PlacementLimits,
     limit_s: float = np.inf,
 ) -> float:
-    """Least time per batch, infinite if nothing fits or is faster than the limit.
+    """Least time per batch; inf if nothing fits or is faster than the limit.
 
-    Latencies are of every layer.
+    Latencies have one value per layer.
     """
     stages = _stages(chain, forward_s, backward_s, cluster)
     look = _best_of_caps if cluster.every_stage else _best_by_first
@@ -92,7 +93,7 @@ def best_time_s(
 def _best_by_first(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
 ) -> float:
-    """Least time with one of the widths, where the exchange of the first stage counts."""
+    """Least time over the data widths if only the first stage's exchange counts."""
     most = min(len(stages.last_s), cluster.devices)
     return min(
         _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
@@ -103,10 +104,11 @@ def _best_by_first(
 def _best_of_caps(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, limit_s: float
 ) -> float:
-    """Least time with one of the widths, where the longest exchange of any stage counts.
+    """Least time over the data widths if the longest exchange of any stage counts.
 
-    No stage exchanges longer than a cap, and the batch waits as long. What the lowest of some caps would wait
-    with the loads of the highest bounds all of them: depths for which that is not better are left out.
+    Under a cap no stage exchanges longer, and the batch waits for that time. For a range of caps, the
+    shortest
+    wait with the loads of the highest cap is a lower bound; depths for which it is not better are pruned.
     """
     n = len(stages.last_s)
     caps = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])
@@ -125,7 +127,7 @@ def _best_of_caps(
 
 
 def _capped(stages: StageSpans, limit_s: float) -> StageSpans:
-    """Stages of which those with a longer exchange take for ever."""
+    """Set the load of stages with a longer exchange to infinity."""
     allowed = stages.synced_s <= limit_s
     return replace(
         stages,
@@ -164,7 +166,8 @@ def _sums(values: Floats) -> Floats:
 
 
 def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
-    """Yield data widths with the microbatches that all of their stages stash; None where each has its own."""
+    """Yield data widths with the microbatches that all their stages stash; None if it depends on the stage.
+    """
     widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
     if not cluster.gpipe:
         yield widths, None
@@ -177,9 +180,9 @@ def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
 def _loads(
     stages: StageSpans, cluster: PlacementLimits, in_flight: int | None, most: int
 ) -> Iterator[Floats]:
-    """Yield the least worst load of pipelines of 1 to `most` stages: (u, first stages), u on single devices.
+    """Yield least worst loads (u, first stages) of pipelines of 1 to `most` stages, u on single devices.
 
-    worst[u, i] is that of the layers from i on in s stages, u of them on single devices.
+    worst[u, i] is the worst load of layers i to n in s stages, u of them on single devices.
     """
     n = len(stages.last_s)
     stored = stages.once_bytes[:, n] + (in_flight or 0) * stages.activation_bytes[:, n]
@@ -196,13 +199,13 @@ def _loads(
 
 
 def _before(worst: Floats, single: Ints) -> Floats:
-    """Worst[u - single[i, j], j] for all u, i and j, infinite for a negative number."""
+    """Worst[u - single[i, j], j] for all u, i and j; inf for a negative index."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 
 
 def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
-    """Least time with first stages of some synchronisation, by worst loads (u, first stages)."""
+    """Least time for worst loads (u, first stages) and the exchange times of the first stages."""
     best = np.inf
     for u, load in enumerate(loads):
         devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)

@@ -1,8 +1,8 @@
-"""The certificate of the architecture that is best for all models together.
+"""Certificate of the best common architecture of all models.
 
-A point is an architecture with an HBM size; its value is the weighted mean over the models of their best
-throughput on it, as `search.common` states it: 0 unless it trains every model that any point trains. A mean
-does not fall when a throughput rises, so the batch over the least lower bound of each model bounds it.
+A point is an architecture with an HBM size. Its value is the weighted mean over the models of their best
+throughput on it, as in `search.common`: 0 unless it trains every model that any point trains. A mean does not
+fall when a throughput rises, so the mean of batch / lower bound over the models is an upper bound.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Aim:
     """What the common architecture maximises."""
 
     weights: Mapping[str, float]
-    """Of every model."""
+    """Weight of every model."""
     mode: Mean
     reference: Mapping[str, float]
     """Every model's best throughput, for the normalised mean."""
@@ -45,7 +45,7 @@ def certify_common(
 ) -> pd.DataFrame:
     """Table certificates with the row of all models together.
 
-    `ranges` are those of all models, `commons`, `placements` and `solves` those of the candidates.
+    `ranges` cover all models; `commons`, `placements` and `solves` cover the candidates.
     """
     names = names_of_space(architectures, aim.limit_um2)
     lower_s = ranges.pivot(index=AT, columns="model", values="lower_s").reindex(columns=list(aim.weights))
@@ -97,7 +97,7 @@ def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
 
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
-    """Mean of every row over the models, 0 where it lacks a model that some row trains."""
+    """Mean of every row over the models; 0 if it lacks a model that some row trains."""
     trained = [model for model in aim.weights if (samples_per_s[model] > 0).any()]
     values = samples_per_s[trained].to_numpy(np.float64)
     shares = np.array([aim.weights[model] for model in trained])

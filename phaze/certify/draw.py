@@ -1,4 +1,4 @@
-"""Which points to solve again: the best, the excluded one with the largest bound, and others by lot."""
+"""Points to solve again: the best, the excluded one with the least bound, and a random sample."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,13 +16,13 @@ COLUMNS = [
 ]  # fmt: skip
 """Columns of table screens that a draw needs."""
 EXCLUDED = ["memory", "work", "path", "combined", "tied"]
-"""Columns of table certificates that count what was excluded."""
+"""Columns of table certificates that count excluded points."""
 
 
 def share_out(excluded: Mapping[str, int], points: int, least: int = 3) -> dict[str, int]:
-    """Number of points to draw from every model, in proportion to what was excluded of each.
+    """Number of points to draw from every model, in proportion to its excluded points.
 
-    They sum up to `points`, unless fewer were excluded or `least` for every model are more.
+    The numbers sum to `points`, unless fewer points were excluded or `least` per model is more.
     """
     total = sum(excluded.values())
     if not total:
@@ -42,11 +42,12 @@ def draw_points(
     points: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Rows of table screens with the reason why each was `chosen`, the first where several apply.
+    """Rows of table screens with the reason why each was `chosen`: the first reason that applies.
 
-    `screens` are those of all layouts of a model, read one at a time, each with its
-    shard; `best` is the best placement. Excluded are the rows in the space whose lower bound is not below
-    the best time, if they were not kept or nothing fits.
+    `screens` are those of all layouts of a model, read one at a time, each with its shard; `best` is the best
+    placement. A row counts as excluded if it belongs to the space, its lower bound is not below the best
+    time,
+    and it was not kept or nothing fits.
     """
     found = [Screens.empty()[COLUMNS].assign(chosen="", lot=0.0)]
     limit_s = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 - EQUAL)
@@ -66,7 +67,7 @@ def draw_points(
 
 
 def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
-    """Lot of every row: its own, whatever else is screened and which points are excluded."""
+    """Random number of every row, independent of which other points are screened or excluded."""
     if not len(screen):
         return np.empty(0)
     layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
@@ -74,7 +75,7 @@ def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
 
 
 def _least(values: Floats, rows: Ints, points: int) -> Ints:
-    """Rows with the least values, so many of them, in order; of equal ones the first."""
+    """The first `points` rows in order of their values, ties by position."""
     if points < len(rows):
         most = np.partition(values[rows], points)[points]
         rows = rows[values[rows] <= most]
@@ -82,7 +83,7 @@ def _least(values: Floats, rows: Ints, points: int) -> Ints:
 
 
 def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
-    """Rows of the best point, of which there is one at most."""
+    """Rows of the best point, at most one."""
     if best is None:
         return np.empty(0, dtype=np.int64)
     same = np.ones(len(screen), dtype=np.bool_)
@@ -95,7 +96,7 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
-    """Best, the nearest of the nearest and the first by lot, each point once."""
+    """The best point, the excluded one with the least bound and the first of the sample, each once."""
     drawn = found[found["chosen"] == "drawn"]
     kept = [
         found[found["chosen"] == "best"],

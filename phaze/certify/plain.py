@@ -1,9 +1,9 @@
-"""Bounds on the latency of a layer by code of its own, to verify those of the screen.
+"""Independent bounds on the latency of a layer, to verify those of the screen.
 
-Operators that no other operator separates form a component (the connected components of the graph of
-operators without an order between them); everything in one comes before everything in the next. A component
-takes at least its longest path, with min(ℓ, ℓ̂) for every operator, and at least its work on each type of
-core: an operator keeps one of n cores busy for ℓ, or all of them for ℓ̂. Written to be read, not to be fast.
+Operators that are not separated by a precedence form a component (a connected component of the graph of
+unordered operator pairs); everything in one comes before everything in the next. A component takes at least
+its longest path, with min(ℓ, ℓ̂) for every operator, and at least its work on each type of core: an operator
+keeps one of n cores busy for ℓ, or all of them for ℓ̂. The code favours clarity over speed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """A component: its operators in order, and the edges of the closure between them."""
+    """Component: its operators in order, and the edges of the closure between them."""
 
     operators: tuple[int, ...]
     edges: Edges
@@ -31,7 +31,7 @@ class Piece:
 
 @lru_cache(maxsize=256)
 def pieces_of(core: tuple[str, ...], edges: Edges) -> tuple[Piece, ...]:
-    """Components of a layer, first to last; no-ops order others, and take no time."""
+    """Components of a layer, first to last. No-ops order other operators and take no time."""
     graph = nx.DiGraph(edges)
     graph.add_nodes_from(range(len(core)))
     closure = nx.transitive_closure_dag(graph)
@@ -77,7 +77,7 @@ def _longest_path(layer: ScheduledLayer) -> float:
 
 
 def _most_work(layer: ScheduledLayer) -> float:
-    """Work over the cores of the busiest type; a link that overlaps nothing adds to all."""
+    """Work per core of the busiest core type; without overlap, network time is added to it."""
     busy = {"tensor": 0.0, "vector": 0.0, "pair": 0.0}
     cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
     link = 0.0
@@ -134,7 +134,7 @@ def read_passes(
 
 
 def _design(core: str) -> str:
-    """Column of the design that runs a core type; what a collective adds is vector work."""
+    """Column of the design that runs a core type. Collectives reduce on the vector cores."""
     return {"tensor": "tensor_design", "fused": "fused_design"}.get(core, "vector_design")
 
 

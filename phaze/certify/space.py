@@ -1,4 +1,4 @@
-"""The space whose best a certificate proves: what is in it, and how its points are laid out."""
+"""Space of architectures that a certificate covers, and the array layout of its points."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Shard:
     names: pd.Series
     """All names of the shard, in the order of the tables."""
     place: Ints
-    """For every name its row in `chips`, -1 outside the space."""
+    """Row in `chips` of every name; -1 outside the space."""
 
 
 def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
@@ -46,7 +46,7 @@ def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard
 
 
 class Places:
-    """Where the rows of a table lie in an array (grid, chips of a shard)."""
+    """Positions of table rows in an array (grid, chips of a shard)."""
 
     def __init__(self, rows: pd.DataFrame, shard: Shard, grid: list[tuple[float, bool]]) -> None:
         place = places_of(rows["architecture"], shard)
@@ -67,7 +67,7 @@ class Places:
 
 
 def places_of(names: pd.Series, shard: Shard) -> Ints:
-    """Rows of a shard's chips, -1 for others; tables of the whole shard need no look-up."""
+    """Row in a shard's chips of every name, -1 for others; tables of the whole shard need no look-up."""
     codes, unique = pd.factorize(names)
     if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
         return shard.place[codes]

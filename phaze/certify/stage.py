@@ -1,7 +1,7 @@
-"""The certificate of a model's best architecture: what is known of every point of the space.
+"""Certificate of a model's best architecture: the reason why each point of the space is not better.
 
 A point is an architecture with TMP width, microbatch, HBM size and recompute. Let T* be the least time per
-batch of all that was placed. Every point falls into the first of these that applies:
+batch of all placed points. Every point falls into the first of these causes that applies:
 
     memory     nothing fits (the screen's lower bound is infinite)
     solved     its layers were scheduled and it was placed, in at least T*
@@ -12,7 +12,7 @@ batch of all that was placed. Every point falls into the first of these that app
     open       none of these: it could still be better
 
 No throughput in the space is above the batch over the least lower bound of all points, where a solved point
-enters with the bound of its placement: so the certificate holds, with a gap, where layers are not proven.
+has the bound of its placement. The certificate therefore holds, with a gap, even if layers are not proven.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,14 +39,14 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclass(frozen=True)
 class SliceTables:
-    """All tables of one TMP width, microbatch and shard."""
+    """Tables of one TMP width, microbatch and shard."""
 
     operators: pd.DataFrame
     edges: pd.DataFrame
     layers: pd.DataFrame
     estimates: pd.DataFrame
     architectures: pd.DataFrame
-    """All of the shard."""
+    """All architectures of the shard."""
 
     @property
     def shard(self) -> str:
@@ -54,7 +54,7 @@ class SliceTables:
         return str(self.architectures["shard"].iloc[0])
 
     def has(self, rows: pd.DataFrame) -> Bools:
-        """Rows of a table that are about this slice, as a mask."""
+        """Mask of the rows of a table that belong to this TMP width, microbatch and shard."""
         same = rows["layout"] == self.layers["layout"].iloc[0]
         asked, known = rows.loc[same, "architecture"], self.architectures["architecture"]
         found: Bools = same.to_numpy(np.bool_, copy=True)
@@ -63,7 +63,7 @@ class SliceTables:
 
 
 def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[SliceTables]:
-    """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order.
+    """Yield the tables of every TMP width, microbatch and shard of a model, in the order of the estimates.
 
     `estimated` are the columns of estimates that are needed.
     """
@@ -77,7 +77,7 @@ def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Ite
 
 @dataclass(frozen=True)
 class CertificateTerms:
-    """What a certificate is about."""
+    """Scope of a certificate."""
 
     scenario: Scenario
     training: Training
@@ -88,15 +88,15 @@ class CertificateTerms:
 
 @dataclass
 class CauseCounts:
-    """The points seen so far."""
+    """Running counts and bounds of the points seen."""
 
     causes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     points: int = 0
     contradictions: int = 0
     excluded_s: float = np.inf
-    """Least lower bound of what was not solved."""
+    """Least lower bound of the unsolved points."""
     bound_s: float = np.inf
-    """Least lower bound of all."""
+    """Least lower bound of all points."""
     ranges: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
     """By shard, least lower bound and feasible time (grid, A) of all TMP widths and microbatches."""
 
@@ -112,7 +112,7 @@ def certify_model(
     """Tables certificates (one row) and ranges of a model.
 
     `slices`, each with its table screens, are read one at a time; `architectures`, `placements` and `solves`
-    are those of all of them.
+    cover all of them.
     """
     names = names_of_space(architectures, terms.limit_um2)
     placed = placements[(placements["planner"] == "phaze") & are_among(placements["architecture"], names)]
@@ -150,7 +150,7 @@ def _add(
     best: pd.Series | None,
     terms: CertificateTerms,
 ) -> None:
-    """Add the points of a slice to the count."""
+    """Add the points of one TMP width, microbatch and shard to the counts."""
     grid = terms.training.memory_grid
     screened = Places(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
@@ -179,7 +179,7 @@ def _add(
 
 
 def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
-    """Count every point for the first cause that applies, and for `open` if none does."""
+    """Count every point under the first cause that applies, or under `open` if none does."""
     left = np.ones_like(flags["memory"])
     for cause, which in flags.items():
         count.causes[cause] += int((left & which).sum())
@@ -189,7 +189,7 @@ def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
-    """Times that lie between their bounds, as a mask; an infinite one only where nothing fits."""
+    """True for times between their bounds; a time may be infinite only where nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
     result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result
@@ -215,7 +215,7 @@ def _weakly_excluded(
     limit_s: float,
     terms: CertificateTerms,
 ) -> dict[str, Bools]:
-    """Points (grid, A) among those left that the simple bounds exclude, as masks, the simpler bound first."""
+    """Masks (grid, A) of the points left that the simple bounds exclude, the simpler bound first."""
     found, layout = {}, layout_of(one.layers)
     settings = read_settings(terms.scenario, terms.training, layout)
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
@@ -271,7 +271,7 @@ def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int
 
 
 def count_proofs(solves: pd.DataFrame) -> dict[str, object]:
-    """Number of schedules behind the placements, of those without a proof, and the largest gap."""
+    """Number of schedules behind the placements, number without a proof, and the largest gap."""
     return {
         "schedules": len(solves),
         "unproven": int((solves["status"] != "optimal").sum()),

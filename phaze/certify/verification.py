@@ -1,9 +1,9 @@
-"""Points of a certificate solved again: scheduled, confirmed by integer programs, and placed by other code.
+"""Solve points of a certificate again: schedule, confirm by integer programs, place with independent code.
 
-Schedules come from the stage `schedule` and are verified; that nothing is shorter is believed only where a
-bound of `certify.plain` or an integer program says so. From there on everything is code of `certify`, which
-shares none with the screen and with place. What an earlier audit by the same code found of a point is
-recalled where nothing that it depends on has changed, tables byte for byte.
+Schedules come from the stage `schedule` and are verified. A schedule counts as optimal only if a bound of
+`certify.plain` or an integer program proves it. All later steps are code of `certify`, which shares none with
+screen and place. Results of an earlier audit by the same code are reused if no input has changed, tables byte
+for byte.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among, content_digest
 
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
-"""Columns of points that their times depend on; of the bound, whether anything is said to fit."""
+"""Columns of points that their times depend on. Of the lower bound only its being finite matters."""
 Known = dict[bytes, tuple[float, float, float]]
 """Plain bound, proven bound and latency of pieces of layers, by content."""
 
 
 @dataclass(frozen=True, eq=False)
 class AuditConditions:
-    """What the times of points depend on besides their slices."""
+    """Inputs of the times of points other than their tables."""
 
     graph: pd.DataFrame
     scenario: Scenario
@@ -50,7 +50,7 @@ class AuditConditions:
 
     @cached_property
     def content(self) -> Plain:
-        """All of it as plain values, but for which points there are."""
+        """Conditions as plain values, without the settings that only select points."""
         return [
             content_digest(self.graph),
             self.scenario.model_dump(mode="json", exclude={"area_limit_mm2"}),
@@ -61,14 +61,14 @@ class AuditConditions:
 
 @dataclass(frozen=True, eq=False)
 class StoredSlice:
-    """Files of one TMP width, microbatch and shard, and what is known of them."""
+    """Files of one TMP width, microbatch and shard, with the architectures to audit."""
 
     operators: str
     edges: str
     layers: str
     estimates: str
     architectures: pd.DataFrame
-    """Those that are asked for."""
+    """Architectures to audit."""
 
     @property
     def content(self) -> Plain:
@@ -77,7 +77,7 @@ class StoredSlice:
         return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
 
     def read(self) -> SliceTables:
-        """Tables, of estimates those of what the architectures are made of."""
+        """Read the tables, with only the estimates of the architectures' designs."""
         estimates = Estimates.load(self.estimates, columns=list(Estimates.fields()))
         used = self.architectures[list(DESIGNS)]
         return SliceTables(
@@ -92,7 +92,7 @@ class StoredSlice:
 def find_slices(
     points: pd.DataFrame, files: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[pd.DataFrame, StoredSlice]]:
-    """Yield the points of every slice that has some; estimates are in the order of layers, then shards."""
+    """Yield points with their TMP width, microbatch and shard; estimates go by layers, then shards."""
     shards = [Architectures.load(path) for path in files["architectures"]]
     chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
     estimates = iter(files["estimates"])
@@ -108,9 +108,9 @@ def find_slices(
 def audit_slice(
     points: pd.DataFrame, stored: StoredSlice, conditions: AuditConditions, best_s: float, store: Store
 ) -> pd.DataFrame:
-    """Rows of table audits for points of one slice; those that were solved before are judged anew.
+    """Rows of table audits for points with the same tables; cached times are judged again.
 
-    Where a layer is not proven, for a limit on time or nodes, its points are solved anew as well.
+    Points with a layer that a time or node limit left unproven are solved again as well.
     """
     rows = stored.architectures
     chips = dict(zip(rows["architecture"], rows.to_numpy(object).tolist(), strict=True))
@@ -132,9 +132,9 @@ def audit_slice(
 def solve_points(
     points: pd.DataFrame, one: SliceTables, model: AuditedModel, settings: ScheduleSettings
 ) -> list[Times]:
-    """Times per batch of points of one slice, as from `time_points`.
+    """Times per batch of points with the same tables, as from `time_points`.
 
-    Where nothing is said to fit no latency matters: zeros find out whether something does.
+    If nothing fits according to the screen, latencies do not matter: zeros test whether a placement fits.
     """
     fits = np.isfinite(points["lower_s"])
     chips = one.architectures[one.architectures["architecture"].isin(points.loc[fits, "architecture"])]
@@ -148,10 +148,11 @@ def solve_points(
 
 
 def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
-    """Bounds and schedules of every layer on every architecture, a row for each direction.
+    """Bounds and schedules of every layer on every architecture, one row per direction.
 
-    Columns plain_s (bounded by code of `certify` alone), bound_s (the same with a program where that does not
-    meet the schedule), exact_s (the schedule, verified) and programs (how many were needed).
+    Columns plain_s (bound of `certify` alone), bound_s (the same, with an integer program where plain_s does
+    not
+    meet the schedule), exact_s (the verified schedule) and programs (number of integer programs).
     """
     kept = chips[["architecture"]].assign(kept=True)
     tables = one.operators, one.edges, one.estimates, chips
@@ -169,7 +170,7 @@ def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSetting
 def _confirm(
     one: ChipPass, runs: pd.DataFrame, settings: ScheduleSettings, known: Known
 ) -> dict[str, object]:
-    """Row of `solve_again` from the runs of the operators."""
+    """Row of `solve_again` from the operators' runs."""
     runs = runs.sort_values("operator")
     start, end, core = (runs[column].to_numpy() for column in ("start_s", "end_s", "core"))
     if faults := find_faults(one.content, LayerSchedule(start, end, core)):
@@ -189,7 +190,7 @@ def _confirm(
 def _values_of(
     layer: ScheduledLayer, schedule: LayerSchedule, settings: ScheduleSettings, known: Known
 ) -> tuple[float, float, float]:
-    """Plain bound, proven bound and latency of a piece, as known of an equal one."""
+    """Plain bound, proven bound and latency of a piece, cached by content."""
     numbers = np.concatenate([layer.latency_s, layer.latency_all_s, [layer.num_tc, layer.num_vc]])
     key = numbers.tobytes() + repr((layer.core, layer.edges)).encode()
     if key not in known:

@@ -1,10 +1,10 @@
-"""Simple bounds on the latency of a layer, to say how little it takes to exclude an architecture.
+"""Simple bounds on the latency of a layer, to show which architectures are excluded without solving.
 
 For a pass of a layer with ℓ_i on one core and ℓ̂_i on all, on many architectures at once:
 
-    work   an operator on all cores keeps all of them busy (Section 4), so it takes of its type's cores at
-           least min(ℓ_i, n ℓ̂_i), n being their number; the latency is at least the sum over n, for tensor
-           cores, vector cores and pairs. Network operators that overlap nothing add their own.
+    work   an operator on all cores keeps all of them busy (Section 4), so it takes at least min(ℓ_i, n ℓ̂_i)
+           of core time on the n cores of its type. The latency is at least the sum over n, for tensor cores,
+           vector cores and pairs. Network operators are added unless they overlap.
     path   operators on a path run one after the other, each for at least min(ℓ_i, ℓ̂_i).
 """
 
@@ -16,7 +16,7 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 
 TYPES = {"tensor": ("tensor", "fused"), "vector": ("vector", "fused"), "pair": ("fused",)}
-"""Core types that occupy a tensor core, a vector core, a pair of both."""
+"""Operator types that occupy a tensor core, a vector core, and a pair of both."""
 DESIGNS = tuple(f"{core}_design" for core in ("tensor", "vector", "fused"))
 
 
@@ -49,7 +49,7 @@ class Estimated:
 
 
 def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
-    """ℓ and ℓ̂ by work and design, NaN without an estimate and 0 for the work of no-ops, -1."""
+    """ℓ and ℓ̂ by work and design; NaN without an estimate, 0 for no-ops, whose work is -1."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     one, every = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
     for table, name in ((one, "latency_s"), (every, "latency_all_s")):
@@ -59,7 +59,7 @@ def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
-    """Work of every operator and the design that runs it: a collective's adds are vector work."""
+    """Work of every operator and its design. Collectives reduce on the vector cores."""
     design = {"tensor": "tensor", "fused": "fused"}
     return [
         (int(work), f"{design.get(core, 'vector')}_design")
@@ -68,7 +68,7 @@ def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def bound_by_work(layer: Estimated) -> Floats:
-    """Bound from work (A,)."""
+    """Lower bound (A,) on the latency from work."""
     areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
     link = layer.every_s[layer.core == "network"].sum(axis=0)
     busiest: Floats = np.max(areas, axis=0)
@@ -82,7 +82,7 @@ def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
 
 
 def bound_by_path(layer: Estimated) -> Floats:
-    """Bound from the longest path (A,)."""
+    """Lower bound (A,) on the latency from the longest path."""
     finish = np.minimum(layer.one_s, layer.every_s)
     for i, sources in enumerate(layer.before):
         if sources:
@@ -92,4 +92,4 @@ def bound_by_path(layer: Estimated) -> Floats:
 
 
 BOUNDS: dict[str, Callable[[Estimated], Floats]] = {"work": bound_by_work, "path": bound_by_path}
-"""The simple bounds, the simpler first."""
+"""Simple bounds by name, the simplest first."""

@@ -1,1 +1,1 @@
-"""The search for the best accelerator: bounds on every architecture, the exact front, strategies."""
+"""Search for the best accelerator: bounds on every architecture, the exact front, search strategies."""

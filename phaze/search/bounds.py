@@ -1,11 +1,12 @@
 """Bounds on the time per batch of many architectures at once.
 
 Every distinct layer has a lower bound and a feasible value of its latency on every architecture
-(`schedule.bounds`). A placement's time per batch does not fall when a layer's latency rises; what fits the
-memory does not depend on them; so the best placement with the lower bounds is a lower bound on the best
-time per batch, and the best placement with the feasible latencies is feasible (`plan.phaze.chains` finds both
-exactly). The schedules that are solved later are at most as long as the feasible ones and no shorter than the
-bounds, so their time per batch lies in between.
+(`schedule.bounds`). A placement's time per batch never falls when a layer's latency rises, and its memory
+does
+not depend on latencies. The best placement with the lower bounds is therefore a lower bound on the best time
+per batch, and the best placement with the feasible latencies is feasible. `plan.phaze.chains` finds both
+exactly. Schedules solved later are no longer than the feasible ones and no shorter than the bounds, so their
+time per batch lies in between.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,12 @@ CORES_OF_DESIGN = {
     "vector_design": ("vector", "network"),
     "fused_design": ("fused",),
 }
-"""Whose operators take the estimates of a design: a collective reduces on the vector cores."""
+"""Core types whose operators use the estimates of a design. Collectives reduce on the vector cores."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """A lower bound and a feasible value of the same quantity, arrays of one shape, in seconds."""
+    """Lower bound and feasible value of one quantity in seconds, two arrays of the same shape."""
 
     lower_s: Floats
     feasible_s: Floats
@@ -51,7 +52,7 @@ def bound_layers(
     *,
     overlap_communication: bool = False,
 ) -> dict[tuple[str, str], Bounds]:
-    """Bounds (A,) on the latency of every (layer, direction), in the order of the architectures."""
+    """Latency bounds (A,) of every (layer, direction), in the order of the architectures."""
     found = {}
     for layer in operators["layer"].unique():
         for direction in DIRECTIONS:
@@ -74,9 +75,11 @@ def bound_layers(
 
 
 def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame) -> Floats:
-    """All that a layer's bounds depend on: latencies on one core and on all, and both counts of cores.
+    """Inputs of a layer's bounds: latencies on one core and on all cores, and both core counts.
 
-    Cores beyond one for every operator are of no use to it, so that many architectures are the same case.
+    Core counts are clipped at one core per operator, where more cores stop helping. Many architectures
+    therefore
+    share a row.
     """
     of_type = operators["core"].value_counts()
     most = {core: of_type.get(core, 0) + of_type.get("fused", 0) for core in ("tensor", "vector")}
@@ -92,9 +95,9 @@ def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.D
 def least_energies(
     operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> dict[tuple[str, str], Floats]:
-    """Energy (A,) that every (layer, direction) takes at least on one slice, in joules.
+    """Lower bound (A,) on the energy of every (layer, direction) on one tensor-parallel rank, in joules.
 
-    A schedule runs every operator on one core or on all; either may take less energy.
+    A schedule runs every operator on one core or on all cores; the cheaper of the two counts.
     """
     one, every = (estimates[[f"{part}{which}_j" for part in ENERGIES]].sum(axis=1) for which in ("", "_all"))
     least, works, designs = (
@@ -143,10 +146,11 @@ def bound_times(
     layout: Layout,
     settings: Sequence[Setting],
 ) -> Bounds:
-    """Bounds (settings, A) on the time per batch, infinite where nothing fits.
+    """Bounds (settings, A) on the time per batch; inf where no placement fits.
 
-    Equal latencies are placed once: many architectures differ only in what a model does not use, and for most
-    the bounds of all layers meet.
+    Equal latencies are placed once. Many architectures differ only in resources that a model does not use,
+    and
+    for most of them the bounds of all layers meet.
     """
     both = np.concatenate(
         [
@@ -172,7 +176,7 @@ def bound_energies(
     batch: Batch,
     rates: Rates,
 ) -> Floats:
-    """Joules per sample (settings, A) that no best placement goes below, infinite where none fits."""
+    """Lower bound (settings, A) on the joules per sample of the best placement; inf where none fits."""
     none = np.zeros(len(area_um2))
     least = Least(
         *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),

@@ -1,20 +1,21 @@
-"""The architecture that is best for several models together.
+"""Best common architecture of several models.
 
 The common architecture fixes the architecture and the HBM size; microbatch, TMP width, recompute and
-placement stay per model. With X_m(a, h) the best throughput of model m on architecture a with HBM size h,
-and weights w_m, it maximises one of
+placement are chosen per model. With X_m(a, h) the best throughput of model m on architecture a with HBM size
+h, and weights w_m, it maximises one of
     mean:        sum_m w_m X_m / sum_m w_m                    (Algorithm 1, avg_across_models)
-    normalised:  the same with X_m / max_{a,h} X_m: the share of what each model could have at best
-    geometric:   exp(sum_m w_m ln X_m / sum_m w_m)            (dividing by any reference changes no order)
-among the architectures that train every model that any of them can train; a model that none can train takes
-no part. (Memory decides that, and a larger HBM fits what a smaller one does. Without this rule the plain
-mean, which the smallest model dominates, would choose an HBM on which the largest does not run at all.)
+    normalised:  the same with X_m / max_{a,h} X_m, the fraction of the model's own best throughput
+    geometric:   exp(sum_m w_m ln X_m / sum_m w_m)            (a reference would not change the order)
+over the architectures that train every model that at least one architecture trains. Models that no
+architecture trains are ignored. (Memory decides this, and a larger HBM fits everything a smaller one fits.
+Without this rule the plain mean, which the smallest model dominates, would choose an HBM on which the largest
+model does not run.)
 
-Bounds lower_s and feasible_s on the time per batch bound X_m from above and below; each mean increases in
-every X_m, and the reference max X_m lies between the largest lower and the largest upper bound, so putting
-bounds in the place of X_m bounds the mean. With 1 / mean in the place of the time per batch,
-`stage.could_matter` keeps whatever could be among the `best` best or the smallest within the tolerance, and
-its proof holds word for word; here one call sees all shards at once.
+Bounds lower_s and feasible_s on the time per batch bound X_m from above and below. Each mean increases in
+every X_m, and the reference max X_m lies between the largest lower and the largest upper bound. A mean of the
+bounds is therefore a bound on the mean. With 1 / mean as the time per batch, `stage.could_matter` keeps every
+architecture that could be among the `best` best or the smallest within the tolerance, by the same proof; here
+one call sees all shards at once.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def common_candidates(
     tolerance: float,
     area_limit_um2: float = np.inf,
 ) -> pd.DataFrame:
-    """(Architecture, hbm_gib) of all that could be the best common ones, with bounds on their mean.
+    """(Architecture, hbm_gib) of every possible best common architecture, with bounds on its mean.
 
     `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
     names the models. Columns lower and upper bound the mean of samples/s. Named architectures beyond the area
-    limit are no candidates; the others exclude no one, because they may repeat an architecture of the grid.
+    limit are not candidates. The other named ones exclude no architecture, because they may repeat one of the
+    grid.
     """
     lower_s, feasible_s = best_times(screens, list(weights))
     slow, fast = global_batch / feasible_s, global_batch / lower_s
@@ -64,7 +66,7 @@ def common_candidates(
 
 
 def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
-    """Which rows of one HBM size the searched architectures do not exclude."""
+    """True for rows of one HBM size that no searched architecture excludes."""
     named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
     area = bounds["area_um2"].to_numpy(np.float64)
     fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
@@ -80,7 +82,7 @@ def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
 
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Least lower and feasible times: rows (architecture, hbm_gib), one column a model."""
+    """Minimum lower and feasible times: rows (architecture, hbm_gib), one column per model."""
     seen: list[_Seen] = []
     for screen in screens:
         known = next((one for one in reversed(seen) if one.is_about(screen)), None)
@@ -100,17 +102,17 @@ def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.D
 
 @dataclass
 class _Seen:
-    """The least times of screens with the same rows: those of a shard at any point."""
+    """Minimum times over screens with the same rows, which are the screens of one shard at any point."""
 
     keys: pd.DataFrame
     starts: Ranks
-    """First of the rows that follow each other for the same model, architecture and HBM size."""
+    """First row of every block of consecutive rows with equal model, architecture and HBM size."""
     lower_s: Floats
     feasible_s: Floats
 
     @classmethod
     def of(cls, screen: pd.DataFrame) -> _Seen:
-        """Infinite times for screens with the rows of this one."""
+        """Start with infinite times for screens with the rows of this one."""
         keys = screen[["model", *AT]]
         codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
         starts = np.flatnonzero(np.diff(codes, axis=1, prepend=-1).any(axis=0))
@@ -118,18 +120,18 @@ class _Seen:
         return cls(keys, starts, nothing, nothing)
 
     def is_about(self, screen: pd.DataFrame) -> bool:
-        """Say whether a screen has the same rows."""
+        """True if a screen has the same rows."""
         return all(self.keys[name].equals(screen[name]) for name in self.keys)
 
     def add(self, screen: pd.DataFrame) -> None:
-        """Take the times of a screen into account."""
+        """Update the minimum times with a screen."""
         if len(screen):
             lower, feasible = (screen[name].to_numpy(np.float64) for name in ("lower_s", "feasible_s"))
             self.lower_s = np.minimum(self.lower_s, np.minimum.reduceat(lower, self.starts))
             self.feasible_s = np.minimum(self.feasible_s, np.minimum.reduceat(feasible, self.starts))
 
     def rows(self) -> pd.DataFrame:
-        """Least times, once for rows that follow each other."""
+        """Minimum times, one row per block of consecutive equal rows."""
         return self.keys.iloc[self.starts].assign(lower_s=self.lower_s, feasible_s=self.feasible_s)
 
 
@@ -139,10 +141,9 @@ def mean_of(
     mode: Mean,
     reference: pd.DataFrame | None = None,
 ) -> pd.Series:
-    """Mean over the model columns, 0 for rows that do not train every model that some row trains.
+    """Mean over the model columns; 0 for rows that do not train every model that some row trains.
 
-    `reference` holds throughputs whose maximum a normalised mean divides by; without one it is
-    `samples_per_s` itself.
+    A normalised mean divides by the maximum of the throughputs in `reference`, by default `samples_per_s`.
     """
     trained = samples_per_s.columns[(samples_per_s > 0).any()]
     share = pd.Series({model: weights[model] for model in trained}, dtype=np.float64)
@@ -167,12 +168,13 @@ def choose_common(
     tolerance: float,
     reference: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """Ranking of common architectures from exact placements of the candidates.
+    """Rank common architectures by exact placements of the candidates.
 
-    Rows (architecture, hbm_gib) with their `mean` and area and the columns best_of_hbm (the best of its HBM
-    size), smallest_of_hbm (smallest area within the tolerance of that) and chosen (the best of the smallest
-    HBM size within the tolerance of the best of all). `reference` gives every model's best samples/s for a
-    normalised mean.
+    Rows (architecture, hbm_gib) have their `mean` and area and the columns best_of_hbm (the best of its HBM
+    size), smallest_of_hbm (the smallest area within the tolerance of that best) and chosen (the best of the
+    smallest HBM size within the tolerance of the overall best). `reference` gives every model's best
+    samples/s
+    for a normalised mean.
     """
     exact = (
         placements[placements["planner"] == "phaze"]
@@ -208,6 +210,6 @@ def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def _cost(mean: pd.Series) -> Floats:
-    """1 / mean, which orders as the time per batch does."""
+    """1 / mean, a cost that orders rows like the time per batch."""
     with np.errstate(divide="ignore"):
         return 1.0 / mean.to_numpy(dtype=np.float64)

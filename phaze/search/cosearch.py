@@ -1,8 +1,8 @@
-"""The stages composed in memory: estimate, schedule and place given architectures, without screening any.
+"""Estimate, schedule and place given architectures in memory, without screening.
 
-The workflow passes tables from job to job; this module passes them from function to function. It answers
-single questions, evaluates the candidates for a common architecture, and varies the cluster around the
-winners.
+The workflow passes tables between jobs; this module passes them between functions. It answers single
+questions, evaluates the candidates for a common architecture, and varies the cluster around the best
+architectures.
 """
 
 import logging
@@ -40,21 +40,21 @@ from phaze.workload.workload import TABLES, Workload
 log = logging.getLogger(__name__)
 
 ABOUT = [name for name in tables.Architectures.columns if not name.endswith("_design")]
-"""All that is known of an architecture; ids of designs depend on what else is evaluated."""
+"""Columns that describe an architecture. Design ids are left out: they depend on the other architectures."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model as it is trained: its operators in every layout to consider."""
+    """Model as trained: its operators in every layout to consider."""
 
     points: tuple[Workload, ...]
-    """Slices of the model, one for every layout."""
+    """Workloads of the model, one per layout."""
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     flops_per_token: TokenFlops
-    """FLOPs that training needs for a token."""
+    """Training FLOPs per token."""
     expert: Layout | None = None
-    """Placement that named architectures are evaluated with besides the best."""
+    """Reference placement evaluated on named architectures in addition to the best one."""
 
     @cached_property
     def _contents(self) -> dict[int, str]:
@@ -73,13 +73,13 @@ class Subject:
         return pd.concat([point.tables["layers"] for point in self.points], ignore_index=True)
 
     def content_at(self, point: Workload) -> str:
-        """A digest of the model at one of its points."""
+        """Digest of the model at one of its points."""
         return self._contents[id(point)]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What an evaluation depends on besides the model and the architectures."""
+    """Inputs of an evaluation other than the model and the architectures."""
 
     scenario: Scenario
     training: Training
@@ -88,13 +88,13 @@ class Terms:
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     bytes_per_element: int = 2
     solutions: Path | None = None
-    """Folder of verified solutions to share, or None."""
+    """Folder of shared verified solutions, or None."""
     evaluations: Store = field(default_factory=Store)
-    """Evaluations that are known."""
+    """Cache of evaluations."""
 
     @property
     def hardware(self) -> Hardware:
-        """What of the cluster the estimates depend on."""
+        """Properties of the cluster that the estimates depend on."""
         return Hardware(
             clock_hz=self.scenario.clock_hz,
             hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
@@ -103,7 +103,7 @@ class Terms:
         )
 
     def conditions(self, subject: Subject) -> Conditions:
-        """Where and how a model is trained, for placing it."""
+        """Training conditions under which a model is placed."""
         return Conditions(
             self.scenario,
             self.training,
@@ -114,20 +114,20 @@ class Terms:
 
 
 class Problem(Noun):
-    """What a job that evaluates architectures by itself is given by value."""
+    """Inputs by value of a job that evaluates architectures itself."""
 
     sequence: int
-    """Tokens in a sample."""
+    """Tokens per sample."""
     flops_per_token: TokenFlops
-    """FLOPs that training needs for a token."""
+    """Training FLOPs per token."""
     expert: Triple | None
-    """Placement to evaluate on named architectures besides the best."""
+    """Reference placement evaluated on named architectures in addition to the best one."""
     scenario: Scenario
     """Cluster and batch."""
     technology: Technology
     """Areas, energies and cycles."""
     training: Training
-    """How the model is trained."""
+    """Training settings."""
     extract: ExtractSettings
     """Settings of extract."""
     estimate: EstimateSettings
@@ -136,7 +136,7 @@ class Problem(Noun):
     """Settings of schedule."""
 
     def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
-        """Terms of evaluations: all but model and architectures, and where some are known."""
+        """Inputs of evaluations other than the model and architectures, with a cache of known ones."""
         return Terms(
             scenario=self.scenario,
             training=self.training,
@@ -149,7 +149,7 @@ class Problem(Noun):
         )
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
-        """Model from its tables: the graph, and operators in each layout."""
+        """Read a model from its tables: the graph, and the operators of each layout."""
         graph = tables.Graphs.load(*files["graph"])
         by_point = zip(*(files[table] for table in TABLES), strict=True)
         return Subject(
@@ -160,7 +160,7 @@ class Problem(Noun):
         )
 
     def extract_subject(self, model: AnyModel, widths: Sequence[int]) -> Subject:
-        """A model with operators extracted for each layout, where no tables are."""
+        """Extract the operators of a model for each layout when no tables exist."""
         layouts = layouts_of(widths, self.training.microbatches)
         return extract_subject(model, self.sequence, layouts, self.extract, self._expert)
 
@@ -170,14 +170,14 @@ class Problem(Noun):
 
 
 def _read_point(paths: Sequence[str], graph: pd.DataFrame) -> Workload:
-    """Slice of one layout from its tables."""
+    """Read the workload of one layout from its tables."""
     loaded = {name: tables.TABLES[name].load(path) for name, path in zip(TABLES, paths, strict=True)}
     return Workload.of_tables(loaded, graph)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All tables of the stages for all points of a model."""
+    """Tables of all stages for all points of a model."""
 
     architectures: pd.DataFrame
     estimates: pd.DataFrame
@@ -194,7 +194,7 @@ def extract_subject(
     settings: ExtractSettings,
     expert: Layout | None = None,
 ) -> Subject:
-    """A model with its operators in all layouts."""
+    """Extract the operators of a model in all layouts."""
     model.check_chain("extract")
     return Subject(
         points=tuple(extract_workload(model, sequence, layout, settings) for layout in layouts),
@@ -207,7 +207,7 @@ def extract_subject(
 def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
     """Schedules and best placements of a model on the given architectures, for all points.
 
-    `architectures` are rows of table architectures, of any shards; their designs get ids of their own.
+    `architectures` are rows of table architectures, of any shards; their designs are numbered anew.
     """
     chips = with_own_designs(architectures)
     points = counted(subject.points, "TMP width and microbatch")
@@ -218,7 +218,7 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
 
 
 def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:
-    """Schedules and best placements at one point on architectures with designs of their own."""
+    """Schedules and best placements at one point, on architectures with their own design ids."""
     estimates = estimate_point(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
@@ -231,7 +231,7 @@ def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms
 def look_up_architectures(
     subject: Subject, architectures: pd.DataFrame, terms: Terms, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Tables of `Evaluation` by name, for all points; what is known of them is not evaluated again."""
+    """Tables of `Evaluation` by name, for all points. Cached evaluations are reused."""
     chips = architectures.drop_duplicates("architecture")
     found = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
     return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
@@ -240,9 +240,9 @@ def look_up_architectures(
 def look_up_point(
     subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Tables of `evaluate_point` by name; what is known of them is not evaluated again.
+    """Tables of `evaluate_point` by name. Cached evaluations are reused.
 
-    A point knows of no microbatch but its own.
+    The cache key contains only the point's own microbatch.
     """
     own = terms.training.model_copy(update={"microbatches": (point.layout.microbatch,)})
     mine = replace(terms, training=own)
@@ -275,7 +275,7 @@ def _table(name: str, rows: list[Plain]) -> pd.DataFrame:
 
 
 def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
-    """All that an evaluation at a point depends on besides architectures and code."""
+    """Inputs of an evaluation at a point other than architectures and code, as a cache key."""
     nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
     return [
         *(noun.model_dump(mode="json") for noun in nouns),
@@ -296,7 +296,7 @@ def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.Dat
 def schedule_point(
     point: Workload, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables solves and schedules of those of the architectures."""
+    """Tables solves and schedules of the selected architectures."""
     kept = chips[["architecture"]].assign(kept=which)
     return schedule_layers(
         point.tables["operators"],
@@ -310,9 +310,9 @@ def schedule_point(
 
 
 def best_placement(placements: pd.DataFrame) -> pd.Series:
-    """Row of the best placement: least time, then smallest HBM, stashing, t and microbatch.
+    """Row of the best placement: least time, then smallest HBM, recompute, layout and architecture.
 
-    If nothing is placed, the row of the leanest says why.
+    If nothing is placed, the result is the row that needs least memory, whose status gives the reason.
     """
     if not (placements["status"] == "placed").any():
         return tables.Placements.leanest_first(placements).iloc[0]
@@ -328,7 +328,7 @@ def vary_cluster(
 ) -> pd.DataFrame:
     """Table sensitivities: the architectures placed again with other values of the scenario's keys.
 
-    `variations` names them, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
+    `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
     """
     found = []
     for name, changes in variations.items():
@@ -347,7 +347,7 @@ PLAN = ["model", "architecture", "hbm_gib", "planner"]
 
 
 def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Table readings of a model: for every architecture, HBM size and planner the best plan.
+    """Table readings of a model: the best plan for every architecture, HBM size and planner.
 
     `architectures` are rows of table architectures. A plan is the best over TMP widths, microbatches and
     recomputation, by the order of `best_placement`.

@@ -1,17 +1,19 @@
-"""The least energy that training a sample can take on many architectures, without looking for the placement.
+"""Lower bound on the energy per sample of many architectures, without searching for placements.
 
-For s stages and d pipelines of m = ceil(B / d) microbatches, the time per batch T limits what else can be:
+Consider s stages and d pipelines of m = ceil(B / d) microbatches. The time per batch T limits the rest:
 
-- no load exceeds (T - synchronisation) / (m + s - 1), and the synchronisation is at least that of the first
-  layer's weights;
-- the last stage takes no more layers than that, and no more than fit; all others run forward again, if the
-  setting recomputes;
-- what the other stages cannot do in that time, the first stage has to hold, with its weights to synchronise;
-- the slowest stage takes at least the mean of all work, and as long as that with the most layers of a run.
+- No stage load exceeds (T - synchronisation) / (m + s - 1). The synchronisation takes at least as long as
+  that of the first layer's weights alone.
+- The last stage takes no more layers than this load allows and no more than fit. All other stages recompute,
+  if the setting recomputes.
+- The first stage has to take the layers that the other stages cannot do in that time, and has to synchronise
+  their weights.
+- The slowest stage takes at least the mean of all work, and at least the time of the stage that has most
+  layers of a run.
 
-Where this is possible, dynamic energy, the least transfers, the ring of d pipelines, and the leakage of d
-times the devices of the smallest pipeline of s stages over the least time are a lower bound; the least over
-all s and d is one for every placement whose time is at most T.
+If this is possible, the lower bound is the sum of the dynamic energy, the least transfers, the ring of d
+pipelines, and the leakage: d times the devices of the smallest pipeline of s stages over the least time. The
+minimum over all s and d holds for every placement whose time is at most T.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from phaze.plan.phaze.chains import Depths, Runs
 from phaze.plan.phaze.energy import Batch, Rates, slices
 
 SLACK = 1e-9
-"""Relative error of times that the sums of the placement may have."""
+"""Relative error allowed for summed placement times."""
 ROUNDS = 2
-"""How often what is known of the first stage is put to use."""
+"""Iterations that tighten the bound with the weights of the first stage."""
 
 
 @dataclass(frozen=True)
 class Least:
-    """What a layer of every kind takes at least, arrays (A, kinds); energies are those of one slice."""
+    """Lower bounds of every kind of layer, arrays (A, kinds); energies are per tensor-parallel rank."""
 
     forward_s: Floats
     backward_s: Floats
@@ -44,33 +46,33 @@ class Least:
 
 
 class _Frame(NamedTuple):
-    """What does not depend on the architecture."""
+    """Inputs that do not depend on the architecture."""
 
     counts: Ints
     """Layers of every run."""
     movable: Ints
-    """Of these, how many the longest last stage holds."""
+    """Layers of every run that the longest possible last stage holds."""
     devices: Ints
     """(s,): devices of a pipeline, 0 where none fits."""
     microbatches: Ints
     """ceil(B / d), falling."""
     rising: Ints
-    """The same, negated: to be searched."""
+    """The same negated, rising for a binary search."""
     pipelines: Ints
     """d, rising."""
     ends: Ints
-    """(s,): index of the first d for which the devices do not suffice."""
+    """(s,): index of the first d that needs more devices than there are."""
     recompute: bool
     weights_s: Floats
     """Weights of a layer of every run over the bandwidth."""
     transfer_j: float
-    """Least transfers of another stage, of a sample."""
+    """Least transfer energy of one more stage, per sample."""
     ring_j: float
-    """Synchronisation with another pipeline, of a sample."""
+    """Synchronisation energy of one more pipeline, per sample."""
     samples: int
-    """In a microbatch."""
+    """Samples per microbatch."""
     batch: int
-    """Samples in a batch."""
+    """Samples per batch."""
 
 
 def least_sample_j(
@@ -84,10 +86,10 @@ def least_sample_j(
     batch: Batch,
     rates: Rates,
 ) -> Floats:
-    """Joules per sample (A,) that the best placement does not go below; infinite where none fits.
+    """Lower bound (A,) on the joules per sample of the best placement; inf where none fits.
 
-    Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
-    that does nothing. Gradients take at least as many bytes as the weights.
+    Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of an idle
+    chip. Gradients take at least as many bytes as the weights.
     """
     kinds = np.array(runs.kinds or range(len(runs.counts)))
     counts, each = np.array(runs.counts), slices(runs, batch.layout)[kinds]
@@ -131,19 +133,19 @@ class _Chip(NamedTuple):
 
     time_s: float
     work_s: float
-    """Both passes of all layers."""
+    """Forward and backward time of all layers."""
     once_j: float
-    """The same on all slices, of a sample."""
+    """Energy of both passes on all tensor-parallel ranks, per sample."""
     leakage_j: float
-    """Of one device, of a sample."""
+    """Leakage of one device, per sample."""
     forward_s: Floats
     backward_s: Floats
     forward_j: Floats
     again_s: float
-    """Of running all layers forward again."""
+    """Time to recompute all layers."""
     again_j: float
     saved_s: float
-    """Of it, the most that a second of the last stage's load saves."""
+    """Most recompute time saved per second of the last stage's load."""
     saved_j: float
 
 
@@ -180,7 +182,7 @@ def _least_of_all(
 
 @njit
 def _most_per_second(values: Floats, seconds: Floats) -> float:
-    """Largest ratio of a layer's value, which may be 0, to its time."""
+    """Largest ratio of a layer's value to its time; a value may be 0."""
     most = 0.0
     for r in range(len(values)):
         if values[r] > 0.0:
@@ -190,7 +192,7 @@ def _most_per_second(values: Floats, seconds: Floats) -> float:
 
 @njit
 def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
-    """Least energy, and its depth; the likely depth comes first and leaves little to others."""
+    """Least energy and its number of stages. The likely number comes first, to prune others."""
     best, found = np.inf, likely
     for step in range(len(frame.devices)):
         s = likely if step == 0 else step
@@ -203,7 +205,7 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
 
 @njit
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
-    """Least energy of s stages and any number of pipelines, or the best so far."""
+    """Least energy of s stages with any number of pipelines, at most `best`."""
     end = frame.ends[s]
     if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
         return best
@@ -221,7 +223,7 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
 
 @njit
 def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
-    """Least energy of a sample without recomputation."""
+    """Least energy per sample without recomputation."""
     d = frame.pipelines[w]
     links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
     joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
@@ -230,10 +232,10 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit
 def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
-    """A lower bound on the energy of s stages that takes no search, infinite where they are too slow.
+    """Lower bound on the energy of s stages without a search; inf where they are too slow.
 
-    Work is shared evenly and pipelines by fractions, and the last stage saves the most recomputation that its
-    load allows.
+    Work is shared evenly, the number of pipelines may be fractional, and the last stage saves the most
+    recomputation that its load allows.
     """
     work_s, saved_s = chip.work_s, 0.0
     if frame.recompute and s > 1:
@@ -252,14 +254,14 @@ def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit
 def _share(w: int, frame: _Frame) -> float:
-    """How often the weights of the first stage cross the network in the synchronisation."""
+    """Fraction of the first stage's weights that crosses the network in the synchronisation."""
     share: float = (frame.pipelines[w] - 1) / frame.pipelines[w]
     return share
 
 
 @njit
 def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """An index of pipelines below which s stages take too long if their work is shared evenly."""
+    """Index of pipelines below which s stages with evenly shared work are too slow."""
     load, share, low = chip.work_s / s, 0.0, 0
     for r in range(len(frame.counts)):
         load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
@@ -275,10 +277,10 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
 
 @njit
 def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """An index of pipelines from `low` on below which s stages take too long.
+    """Index of pipelines, at least `low`, below which s stages are too slow.
 
-    With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower, and
-    the first possible number can be found by bisection.
+    With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower. The
+    first possible number is therefore found by bisection.
     """
     share, high = _share(low, frame), end
     while low < high:
@@ -292,9 +294,9 @@ def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> i
 
 @njit
 def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
-    """Least energy of running forward again, infinite if s stages cannot be that fast.
+    """Least recompute energy; inf if s stages cannot be fast enough.
 
-    `share` is that of the first stage's weights that the synchronisation moves.
+    `share` is the fraction of the first stage's weights that the synchronisation moves.
     """
     steps, weights_s, again_j = frame.microbatches[w] + s - 1, frame.weights_s[0], 0.0
     for _ in range(ROUNDS):
@@ -308,7 +310,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 
 @njit
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
-    """Weights over bandwidth of the shortest first stage with at least that load."""
+    """Weights over bandwidth of the shortest first stage with at least this load."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
     weights_s: float = frame.weights_s[0]
     for r in range(len(frame.counts)):
@@ -324,10 +326,11 @@ def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit
 def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, float, float]:
-    """Time and energy of what runs forward again at least, and the least load of the fullest stage.
+    """Lower bounds on recompute time and energy, and on the load of the slowest stage.
 
-    The last stage takes layers from the end as long as its load stays within the cap and they fit; only what
-    it leaves over is recomputed.
+    The last stage takes layers from the end while its load stays within the cap and they fit. Only the
+    remaining
+    layers are recomputed.
     """
     again_s, again_j, fullest, full = 0.0, 0.0, 0.0, False
     recompute = frame.recompute and s > 1

@@ -1,22 +1,23 @@
-"""The exact Pareto front of a model over its whole space, in time per batch, area and energy per sample.
+"""Exact Pareto front of a model over its whole space, in time per batch, area and energy per sample.
 
-A point of the space is an architecture with a TMP width, a microbatch, an HBM size and recomputation or not;
-its time and its energy are those of its best placement. The screen knows a lower bound on both for every
-point. Points are evaluated exactly, best bounds first, until none is left that could enter:
+A point of the space is an architecture with a TMP width, a microbatch, an HBM size, and with or without
+recomputation. Its time and energy are those of its best placement. The screen has a lower bound on both for
+every point. Points are evaluated exactly, best bounds first, until no other point could enter:
 
-- A point whose lower bounds an evaluated point covers (`search.pareto`) is left out: whatever its exact time
-  and energy are, the evaluated point covers those too.
-- Of all others, those that no other covers, by bounds or exactly, come next. If all of these are evaluated,
-  every point is evaluated or left out: one that is neither is covered only by points that are covered
-  themselves, and going on from one to the next ends, by transitivity, at an evaluated one.
+- A point whose lower bounds are covered by an evaluated point (`search.pareto`) is excluded: the evaluated
+  point covers its exact time and energy too.
+- Of the others, points that no other point covers, by bounds or exactly, come next. Once all of these are
+  evaluated, every point is evaluated or excluded. A point that is neither would be covered only by points
+  that are covered themselves, and by transitivity this chain ends at an evaluated point.
 
-What is left out is covered by an evaluated point, so that the front of the evaluated points is that of all.
-Values are compared on the grid of `base.ranking`; of equal points the first by HBM size, recomputation, TMP
-width, microbatch and name stands for all. Throughput per area and throughput do not fall when time falls at
-equal or smaller area: the front contains that of throughput, throughput per area and energy.
+Every excluded point is covered by an evaluated one, so the front of the evaluated points is the front of all
+points. Values are compared on the grid of `base.ranking`. Of equal points the first by HBM size,
+recomputation, TMP width, microbatch and name represents all. Throughput and throughput per area do not fall
+when time falls at equal or smaller area, so the front contains the front of throughput, throughput per area
+and energy.
 
-Smaller area limits have spaces of their own, because the least area of an architecture depends on the limit;
-each has its own front, and all share what is evaluated.
+Smaller area limits have their own spaces, because the least area of an architecture depends on the limit.
+Each space has its own front, and all share the evaluated points.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,23 +38,23 @@ from phaze.search.cosearch import Subject, Terms, look_up_point
 from phaze.search.pareto import covered_by, uncovered, uncovered_among
 
 NOISE = 1e-12
-"""Relative error that sums of the same numbers in another order may have."""
+"""Relative error of sums of the same numbers in another order."""
 AT_ONCE = 128
-"""Points to evaluate in a round, at least: a round has a price of its own."""
+"""Minimum points per round, because every round has a fixed cost."""
 KEY = ["hbm_gib", "recompute", "layout", "architecture"]
 Spaces = Mapping[float, Bools]
-"""Members among the architectures by area limit, in square micrometres."""
+"""Mask (architectures,) of the architectures allowed, by area limit in square micrometres."""
 _Slice = tuple[float, bool, str]
 """HBM in GiB, recomputation, and key of a layout."""
 _Bounds = tuple[Ints, Floats, Floats]
-"""Architectures by place, with lower bounds on time and energy, arrays (n,)."""
+"""Row indices of architectures with lower bounds on time and energy, arrays (n,)."""
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
 """From rows with layout and architecture to table placements of all their HBM sizes."""
 
 
 @dataclass(frozen=True)
 class Front:
-    """The members of the front of every area limit, and all that was evaluated to find them."""
+    """Members of the front of every area limit, and all evaluated placements."""
 
     fronts: pd.DataFrame
     placements: pd.DataFrame
@@ -69,10 +70,11 @@ def find_front(
     terms: Terms,
     spaces: Spaces,
 ) -> Front:
-    """Fronts of a model; `spaces` say which of the architectures each area limit allows.
+    """Fronts of a model; `spaces` gives the architectures that each area limit allows.
 
-    `screens` are tables of all points and shards of the model, read one at a time; what they hold of other
-    architectures is passed over.
+    `screens` are tables of all points and shards of the model, read one at a time. Rows of other
+    architectures
+    are ignored.
     """
     chips = architectures.reset_index(drop=True)
     found: list[dict[str, pd.DataFrame]] = []
@@ -92,7 +94,7 @@ def find_front(
 def spaces_of(
     architectures: pd.DataFrame, area_limits_um2: Sequence[float], minimum_area_share: float | None
 ) -> Spaces:
-    """Which architectures every area limit allows; the first limit is the largest."""
+    """Architectures allowed by every area limit; the first limit is the largest."""
     for limit in area_limits_um2[1:]:
         if limit > area_limits_um2[0]:
             raise PhazeError(
@@ -118,7 +120,7 @@ def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.
 
 
 def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.DataFrame:
-    """Points of all screens that fit, with bounds in the place of time and energy, in order."""
+    """Feasible points of all screens in order, with bounds as their time and energy."""
     names = pd.Index(chips["architecture"])
     by_name, area = names.argsort().argsort(), chips["area_um2"].to_numpy(np.float64)
     pieces: dict[_Slice, list[_Bounds]] = {}
@@ -138,7 +140,7 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
 
 
 def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Bounds]]:
-    """Points that fit, by HBM size, recomputation and layout of a screen."""
+    """Feasible points of a screen by HBM size, recomputation and layout."""
     time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
     inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
     for key in product(*(pd.unique(values) for values in columns)):
@@ -148,7 +150,7 @@ def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Boun
 
 
 def _in_order(pieces: list[_Bounds], by_name: Ints) -> _Bounds:
-    """Candidates of several shards by name."""
+    """Candidates of several shards, sorted by name."""
     chip, time, joules = (np.concatenate(values) for values in zip(*pieces, strict=True))
     order = np.argsort(by_name[chip], kind="stable")
     return chip[order], time[order], joules[order]
@@ -166,7 +168,7 @@ def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.D
 
 
 def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Which rows can be placed and belong to a space in which no evaluated one covers them."""
+    """True for feasible rows that no evaluated row covers in at least one of their spaces."""
     values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
     placed = np.isfinite(values[0])
     known = np.flatnonzero(rows["known"] & placed)
@@ -179,7 +181,7 @@ def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
 
 
 def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Rows to evaluate next: front after front of the bounds, until they are enough."""
+    """Rows to evaluate next: successive fronts of the bounds, until there are enough."""
     values, inside = _values(rows), _inside(rows, spaces)
     known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
@@ -197,12 +199,12 @@ def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
-    """Which rows belong to every space."""
+    """Rows that belong to each space, as masks."""
     return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 
 def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Rows with exact time and energy where they were asked for, missing without a placement."""
+    """Rows with exact time and energy where evaluated; NaN without a placement."""
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
     near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
     evaluated = near[
@@ -227,7 +229,7 @@ def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame)
 
 
 def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Members of one front with their objectives and which of these they win."""
+    """Members of one front with their objectives, and marks of the ones they win."""
     columns = ["model", "time_per_batch_s", "samples_per_s", "joules_per_sample"]
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, *columns]]
     found = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)
@@ -245,7 +247,7 @@ def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first(*values: pd.Series | np.ndarray) -> Bools:
-    """Row with the least value, of equal ones that with the least next value."""
+    """Mask of the row with the least value; later values break ties."""
     result = np.zeros(len(values[0]), dtype=np.bool_)
     if len(result):
         result[np.lexsort(tuple(reversed(values)))[0]] = True

@@ -1,16 +1,16 @@
-"""The walk down the areas (paper, Algorithm 1 and Appendix C.1, `check_converge`).
+"""Walk from the largest area down (paper, Algorithm 1 and Appendix C.1, `check_converge`).
 
-Architectures are visited by decreasing area. Areas within a band of `area_band_um2` count as one area; its
-throughput is the best of its architectures. After band j (from 0) let r_j be the length of the longest run
+Architectures are visited by decreasing area. Areas within a band of `area_band_um2` count as one area, with
+the best throughput of its architectures. After band j (from 0) let r_j be the length of the longest run
 of strictly decreasing band throughputs that ends at band j. Algorithm 1 with hysteresis H ends the walk
 after the first band j with more than H bands explored and the last H throughputs in decreasing order:
 
     j + 1 > H  and  r_j >= H,    that is    H <= min(j, r_j).
 
-Where the paper leaves a choice, this is ours: *decreasing* is strict (C.1 asks for areas that "show a
-reduction"); equal throughputs (to the grid of `base.ranking`) are no reduction, and two areas without any
-placement neither. One value alone is in decreasing order, so hysteresis 1 ends after the second band. A walk
-that never converges ends with the last architecture. The choice is the best visited architecture:
+The paper leaves some choices open; these are phaze's. *Decreasing* is strict (C.1 asks for areas that "show a
+reduction"): equal throughputs (to the grid of `base.ranking`) are no reduction, and neither are two areas
+without any placement. One value alone is in decreasing order, so hysteresis 1 ends after the second band. A
+walk that never converges ends with the last architecture. The result is the best visited architecture by
 throughput, then area, then name.
 
 A walk that ends for H ends for every smaller hysteresis then or earlier, so the walk of the largest level
@@ -28,7 +28,7 @@ from phaze.base.ranking import Ranks, tied
 from phaze.tables import Visits
 
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
-"""From rows of the architectures table to samples_per_s and hbm_gib by architecture; 0 without placement."""
+"""From rows of table architectures to samples_per_s and hbm_gib by architecture; 0 without a placement."""
 
 
 def walk_areas(
@@ -42,9 +42,11 @@ def walk_areas(
 ) -> pd.DataFrame:
     """Visits of the walk with this hysteresis, in order.
 
-    Architectures are evaluated in chunks of whole bands, at least `chunk` at a time and more as the walk
-    gets longer, because many cost little more than one; those beyond the end of the walk are left out of the
-    visits.
+    Architectures are evaluated in chunks of whole bands: at least `chunk` at a time, and more as the walk
+    gets
+    longer, because a large chunk costs little more than a single architecture. Architectures beyond the end
+    of
+    the walk are dropped from the visits.
     """
     by_area = _by_decreasing_area(architectures, area_band_um2)
     visited: list[pd.DataFrame] = []
@@ -57,14 +59,14 @@ def walk_areas(
 
 
 def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFrame:
-    """One row an architecture, largest band first, then largest area, then name."""
+    """One row per architecture: largest band first, then largest area, then name."""
     rows = architectures.drop_duplicates("architecture")
     rows = rows.assign(band=np.floor(rows["area_um2"] / width).astype("int64"))
     return rows.sort_values(["area_um2", "architecture"], ascending=[False, True], ignore_index=True)
 
 
 def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
-    """Yield runs of whole bands: at least `least` architectures, then at least as many as came before."""
+    """Yield runs of whole bands: at least `least` architectures, then at least the number already yielded."""
     ends = np.flatnonzero(np.diff(by_area["band"], append=-1)) + 1
     start = 0
     while start < len(by_area):
@@ -75,7 +77,7 @@ def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
 
 
 def _with_levels(walk: pd.DataFrame) -> pd.DataFrame:
-    """Add to the visits of whole bands the smallest hysteresis whose walk comes that far."""
+    """Add the smallest hysteresis whose walk reaches each band to the visits."""
     band = (walk["band"] != walk["band"].shift()).cumsum().to_numpy() - 1
     levels = levels_of(walk["samples_per_s"].groupby(band).max().to_numpy())
     return walk.assign(level=levels[band])

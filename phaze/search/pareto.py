@@ -1,8 +1,8 @@
-"""Which of many points no other is better than, in time, area and energy.
+"""Pareto fronts of many points in time, area and energy.
 
-Point b covers point a when it is not worse in any of the three and comes before it in the order (time, area,
-energy, index): a is dominated by b, or equal and later. Covering is transitive, so that the points that no
-other covers form the Pareto front, of equal points the first one.
+Point b covers point a if it is not worse in any of the three and precedes it in the order (time, area,
+energy, index): b dominates a, or they are equal and b comes first. Covering is transitive, so the points that
+no other point covers form the Pareto front, with the first of equal points.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from phaze.base.compiled import njit
 from phaze.base.ranking import Ranks
 
 MANY = 4096
-"""Of how many points at least it pays to look at a few first."""
+"""Number of points from which a first pass over a sample pays off."""
 SHARE = 64
-"""One of how many these are."""
+"""The sample is one point in this many."""
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
-    """Which points (n,) none of the covering points, by default all, covers; O(n log n)."""
+    """Mask (n,) of points that no covering point covers, by default any point; O(n log n)."""
     ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((energy, area, time))
     among = np.ones(len(time), dtype=np.bool_) if covering is None else covering
@@ -28,9 +28,10 @@ def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None
 
 
 def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Which of some points (n,) no other of these covers.
+    """Mask (n,) of points of a subset that no other point of the subset covers.
 
-    Of many, those that some of them cover are left out first, which takes no sorting: covering is transitive.
+    A large subset is first filtered by the front of a sample, which needs no sorting. This is valid because
+    covering is transitive.
     """
     mine = np.flatnonzero(among)
     if len(mine) > MANY:
@@ -44,7 +45,7 @@ def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) ->
 
 @njit
 def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: int) -> Bools:
-    """Go through the points by time and keep the least energy of all areas up to each, in a Fenwick tree."""
+    """Visit points by time, with a Fenwick tree of the least energy up to each area."""
     least = np.full(areas + 1, np.inf)
     result = np.zeros(len(order), dtype=np.bool_)
     for i in order:
@@ -61,13 +62,13 @@ def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: in
 
 
 def covered_by(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Which points (n,) are covered by one of a few of them, given by index; they need no sorting."""
+    """Mask (n,) of points covered by one of a few given by index; needs no sorting of the points."""
     return _compare(few[np.argsort(time[few], kind="stable")], time, area, energy)
 
 
 @njit
 def _compare(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Compare every point with the few by rising time, as long as these take no longer."""
+    """Compare every point with the few by rising time, until they take longer than the point."""
     result = np.zeros(len(time), dtype=np.bool_)
     for i in range(len(time)):
         for k in few:

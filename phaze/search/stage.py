@@ -1,6 +1,6 @@
 """Screen the architectures of a shard for one model in one layout.
 
-Which architectures could still be among what the report needs, given bounds on their time per batch.
+The screen uses bounds on their time per batch to find the architectures that the report may still need.
 
 Let every architecture a of a shard have an unknown exact time T(a) with lower(a) <= T(a) <= feasible(a). The
 report asks, for some HBM size, for
@@ -8,32 +8,31 @@ report asks, for some HBM size, for
 (2) the smallest one in the order (area, T, name) with T <= theta, for the theta that 1 % (the tolerance)
     allows.
 
-*What is dropped cannot matter.* Architecture a is dropped when both hold:
+*A dropped architecture cannot matter.* Architecture a is dropped when both hold:
 
 (1) `best` architectures b have (feasible(b), area(b), name(b)) before (lower(a), area(a), name(a)). Then
-    (T(b), area(b), name(b)) is before (T(a), area(a), name(a)) for each of them, whatever the exact times
-    are, and a is not among the first `best`.
+    (T(b), area(b), name(b)) is before (T(a), area(a), name(a)) for each of them at any exact times, and a is
+    not among the first `best`.
 (2) Either lower(a) > min feasible / (1 - tolerance): then T(a) is beyond every theta <= min T / (1 -
     tolerance). Or some b has a smaller area and feasible(b) <= lower(a), or the same area and feasible(b) <
     lower(a). For every theta with T(a) <= theta also T(b) <= feasible(b) <= lower(a) <= T(a) <= theta, and b
     comes before a.
 
 *A shard is enough for the whole study.* The report takes T(a) = min over microbatches, TMP widths and
-recompute of the times T_p(a) of the points p, over the architectures of all shards. Say a is part of its
+recompute of the times T_p(a) of the points p, over the architectures of all shards. Let a be part of its
 answer, and T(a) = T_p(a).
-(1) At point p and in a's own shard, whoever precedes a by (T_p(b), area, name) precedes it by (T(b), area,
-    name) as well, because T(b) <= T_p(b). So fewer than `best` do, and a is kept there.
-(2) The report's theta, from the best of all points and shards, is at most that of point p and of the shard;
-    so (2) above holds for it, with T_p(b) in the place of T(b) <= T_p(b): a would not be the smallest if it
+(1) At point p and in a's own shard, every b that precedes a by (T_p(b), area, name) precedes it by (T(b),
+    area, name) as well, because T(b) <= T_p(b). So fewer than `best` do, and a is kept there.
+(2) The report's theta, from the best of all points and shards, is at most that of point p and of the shard.
+    So (2) above holds for it, with T_p(b) in the place of T(b) <= T_p(b): a would not be the smallest if it
     were dropped. This is why (2) compares with every smaller architecture and not only with those surely
-    within 1 % of the shard's best: another shard may hold a better best, of which b is no longer within 1 %,
-    and a still is.
-So the row that makes a an answer is kept. Rows that are not kept can only make others look slower than they
-are, which puts none of them before an answer. The same reasoning, with HBM sizes in the place of points,
-lets the report take the best over HBM sizes: rules (1) and (2) are applied to each size apart.
+    within 1 % of the shard's best. Another shard may hold a better best, such that b is no longer within 1 %
+    of it and a still is.
+So the row that makes a an answer is kept. Dropped rows can only make other architectures look slower than
+they are, which puts none of them before an answer. The same argument, with HBM sizes in the place of points,
+lets the report take the best over HBM sizes: rules (1) and (2) are applied to each size separately.
 
-Times are compared on the grid of `base.ranking`, after widening the bounds by more than rounding errors
-amount to.
+Times are compared on the grid of `base.ranking`, after widening the bounds by more than the rounding errors.
 """
 
 import numpy as np
@@ -67,15 +66,17 @@ def screen_architectures(
     overlap_communication: bool = False,
     visits: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Table screens: bounds for every architecture, HBM size and recompute, and what to keep.
+    """Table screens: bounds for every architecture, HBM size and recompute, and the architectures to keep.
 
-    Kept is what `select` cannot exclude at some HBM size, with or without recomputation as is faster, and
-    every named architecture; all rows of an architecture say the same. Named architectures exclude no one,
-    because they may lie outside the area limit or repeat an architecture of the grid. Where nothing fits any
-    searched one, the smallest of them is kept, so that its placement says why.
+    An architecture is kept if it is named, or if `could_matter` cannot exclude it at some HBM size with the
+    faster choice of recomputation. All rows of an architecture have the same flag. Named architectures
+    exclude
+    no other, because they may lie outside the area limit or repeat an architecture of the grid. If nothing
+    fits
+    any searched architecture, the smallest of them is kept, so that its placement gives the reason.
 
-    With strategy hysteresis, only what the walk of that hysteresis saw is kept and excludes others; `visits`
-    is its table, or that of a longer walk.
+    With strategy hysteresis, only architectures visited by the walk of that hysteresis are kept or exclude
+    others; `visits` is its table, or the table of a longer walk.
     """
     layout = layout_of(layers)
     shard = architectures.sort_values("architecture", ignore_index=True)
@@ -103,7 +104,7 @@ def screen_architectures(
 
 
 def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Bools:
-    """Which architectures the strategy looks at."""
+    """True for architectures that the strategy visits."""
     if settings.strategy == "certified":
         return np.ones(len(shard), dtype=np.bool_)
     if visits is None:
@@ -119,7 +120,10 @@ def choose_kept(
     grid: list[tuple[float, bool]],
     settings: ScreenSettings,
 ) -> Bools:
-    """Which architectures to keep, the seen and the named, by bounds (settings, A) on their times."""
+    """True for architectures to keep: the named ones and those of the visited that may be an answer.
+
+    `times` are bounds (settings, A) on the time per batch.
+    """
     area, name = shard["area_um2"].to_numpy(np.float64), name_ranks(shard["architecture"])
     kept = shard["named"].to_numpy(np.bool_, copy=True)
     searched = np.flatnonzero(seen & ~kept)
@@ -157,15 +161,16 @@ def _rows(
 
 
 NOISE = 1e-12
-"""Relative error that sums of the same latencies in another order may have."""
+"""Relative error of sums of the same latencies in another order."""
 
 
 def could_matter(
     lower_s: Floats, feasible_s: Floats, area_um2: Floats, name: Ranks, *, best: int, tolerance: float
 ) -> Bools:
-    """Which of (A,) architectures could be among the `best` best or the smallest within the tolerance.
+    """True for architectures (A,) that may be among the `best` best or the smallest within the tolerance.
 
-    `name` are their `ranking.name_ranks`. An infinite lower bound (it fits nowhere) is never kept.
+    `name` are their `ranking.name_ranks`. Architectures with an infinite lower bound (nothing fits) are never
+    kept.
     """
     lower, feasible = tied(lower_s * (1.0 - NOISE)), tied(feasible_s * (1.0 + NOISE))
     first = ~_surely_behind(lower, feasible, area_um2, name, best)
@@ -175,7 +180,7 @@ def could_matter(
 
 
 def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Bools:
-    """True for those that have `best` others surely before them, by (time, area, name)."""
+    """True for architectures that surely have `best` others before them, by (time, area, name)."""
     if best > len(lower):
         return np.zeros(len(lower), dtype=np.bool_)
     last = np.lexsort((name, area, feasible))[best - 1]
@@ -183,7 +188,7 @@ def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, b
 
 
 def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) -> Bools:
-    """Which keys come lexicographically after the given one."""
+    """True for keys that come lexicographically after the given one."""
     (time, area, name), (at_time, at_area, at_name) = keys, key
     later_name = (area == at_area) & (name > at_name)
     later_area = (area > at_area) | later_name
@@ -192,7 +197,7 @@ def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) ->
 
 
 def _surely_larger(lower: Floats, feasible: Floats, area: Floats) -> Bools:
-    """For whom a smaller architecture is surely as fast, or one of the same area surely faster."""
+    """True if a smaller architecture is surely as fast, or one of the same area surely faster."""
     areas, group = np.unique(area, return_inverse=True)
     fastest = np.full(len(areas), np.inf)
     np.minimum.at(fastest, group, feasible)

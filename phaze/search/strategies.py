@@ -1,12 +1,12 @@
-"""Search strategies side by side: the best that each has found after how many exact evaluations.
+"""Compare search strategies by the best throughput found after each exact evaluation.
 
-An exact evaluation is the throughput of one architecture, the best over all that is searched besides it, with
-exact schedules and placements. It counts once for a strategy, however often the strategy asks for it.
+An exact evaluation is the best throughput of one architecture over everything else that is searched, with
+exact schedules and placements. It counts once per strategy, even if the strategy asks for it again.
 
-- *certified* evaluates what the bounds cannot exclude, by increasing lower bound. Let every architecture a
-  have a time T(a) >= lower(a), and a feasible value above it: whoever has lower(a) > min feasible is not the
-  best, so that the best of the others is the best of all.
-- *hysteresis-1* to *hysteresis-8* walk down the areas (`search.hysteresis`).
+- *certified* evaluates the architectures that the bounds cannot exclude, by increasing lower bound. Every
+  architecture a has a time T(a) >= lower(a), and a feasible value above it. An architecture with lower(a) >
+  min feasible is not the best, so the best of the others is the best of all.
+- *hysteresis-1* to *hysteresis-8* walk from the largest area down (`search.hysteresis`).
 - *random* draws without replacement.
 - *bayesian* is the tree-structured Parzen estimator of Optuna (`search.suggestions`).
 """
@@ -24,7 +24,7 @@ from phaze.spec.settings import StrategySettings
 from phaze.tables import Trials
 
 Suggest = Callable[[pd.DataFrame, Evaluate, int, int, int], list[int]]
-"""From architectures, their evaluation, a seed, and the most evaluations and suggestions to rows in order."""
+"""From architectures, evaluation, seed, and limits of evaluations and suggestions to rows in order."""
 LEVELS = range(1, 9)
 """Hysteresis levels of Figures 8 and 9."""
 
@@ -40,10 +40,10 @@ def compare_strategies(
     chance: StrategySettings | None = None,
     suggest: Suggest = suggested,
 ) -> pd.DataFrame:
-    """Table trials of all strategies, those that depend on chance only with settings for them.
+    """Table trials of all strategies; random and Bayesian search run only if `chance` is given.
 
-    `bounds` as in `certified`; `evaluate` returns the exact throughputs of what `scope` says is searched;
-    `suggest` is `suggested`, or what recalls it.
+    `bounds` as in `certified`; `evaluate` returns the exact throughputs of the search that `scope` names;
+    `suggest` is `suggested` or a cached version of it.
     """
     chips = architectures.sort_values("architecture", ignore_index=True)
     open_ = certified(chips, bounds)
@@ -56,10 +56,10 @@ def compare_strategies(
 
 
 def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
-    """Rows of what bounds cannot exclude from being best, by increasing lower bound, area, name.
+    """Rows that the bounds cannot exclude from being best, by increasing lower bound, area and name.
 
     `bounds` holds lower_s and feasible_s of the time per batch by architecture. Times are compared on the
-    grid of `base.ranking`, after widening the bounds by more than rounding errors amount to.
+    grid of `base.ranking`, after widening the bounds by more than the rounding errors.
     """
     mine = bounds.loc[architectures["architecture"]]
     lower = tied(mine["lower_s"].to_numpy() * (1.0 - NOISE))
@@ -71,7 +71,7 @@ def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
 def _walks(
     architectures: pd.DataFrame, evaluate: Evaluate, model: str, area_band_um2: float
 ) -> Iterator[pd.DataFrame]:
-    """Yield the walk of every level, each the beginning of the longest."""
+    """Yield the walk of every level, each a prefix of the longest."""
     longest = walk_areas(
         architectures, evaluate, model=model, hysteresis=max(LEVELS), area_band_um2=area_band_um2
     )
@@ -91,12 +91,12 @@ def _runs(
 
 
 def _evaluated(chips: pd.DataFrame, evaluate: Evaluate) -> pd.DataFrame:
-    """Architectures in the order of their evaluation with their throughput."""
+    """Architectures in the order of their evaluation, with their throughput."""
     return chips.join(evaluate(chips), on="architecture", validate="one_to_one")
 
 
 def _trials(strategy: str, seed: int, evaluated: pd.DataFrame) -> pd.DataFrame:
-    """Evaluations of a run of a strategy, in order."""
+    """Evaluations of one run of a strategy, in order."""
     return evaluated[["architecture", "area_um2", "samples_per_s"]].assign(
         strategy=strategy,
         seed=seed,

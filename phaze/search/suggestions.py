@@ -1,16 +1,15 @@
-"""What Bayesian optimisation evaluates: the tree-structured Parzen estimator of Optuna on the paper's grid.
+"""Bayesian optimisation with the tree-structured Parzen estimator of Optuna on the paper's grid.
 
-The parameters are the places of the sizes in the grid (0 for the smallest, counted up), because the sizes are
-powers of two and their order matters; what the grid derives from them (lanes, L2 buffers, bandwidth) is no
-parameter. One joint estimator (`multivariate`) sees how they depend on each other through the area limit.
+The parameters are the positions of the sizes in the grid (0 is the smallest), because the sizes are powers of
+two and their order matters. Values that the grid derives from them (lanes, L2 buffers, bandwidth) are not
+parameters. One joint estimator (`multivariate`) sees how they depend on each other through the area limit.
 
-A combination that the area rules leave out costs no evaluation: it ends as pruned, which the estimator
-counts among the bad ones. One that was evaluated before is told again and costs none either. Both are
-suggestions; their number ends a study that goes round in circles.
+A combination outside the area rules costs no evaluation: it ends as pruned, which the estimator counts as
+bad. A combination that was evaluated before is reported again and costs none either. Both count as
+suggestions, and their limit ends a study that keeps repeating itself.
 
-A sampler with a seed suggests what follows from the values that it was told before. A search whose
-architectures still have the throughputs of last time is therefore recalled and not made again, which takes a
-hundred times as long as to look these up.
+The suggestions of a seeded sampler depend only on the values reported so far. A search whose architectures
+still have the same throughputs is therefore read from the cache, which is a hundred times faster.
 """
 
 import numpy as np
@@ -24,7 +23,7 @@ from phaze.base.store import Plain, Store
 from phaze.search.hysteresis import Evaluate
 
 SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")
-"""What tells the architectures of a grid apart."""
+"""Columns that identify an architecture of the grid."""
 
 
 def suggested(
@@ -58,7 +57,7 @@ def suggested_again(
     evaluations: int,
     suggestions: int,
 ) -> list[int]:
-    """Rows as from `suggested`, recalled where all architectures have the throughputs of last time."""
+    """Rows of `suggested`, from the cache if all architectures still have the same throughputs."""
 
     def told(rows: list[int]) -> list[float]:
         found: list[float] = evaluate(architectures.iloc[rows])["samples_per_s"].tolist()
@@ -74,11 +73,11 @@ def suggested_again(
 
 
 def _axes(architectures: pd.DataFrame) -> dict[str, BaseDistribution]:
-    """Places that every size can take."""
+    """Range of positions of every size."""
     return {size: IntDistribution(0, architectures[size].nunique() - 1) for size in SIZES}
 
 
 def _rows(architectures: pd.DataFrame) -> dict[tuple[int, ...], int]:
-    """Row of every architecture by the places of its sizes."""
+    """Row of every architecture by the positions of its sizes."""
     places = [np.unique(architectures[size], return_inverse=True)[1].tolist() for size in SIZES]
     return {place: row for row, place in enumerate(zip(*places, strict=True))}

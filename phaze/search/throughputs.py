@@ -1,7 +1,7 @@
-"""The best throughput of architectures without the tables behind it, for searches that look at many.
+"""Best throughput of architectures without the tables behind it, for searches over many architectures.
 
-The walk down the areas asks for it at every architecture that it visits. Screens know it where their bounds
-meet; elsewhere the layers are scheduled.
+The walk down the areas needs it for every architecture it visits. Where the bounds of a screen meet, they
+give it; elsewhere the layers are scheduled.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ def walk_models(
     *,
     name: str,
 ) -> pd.DataFrame:
-    """Table visits of the walk down the areas for one model, or for the mean over several.
+    """Table visits of the walk down the areas for one model, or for the mean over several models.
 
-    The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is that of
-    `settings.common`; a normalised one divides by the throughput of the first architecture, because the best
+    The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is the one of
+    `settings.common`. A normalised mean divides by the throughput of the first architecture, because the best
     is not known before the end.
     """
     first: dict[str, pd.DataFrame] = {}
@@ -58,7 +58,7 @@ def walk_models(
 
 
 def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
-    """Every architecture's best throughput and the smallest HBM that gives it, 0 if none does."""
+    """Best throughput of every architecture and the smallest HBM that reaches it; 0 if none does."""
     rows = samples_per_s.rename("samples_per_s").reset_index()
     rows = rows.sort_values(["samples_per_s", "hbm_gib"], ascending=[False, True], kind="stable")
     best = rows.drop_duplicates("architecture").set_index("architecture")
@@ -68,8 +68,9 @@ def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
 def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.Series:
     """Best time per batch by (architecture, hbm_gib), over all points and recompute.
 
-    The same numbers as `evaluate_architectures` without the tables that go with them, for many architectures
-    at once: where the bounds of a layer meet they are its latency, elsewhere it is scheduled.
+    Equal to the times of `evaluate_architectures` without its tables, for many architectures at once. Where
+    the
+    bounds of a layer meet, they are its latency; elsewhere the layer is scheduled.
     """
     chips = with_own_designs(architectures)
     grid = terms.training.memory_grid
@@ -82,18 +83,18 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
 
 @dataclass
 class ScreenedTimes:
-    """Throughput of architectures from the screens; evaluated exactly only where bounds do not meet.
+    """Throughput of architectures from screens, evaluated exactly only where the bounds do not meet.
 
-    `screens` are those of all points of the subject, on all architectures that may be asked for.
+    `screens` cover all points of the subject on every architecture that may be queried.
     """
 
     subject: Subject
     terms: Terms
     screens: InitVar[pd.DataFrame]
     bounds: pd.DataFrame = field(init=False)
-    """Bounds lower_s and feasible_s of the best time per batch by architecture."""
+    """Bounds lower_s and feasible_s on the best time per batch, by architecture."""
     best: pd.DataFrame = field(init=False)
-    """Columns samples_per_s and hbm_gib by architecture, as far as `exact` says so."""
+    """Columns samples_per_s and hbm_gib by architecture; valid where `exact` is true."""
     exact: pd.Series = field(init=False)
 
     def __post_init__(self, screens: pd.DataFrame) -> None:
@@ -104,7 +105,7 @@ class ScreenedTimes:
         self.exact = met.groupby(level="architecture").all()
 
     def __call__(self, architectures: pd.DataFrame) -> pd.DataFrame:
-        """Exact best throughput and its HBM of rows of table architectures."""
+        """Exact best throughput of architectures, and its HBM size."""
         names = architectures["architecture"]
         open_ = architectures[~self.exact.loc[names].to_numpy()]
         if len(open_):
@@ -118,7 +119,7 @@ class ScreenedTimes:
 def restrict_search(
     subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
 ) -> ScreenedTimes:
-    """Throughputs of a search over less of what the study considers besides architectures."""
+    """Throughputs of a search over the points, HBM sizes and recompute settings of a narrower `training`."""
     mine = np.logical_and.reduce([screens[key].isin(getattr(training, key)) for key in _SEARCHED])
     mine &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
     points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
@@ -128,7 +129,7 @@ def restrict_search(
 
 
 _SEARCHED = ("hbm_gib", "recompute")
-"""Columns of table screens that training has the considered values of."""
+"""Columns of table screens whose considered values are fields of `Training`."""
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
@@ -141,7 +142,7 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
 
 
 def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
-    """Latency of every layer as scheduled, as bounds that meet."""
+    """Scheduled latency of every layer, as bounds that meet."""
     estimates = estimate_point(point, chips, terms)
     overlap = terms.schedule.overlap_communication
     layers = bound_layers(
