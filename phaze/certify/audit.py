@@ -66,7 +66,7 @@ class AuditedModel:
     def times(
         self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool, limit_s: float
     ) -> dict[str, float]:
-        """Time per batch by kind of latency of (layer, direction), infinite above a limit."""
+        """Time per batch by kind of latency of (layer, direction); inf above a limit."""
         found: dict[tuple[float, ...], float] = {}
         times = {}
         cluster = self.cluster(hbm_gib, recompute)
@@ -85,13 +85,17 @@ class AuditedModel:
 
 
 def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedModel) -> list[Times]:
-    """Plans slower than the point's feasible time give no more information than an infinite time."""
+    """Times per batch of points of one layout, with the number of integer programs solved for them.
+
+    `latencies` has the columns VALUES and `programs` for every architecture, layer and direction. Its column
+    `fits` separates the latencies of points that fit according to the screen from the others.
+    """
     passes = latencies.set_index(["layer", "direction"])
     groups = dict(list(passes.groupby(["architecture", "fits"])))
     found = []
     for _, point in counted(list(points.iterrows()), "point"):
         mine = groups[point["architecture"], bool(np.isfinite(point["lower_s"]))]
-        # A plan that takes longer than the point is said to take says nothing that an infinite time does not.
+        # Plans slower than the point's feasible time give no more information than an infinite time.
         limit_s = float(point["feasible_s"]) * (1.0 + 10 * ROUNDING)
         times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]), limit_s)
         found.append({**times, "programs": int(mine["programs"].sum())})
@@ -99,7 +103,7 @@ def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedMod
 
 
 def is_proven(times: Times) -> bool:
-    """Whether a point cannot be faster than its layers are scheduled."""
+    """True if a point cannot be faster than its layers are scheduled."""
     return times["bound_s"] >= times["exact_s"] * (1.0 - ROUNDING)
 
 

@@ -166,8 +166,7 @@ def _sums(values: Floats) -> Floats:
 
 
 def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
-    """Yield data widths with the microbatches that all their stages stash; None if it depends on the stage.
-    """
+    """Yield data widths with the microbatches that all their stages stash; None if stages differ."""
     widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
     if not cluster.gpipe:
         yield widths, None

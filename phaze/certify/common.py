@@ -23,7 +23,7 @@ AT = ["architecture", "hbm_gib"]
 
 @dataclass(frozen=True)
 class Aim:
-    """What the common architecture maximises."""
+    """Objective of the common architecture."""
 
     weights: Mapping[str, float]
     """Weight of every model."""
@@ -75,7 +75,7 @@ def certify_common(
 
 
 def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
-    """Count of points by the first cause that applies."""
+    """Number of points by the first cause that applies."""
     flags = {
         "memory": upper == 0,
         "solved": known,

@@ -24,7 +24,7 @@ def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The architectures of a shard, and where those of the space lie in arrays."""
+    """Architectures of a shard, and the array positions of those in the space."""
 
     chips: pd.DataFrame
     """Rows of table architectures that are in the space."""
