@@ -1,1 +1,1 @@
-"""Predicted training runs beside measured ones."""
+"""Compare predicted training runs with measured ones."""

@@ -1,11 +1,12 @@
-"""Constants of a system fitted to a user's own runs, with what these runs can tell and what they cannot.
+"""Fit the constants of a system to a user's own runs, and report which constants the runs determine.
 
-Residuals are logarithms of predicted over measured times, over NOISE. Every constant is drawn to the value
-that it had, with a quarter of the logarithm of its range as one standard deviation: runs move what they say
-something of, and nothing else. A run far from all others pulls less (soft L1). All of it is deterministic.
+Residuals are logarithms of predicted over measured times, over NOISE. Every constant has a prior: its
+previous
+value, with a quarter of the logarithm of its range as one standard deviation. Runs therefore move only the
+constants that they determine. Outliers have less weight (soft L1). The fit is deterministic.
 
-The error of a run that is left out is that with constants fitted to the others; equal runs, which only
-repeat a measurement, are left out together.
+The left-out error of a run uses constants fitted to the other runs; equal runs, which only repeat a
+measurement, are left out together.
 """
 
 from __future__ import annotations
@@ -25,64 +26,69 @@ from phaze.validate.rows import RunRow
 from phaze.validate.table import log_errors, predict_rows, settled
 
 NOISE = 0.05
-"""Error of a run that no constant explains: repeats of one run differ by so much between days (BLOOM)."""
+"""Error of a run that no constant explains: repeats of one run on different days differ by this (BLOOM)."""
 LEAST_EFFECT = 0.005
-"""Share by which a constant must move some run over its range to count as identifiable."""
+"""Fraction by which a constant must move some run over its range to count as identifiable."""
 ALIKE = 0.95
-"""Correlation of the effects of two constants from which on runs tell only both together."""
+"""Correlation of two constants' effects from which runs determine only their combined effect."""
 MOST_ROWS = 60
-"""Runs that are fitted to, spread evenly over all; more take longer, and say no more of so few constants."""
+"""Most runs used in a fit, spread evenly over all; more take longer and add little for a few constants."""
 FOLDS = 20
-"""Fits with runs left out: one a run, or of more runs with as many groups of them."""
+"""Most leave-out fits: one per run, or one per group of runs if there are more."""
 STEP = 0.01
-"""Change of a logarithm by which effects are measured: over the edges of tiles and of what binds. A fit that
-stays inside its bounds ends about as close to one as this."""
+"""Change of a logarithm for finite differences.
+
+It is large enough to smooth over tile edges and changes of the bound. A fit that stays inside its bounds ends
+about this close to one.
+"""
 Curve = Callable[[Floats], Floats]
 SAME = 1e-3
-"""Change of a logarithm up to which a constant stays as it was; one that is 0 does so up to a factor of e
-above the least of its range."""
+"""Change of a logarithm below which a constant keeps its value.
+
+A constant of 0 keeps it up to a factor of e above the lower end of its range.
+"""
 
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A constant before and after a fit, and what the runs say of it."""
+    """A constant before and after a fit, and how well the runs determine it."""
 
     constant: Constant
     before: float
     after: float
     effect: float
-    """Largest share by which it moves a run over its range."""
+    """Largest fraction by which it moves a run over its range."""
     uncertainty: float
-    """One standard deviation after the fit, as a share of the value; nan where it is not identifiable."""
+    """One standard deviation after the fit, as a fraction of the value; nan if it is not identifiable."""
 
     @property
     def identifiable(self) -> bool:
-        """Some run is longer or shorter by LEAST_EFFECT for it."""
+        """True if the constant changes some run by at least LEAST_EFFECT."""
         return self.effect >= LEAST_EFFECT
 
     @property
     def at_end(self) -> bool:
-        """It ends as far as its range allows, to a hundredth: something else is wrong."""
+        """True if the fit ends within 1 % of an end of the range: something else is then wrong."""
         return any(abs(self.after / end - 1) <= STEP for end in (self.constant.low, self.constant.high))
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A site fitted to runs, with mean absolute errors of their times as shares."""
+    """Site fitted to runs, with mean absolute errors of their times as fractions."""
 
     site: Site
     constants: tuple[FittedConstant, ...]
     alike: tuple[tuple[str, str, float], ...]
-    """Pairs of constants of which only the common effect is known, with their correlation."""
+    """Pairs of constants of which only the combined effect is determined, with their correlation."""
     rows: int
-    """Runs that the constants are fitted to."""
+    """Number of runs that the constants are fitted to."""
     error_before: float
     error: float
     error_left_out: float
 
 
 def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
-    """The constants of a site fitted to rows, all of which can be predicted and say `measured_s`."""
+    """Fit the constants of a site to rows that have `measured_s` and can be predicted."""
     every = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
     asked = [rows[k] for k in every]
     chosen = tuple(settled(asked, predict_rows(asked, site.machine)))
@@ -111,7 +117,7 @@ def _mean_error(log_errors: Floats) -> float:
 
 
 def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
-    """Largest share by which a constant moves a run over its range, the others as they are."""
+    """Largest fraction by which a constant moves a run over its range, with the others unchanged."""
     ends = [site.with_values({constant: value}).machine for value in (constant.low, constant.high)]
     low, high = (log_errors(rows, machine) for machine in ends)
     return float(np.expm1(np.abs(high - low).max()))
@@ -119,7 +125,7 @@ def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """Least squares of some constants of a site over runs; x (C,) are their logarithms."""
+    """Least-squares fit of some constants of a site to runs; x (C,) are their logarithms."""
 
     site: Site
     rows: tuple[RunRow, ...]
@@ -127,23 +133,23 @@ class Fit:
 
     @cached_property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Logarithms of the ranges of the constants, (C,) each."""
+        """Logarithms of the lower and upper ends of the constants' ranges, (C,) each."""
         ranges = np.log([(one.low, one.high) for one in self.constants]).reshape(-1, 2)
         return ranges[:, 0], ranges[:, 1]
 
     @cached_property
     def start(self) -> Floats:
-        """Logarithms of the constants before, inside their ranges."""
+        """Logarithms of the constants before the fit, clipped to their ranges."""
         return np.log([min(max(self.site.value(one), one.low), one.high) for one in self.constants])
 
     @cached_property
     def widths(self) -> Floats:
-        """Standard deviations of the logarithms before any run is known."""
+        """Prior standard deviations of the logarithms."""
         low, high = self.bounds
         return (high - low) / 4
 
     def at(self, x: Floats) -> Site:
-        """Site with these constants, to four digits; what hardly moved stays as it was."""
+        """Site with these constants to four digits; constants that hardly moved keep their value."""
         moved = np.abs(x - self.start) > np.where(
             [self.site.value(one) > 0 for one in self.constants], SAME, 1
         )
@@ -151,11 +157,11 @@ class Fit:
         return self.site.with_values({one: float(f"{value:.4g}") for one, value, new in values if new})
 
     def errors(self, x: Floats, kept: Bools) -> Floats:
-        """Logarithms of predicted over measured times of the rows that are kept."""
+        """Logarithms of predicted over measured times of the kept rows."""
         return log_errors([row for row, keep in zip(self.rows, kept, strict=True) if keep], self._exact(x))
 
     def jacobian(self, x: Floats) -> Floats:
-        """Change of the logarithm of every run's time by that of every constant, (R, C)."""
+        """Derivatives of the logarithm of every run's time by that of every constant, (R, C)."""
         every = np.ones(len(self.rows), bool)
         here, (_, high) = self.errors(x, every), self.bounds
         found = np.zeros((len(self.rows), len(x)))
@@ -166,15 +172,16 @@ class Fit:
         return found
 
     def solve(self) -> Floats:
-        """Constants with the least residuals, (C,)."""
+        """Logarithms of the constants that minimise the residuals, (C,)."""
         every = np.ones(len(self.rows), bool)
         return self._least(self.start, lambda x: self.errors(x, every), self.jacobian)
 
     def left_out(self, found: Floats, jacobian: Floats) -> Floats:
         """Logarithms of predicted over measured times of rows, each with constants fitted without it.
 
-        Without a few rows constants change little, so that the times of the others follow the Jacobian (R, C)
-        at the constants that are found; the rows that are left out are then predicted in full.
+        Leaving out a few rows changes constants little, so the fit linearises the times of the others with
+        the
+        Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.
         """
         folds, errors = self._folds(), np.zeros(len(self.rows))
         here = self.errors(found, np.ones(len(self.rows), bool))
@@ -186,7 +193,10 @@ class Fit:
         return errors
 
     def _least(self, x: Floats, errors: Curve, slopes: Curve) -> Floats:
-        """Constants with the least residuals of some errors and of their changes, from `x` on."""
+        """Logarithms of constants that minimise residuals, starting from `x`.
+
+        `errors` and `slopes` give the logarithms of predicted over measured times and their derivatives.
+        """
         if not len(x):
             return x
         found = least_squares(
@@ -202,7 +212,7 @@ class Fit:
         return np.asarray(found.x, np.float64)
 
     def _folds(self) -> Ints:
-        """Group of every row: equal runs in one."""
+        """Group of every row; equal runs share a group."""
         distinct = list(dict.fromkeys(row.runs for row in self.rows))
         return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
 
@@ -211,7 +221,7 @@ class Fit:
 
 
 def _along(errors: Floats, slopes: Floats, found: Floats, x: Floats) -> Floats:
-    """Errors near constants that are found, to first order."""
+    """Errors near the constants found, to first order."""
     return errors + slopes @ (x - found)
 
 
@@ -220,14 +230,14 @@ def _constant(slopes: Floats, _: Floats) -> Floats:
 
 
 def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
-    """Standard deviations of the logarithms of constants after a fit (C,), by their effects near it."""
+    """Standard deviations of the logarithms of constants after a fit (C,), from its Jacobian."""
     noise = max(NOISE, float(np.sqrt(np.square(errors).mean())))
     curvature = jacobian.T @ jacobian / noise**2 + np.diag(widths**-2)
     return np.sqrt(np.diag(np.linalg.inv(curvature)))
 
 
 def _alike(constants: Sequence[Constant], jacobian: Floats) -> Iterator[tuple[str, str, float]]:
-    """Pairs of constants that move runs alike, with the cosine of their effects."""
+    """Pairs of constants whose effects on runs are nearly proportional, with the cosine of the effects."""
     lengths = np.linalg.norm(jacobian, axis=0)
     for a, b in combinations(range(len(constants)), 2):
         cosine = float(jacobian[:, a] @ jacobian[:, b] / max(lengths[a] * lengths[b], np.finfo(float).tiny))

@@ -1,8 +1,8 @@
-"""Constants of a system that runs can tell, each with the range that physics and published systems leave it.
+"""Constants of a system that runs can determine, each with its range from physics and published systems.
 
-Few, so that a handful of runs says something of them: what devices keep of their clock and reach of their HBM
-on long jobs, the time in which a host starts a kernel, and of every level of the network the share of the
-bandwidth that collectives reach and the time in which one starts.
+There are few, so that a handful of runs determines them: sustained clock and HBM bandwidth of devices on long
+jobs, kernel launch overhead, and for every network level the fraction of the bandwidth that collectives reach
+and their start-up time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phaze.spec.systems import load_cluster, load_stack_of, with_numbers
 
 @dataclass(frozen=True)
 class Constant:
-    """A number of a device, a stack or a level, with the least and the largest that it may be."""
+    """Constant of a device, a stack or a level, with its range."""
 
     part: str
     """`device`, `stack`, or `levels.0` for the innermost level."""
@@ -36,10 +36,10 @@ class Constant:
 
 
 OF_DEVICE = (
-    Constant("device", "sustained_clock", 0.4, 1.0),  # base clocks under a cap of power; boost
+    Constant("device", "sustained_clock", 0.4, 1.0),  # base clocks under a power cap; boost
     Constant("device", "sustained_hbm", 0.3, 1.0),
 )
-OF_STACK = (Constant("stack", "launch_s", 1e-6, 2e-4),)  # graphs of kernels; busy hosts in Python
+OF_STACK = (Constant("stack", "launch_s", 1e-6, 2e-4),)  # CUDA graphs; busy Python hosts
 OF_LEVEL = (
     Constant("levels.{}", "sustained", 0.05, 1.0),
     Constant("levels.{}", "start_s", 1e-7, 5e-3),  # a message inside a node; a collective of thousands
@@ -48,17 +48,17 @@ OF_LEVEL = (
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster with its device and the software that trains on it: where runs were measured."""
+    """Cluster with its device and training software, on which runs were measured."""
 
     cluster: Cluster
     device: Device
     stack: Stack
     folder: Path = FOLDER
-    """Of the configuration."""
+    """Folder of the configuration."""
 
     @classmethod
     def load(cls, system: str, stack: str | None = None, folder: Path = FOLDER) -> Site:
-        """Site of a system by name or path, with that software stack or its own."""
+        """Site of a system by name or path, with the given software stack or the system's own."""
         cluster, device = load_cluster(system, folder)
         software = load_stack_of(cluster, folder, stack)
         chosen = cluster if stack is None else cluster.model_copy(update={"stack": stack})
@@ -66,19 +66,19 @@ class Site:
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """Constants that runs on the site may tell, those of the network by level."""
+        """Constants that runs on the site may determine; network constants are per level."""
         levels = range(len(self.cluster.levels))
         own = (replace(one, part=one.part.format(level)) for level in levels for one in OF_LEVEL)
         return (*OF_DEVICE, *OF_STACK, *own)
 
     def value(self, constant: Constant) -> float:
-        """Value of a constant here."""
+        """Value of a constant on this site."""
         parts: dict[str, Device | Stack | Level] = {"device": self.device, "stack": self.stack}
         parts |= {f"levels.{n}": level for n, level in enumerate(self.cluster.levels)}
         return float(getattr(parts[constant.part], constant.key))
 
     def with_values(self, values: Mapping[Constant, float]) -> Site:
-        """The same site with other values of some constants."""
+        """Copy of the site with other values of some constants."""
 
         def of(part: str) -> dict[str, float]:
             return {one.key: value for one, value in values.items() if one.part == part}

@@ -1,4 +1,4 @@
-"""The measured runs that are most like a run: what its predicted time rests on."""
+"""Nearest measured runs of a layout, as evidence for its predicted time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from phaze.validate.intervals import RunKind, published
 
 
 def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
-    """Nearest measured runs of a layout on a machine, the nearest first; none where nothing is like it."""
+    """Nearest measured runs of a layout on a machine, the nearest first; empty if no run is similar."""
     found = published(folder).likest(RunKind.of(machine, layout, mfu))
     return () if found is None else found.nearest

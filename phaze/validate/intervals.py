@@ -1,11 +1,12 @@
-"""Intervals of predicted times, from the errors of the published runs that are most like a run.
+"""Intervals of predicted times, from the errors of the most similar published runs.
 
-How unlike two runs are is a distance: of stack, device, precision, kinds of parallelism, experts and model
-FLOPs utilisation. A published run counts e^(-distance / REACH), and sources with many alike count with the
-root of the number of their runs, as errors of a source are alike. The tenth, the fiftieth and the ninetieth
-percentile of measured over predicted times are those of these weights. The ends are moved away from the
-middle the more, the farther the nearest runs are: by 1 + a · distance, where a is found by leaving one source
-out after the other, so that COVERED of the runs of sources that nobody has seen lie inside.
+The distance of two runs depends on stack, device, precision, kinds of parallelism, experts and model FLOPs
+utilisation. A published run has weight e^(-distance / REACH), divided by the square root of the number of
+runs
+of its source, because errors of one source are correlated. The interval is based on the tenth, fiftieth and
+ninetieth weighted percentile of measured over predicted times. The distance of its ends from the median is
+multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving out one source at a
+time, such that COVERED of the runs of unseen sources lie inside.
 """
 
 from __future__ import annotations
@@ -29,41 +30,41 @@ from phaze.spec.system import Calibration
 from phaze.spec.training_plan import NearRun
 
 ERRORS = "errors.csv"
-"""File of the configuration with the errors of published runs, which `phaze validate --errors` makes."""
+"""File of the configuration with the errors of published runs, written by `phaze validate --errors`."""
 KEYS = ("stack", "device", "parallelism", "experts", "precision")
-"""What makes runs alike, beside their utilisation."""
+"""Properties that make runs similar, in addition to their utilisation."""
 APART: dict[str, float] = {"stack": 1.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
-"""Distance of runs that differ in a key; half of it where they are of one family."""
+"""Distance of runs that differ in a key; halved if both values belong to one family."""
 EACH_AXIS = 0.25
 """Distance for each kind of parallelism that only one of two runs has."""
 UTILISATION = 1.0
-"""Distance of runs of which one uses its device e times as well."""
+"""Distance of runs whose utilisation differs by a factor of e."""
 FAMILIES = {
     "hopper": ("h100", "h200", "h800", "gh200"),
     "blackwell": ("b200", "b300", "gb200", "gb300"),
     "ampere": ("a100",),
 }
-"""Devices of one generation, by how their names begin."""
+"""Devices of one generation, by the prefixes of their names."""
 REACH = 0.5
-"""Distance over which a published run counts e times less."""
+"""Distance over which the weight of a published run falls by a factor of e."""
 UNLIKE = 2.5
-"""Distance of the nearest published run from which on nothing measured is like a run."""
+"""Distance of the nearest published run beyond which no measured run is similar."""
 COVERED = 0.8
-"""Share of runs that intervals are to hold."""
+"""Fraction of runs that intervals should contain."""
 LEAST_SPREAD = 0.01
-"""Least distance between middle and end, as share of the time: what repeats of a run differ by."""
+"""Least distance between median and end, as a fraction of the time: the spread of repeated runs."""
 MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
 """Standard deviation of a normal distribution over its mean absolute deviation."""
 SHOWN = 5
-"""Nearest runs that evidence lists."""
+"""Number of nearest runs in the evidence."""
 
 INTERVAL = ("time_low_s", "time_high_s")
-"""Columns of the seconds between which COVERED of the runs are to lie."""
+"""Columns of the interval in seconds that should contain COVERED of the runs."""
 
 
 @dataclass(frozen=True)
 class RunKind:
-    """What of a run decides which others are like it."""
+    """Properties of a run that determine which runs are similar to it."""
 
     stack: str
     device: str
@@ -71,7 +72,7 @@ class RunKind:
     experts: str
     precision: str
     mfu: float = float("nan")
-    """Model FLOPs utilisation that is predicted, nan where that is not known."""
+    """Predicted model FLOPs utilisation, nan if unknown."""
 
     @classmethod
     def of(cls, machine: Machine, layout: Layout, mfu: float = float("nan")) -> RunKind:
@@ -82,7 +83,7 @@ class RunKind:
 
 
 def parallelism_of(layout: Layout) -> str:
-    """Kinds of parallelism of a layout, such as tp+dp; ZeRO 3 is one of its own."""
+    """Kinds of parallelism of a layout, such as tp+dp; ZeRO 3 counts as fsdp."""
     widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
     found = [name for name, width in widths.items() if width > 1]
     return "+".join([*found, *(["fsdp"] if layout.zero == 3 else [])]) or "one"
@@ -90,23 +91,23 @@ def parallelism_of(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Likeness:
-    """What the runs that are most like a run took, over what is predicted of them."""
+    """Interval of measured over predicted times of the most similar runs."""
 
     low: float
     high: float
-    """Factors between which COVERED of them lie."""
+    """Factors that contain COVERED of the runs."""
     nearest: tuple[NearRun, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedErrors:
-    """Measured over predicted times of published runs, a row each: source, label, KEYS, mfu, ratio."""
+    """Measured over predicted times of published runs, one row per run: source, label, KEYS, mfu, ratio."""
 
     table: pd.DataFrame
 
     @classmethod
     def load(cls, folder: Path = FOLDER) -> PublishedErrors:
-        """Errors in the file of the configuration; PhazeError where it is none."""
+        """Read the errors file of the configuration; PhazeError if it is missing or malformed."""
         path = folder / ERRORS
         try:
             types = dict.fromkeys(("source", "label", *KEYS), str) | {"ratio": float, "mfu": float}
@@ -118,7 +119,7 @@ class PublishedErrors:
             ) from error
 
     def likest(self, kind: RunKind, but: str = "") -> Likeness | None:
-        """Runs most like one, without those of a source; None where nothing measured is like it."""
+        """Runs most similar to a kind, without those of one source; None if no measured run is similar."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
         return self._likeness(kind, self._sources != but, self._widths[but])
@@ -147,7 +148,7 @@ class PublishedErrors:
         return Likeness(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
 
     def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
-        """Tenth, fiftieth and ninetieth percentile of the logarithms of ratios by their weights."""
+        """Tenth, fiftieth and ninetieth weighted percentile of the logarithms of ratios."""
         alike = np.exp(-(distances - distances[asked].min()) / REACH) * asked
         weights = alike / np.sqrt(self._counts)
         tail = (1 - COVERED) / 2
@@ -155,7 +156,7 @@ class PublishedErrors:
         return float(low), float(middle), float(high)
 
     def distances(self, kind: RunKind) -> Floats:
-        """Distances of all published runs (R,) from one."""
+        """Distances (R,) of all published runs from a kind."""
         found = sum(
             (_apart(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
             np.zeros(len(self.table)),
@@ -167,7 +168,7 @@ class PublishedErrors:
         return np.asarray(found + UTILISATION * np.nan_to_num(ratio), float)
 
     def _calibrated(self, but: str) -> float:
-        """How much wider ends are for each unit of distance, by leaving out each source but one."""
+        """Widening of the ends per unit of distance, by leaving out each source but one in turn."""
         asked = self._sources != but
         needed, weights = [], []
         for source in np.unique(self._sources[asked]):
@@ -199,22 +200,22 @@ class PublishedErrors:
 
     @cached_property
     def _widths(self) -> dict[str, float]:
-        """Calibrations that were found before, by the source that is left out."""
+        """Cache of calibrations, by the source that is left out."""
         return {}
 
     @cached_property
     def _values(self) -> dict[str, list[str]]:
-        """Values of every key that runs have."""
+        """Distinct values of every key over the runs."""
         return {key: list(self.table[key].unique()) for key in KEYS}
 
     @cached_property
     def _codes(self) -> dict[str, np.ndarray]:
-        """Keys of the runs (R,) as places among their values."""
+        """Keys of the runs (R,) as indices into their distinct values."""
         return {key: self.table[key].factorize()[0] for key in KEYS}
 
     @cached_property
     def _counts(self) -> Floats:
-        """Runs of the source of every run (R,)."""
+        """Number of runs of every run's source (R,)."""
         return self.table.groupby("source")["ratio"].transform("size").to_numpy(float)
 
     @cached_property
@@ -241,7 +242,7 @@ def _family(device: str) -> str:
 
 
 def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
-    """Distances in a key (V,) of its values from one: half where they are of one family."""
+    """Distances (V,) of a key's values from one value; halved within a family."""
     family = _family if key == "device" else lambda name: name.split("-")[0]
     kin = np.array([family(one) == family(mine) for one in values], bool)
     halves = np.where(kin & (key in ("device", "stack")), 0.5, 1.0)
@@ -250,7 +251,7 @@ def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
 
 
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
-    """Values below which shares (Q,) of the weight lie, between the middles of the weights of two."""
+    """Weighted quantiles (Q,) of values, interpolated between the midpoints of their weights."""
     order = np.argsort(values)
     below = np.cumsum(weights[order]) - weights[order] / 2
     return np.interp(shares, below / weights.sum(), values[order])
@@ -265,8 +266,9 @@ def published(folder: Path = FOLDER) -> PublishedErrors:
 def interval(
     machine: Machine, layout: Layout, seconds: float, mfu: float, folder: Path = FOLDER
 ) -> tuple[float, float] | None:
-    """Seconds between which four of five runs of a layout with that predicted time are to lie; None where
-    nothing that is measured is like it.
+    """80 % interval of a layout's predicted time in seconds; None if no measured run is similar.
+
+    A system calibrated to a user's own runs has the interval of their left-out error.
     """
     if machine.system is not None and machine.system.calibrated is not None:
         return _own(machine.system.calibrated, seconds)
@@ -275,8 +277,11 @@ def interval(
 
 
 def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
-    """The same from errors of a user's own runs, each by constants that are fitted to the others: Student's
-    interval for one more run, of which 1.25 mean absolute errors are a standard deviation, as if normal.
+    """80 % interval from the left-out errors of a user's own runs, in seconds.
+
+    This is Student's prediction interval for one more run. Its standard deviation is 1.25 mean absolute
+    errors, as
+    for normally distributed errors.
     """
     spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_SPREAD) * np.sqrt(1 + 1 / fitted.rows)
     end = float(np.exp(student.ppf((1 + COVERED) / 2, max(fitted.rows - 1, 1)) * spread))
@@ -286,10 +291,10 @@ def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
 def with_intervals(
     runs: pd.DataFrame, seconds: str = "time_s", but: str = "", folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Runs with a predicted time in a column, KEYS and mfu, and INTERVAL from the errors of all sources but
-    one.
+    """Add INTERVAL to runs, from the errors of all sources but one.
 
-    Rows without a predicted time have no interval, nor have those that nothing measured is like.
+    Runs need a column of predicted times, KEYS and mfu. Rows without a predicted time or without a similar
+    measured run get no interval.
     """
     errors = published(folder)
     factors = np.full((2, len(runs)), np.nan)
@@ -303,7 +308,7 @@ def with_intervals(
 
 
 def error_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Measured over predicted times of the runs of a scoreboard that say both, as ERRORS holds them."""
+    """Measured over predicted times of the scoreboard's runs that have both, in the format of ERRORS."""
     timed: pd.DataFrame = runs[np.isfinite(runs["measured_s"] / runs["predicted_s"])]
     ratio = (timed["measured_s"] / timed["predicted_s"]).round(4)
     return timed[["source", "label", *KEYS]].assign(mfu=timed["mfu"].astype(float).round(3), ratio=ratio)

@@ -1,7 +1,7 @@
-"""Times of products, attention and collectives on the GPUs of this machine, as tables of kernels have them.
+"""Measure products, attention and collectives on the GPUs of this machine, in the format of kernel tables.
 
-Only this room of `validate` imports PyTorch, and only when it is asked: the default installation has none.
-Kernels run in a loop after a few rounds to warm up; a time is the median of rounds, by events of the device.
+Only this module of `validate` imports PyTorch, and it is imported on demand: the default installation has no
+PyTorch. Kernels run in a loop after warm-up rounds; a time is the median of rounds, by device events.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from phaze.base.errors import PhazeError
 
 WARM, ROUNDS = 5, 20
-"""Rounds that are not timed, and those that are."""
+"""Numbers of warm-up rounds and of timed rounds."""
 ROWS = (1024, 4096, 8192, 16384)
 """m of products."""
 WIDTHS = ((4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 1024), (2048, 2048), (16384, 2048))
-"""n and k of products: those of layers of 1 to 70 billion parameters, whole and in slices."""
+"""n and k of products: layers of 1 to 70 billion parameters, whole and as tensor-parallel shards."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 HEADS = ((16, 16), (32, 8), (8, 1))
-"""Heads, and those of keys and values, of attention."""
+"""Query heads and key-value heads of attention."""
 HEAD = 128
 BATCHES = (1, 4)
 MOST_TOKENS = 32768
-"""Tokens that attention runs on at most."""
+"""Most tokens in a batch of attention."""
 MESSAGES = tuple(2**power for power in range(8, 29, 2))
-"""Elements of collectives, of the whole tensor on one rank."""
+"""Elements of the whole tensor on one rank."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 Row = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Timer:
-    """Median seconds of something that a device does, between two of its events."""
+    """Timer of device work between two of its events."""
 
     event: Callable[[], torch.cuda.Event]
     wait: Callable[[], None]
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        """Milliseconds of a round."""
+        """Median milliseconds of a round."""
         for _ in range(WARM):
             work()
         found: list[float] = []
@@ -64,9 +64,9 @@ class Timer:
 
 
 def measured() -> pd.DataFrame:
-    """Rows of products and attention on one GPU, and of collectives where there are several.
+    """Measured rows of products and attention on one GPU, and of collectives if there are several.
 
-    Raises PhazeError where PyTorch sees no GPU.
+    Raises PhazeError if PyTorch sees no GPU.
     """
     if not torch.cuda.is_available():
         raise PhazeError("measure: PyTorch sees no GPU here; run it on a machine that has one")
@@ -81,7 +81,7 @@ def measured() -> pd.DataFrame:
 
 
 def products(timer: Timer, place: str) -> Iterator[Row]:
-    """Products of m rows, in bf16."""
+    """Measure products in bf16."""
     for m, (n, k) in product(ROWS, WIDTHS):
         left = torch.randn(m, k, device=place, dtype=torch.bfloat16)
         right = torch.randn(n, k, device=place, dtype=torch.bfloat16)
@@ -90,7 +90,7 @@ def products(timer: Timer, place: str) -> Iterator[Row]:
 
 
 def attention(timer: Timer, place: str) -> Iterator[Row]:
-    """Forward and backward passes of causal attention by FlashAttention-2, PyTorch's own kernel."""
+    """Measure causal attention forward and backward with FlashAttention-2, PyTorch's own kernel."""
     for batch, length, (heads, shared) in product(BATCHES, LENGTHS, HEADS):
         if batch * length > MOST_TOKENS:
             continue
@@ -114,7 +114,7 @@ def attention(timer: Timer, place: str) -> Iterator[Row]:
 
 
 def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
-    """The forward and the backward pass of causal attention on queries, keys and values."""
+    """Forward and backward pass of causal attention on queries, keys and values."""
 
     def forward() -> torch.Tensor:
         return functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
@@ -129,7 +129,7 @@ def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
 
 
 def collectives() -> list[Row]:
-    """Collectives of 2, 4, … GPUs of this machine; none where it has one."""
+    """Measure collectives of 2, 4, … GPUs of this machine; none on a machine with one GPU."""
     count, found = torch.cuda.device_count(), []
     ranks = 2
     while ranks <= count:
@@ -141,7 +141,7 @@ def collectives() -> list[Row]:
 
 
 def _rank(rank: int, ranks: int, folder: str) -> None:
-    """What a process of a group does; the first one writes what it timed."""
+    """Process of one rank; the first rank writes the measured times."""
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
     timer = Timer(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
@@ -162,7 +162,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
 
 
 def _work(kind: str, size: int, ranks: int) -> Callable[[], object]:
-    """A collective of a tensor of so many elements in all."""
+    """Collective on a tensor of `size` elements in total."""
     whole = torch.zeros(size, device="cuda", dtype=torch.float16)
     part = torch.zeros(max(size // ranks, 1), device="cuda", dtype=torch.float16)
     if kind == "all_reduce":

@@ -1,4 +1,4 @@
-"""A user's own runs on a system, and the file of the system with what is fitted to them."""
+"""A user's own runs on a system, and the system file with constants fitted to them."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import predict_rows
 
 LEAST_RUNS = 3
-"""Fewer say nothing of several constants."""
+"""Fewer runs do not determine several constants."""
 LARGER = "does not fit as described"
 UNMEASURED = "measured_s is not given"
 LONGEST_NAME = 200
 ROOM = 1.1
-"""Predicted memory over that of the device up to which a run that ran is described right: what predictions of
-memory are off by (torchtitan's runs, 8 %)."""
+"""Largest ratio of predicted to device memory at which a completed run counts as described correctly.
+
+The margin is the error of memory predictions (torchtitan's runs, 8 %).
+"""
 
 
 @dataclass(frozen=True)
 class OwnRuns:
-    """Runs of one software stack on a system that are measured and can be predicted."""
+    """Measured and predictable runs of one software stack on a system."""
 
     site: Site
     rows: tuple[RunRow, ...]
     unused: Mapping[str, int]
-    """Rows that are not among them by reason."""
+    """Number of unused rows by reason."""
     named: bool
-    """Rows name their system, which then stands above that of a command."""
+    """True if rows name their system, which then overrides the one of a command."""
 
 
 def own_runs(path: Path, system: str) -> OwnRuns:
-    """Runs of a table on a system; PhazeError for fewer than three, or for those of several stacks.
+    """Read the runs of a table on a system; PhazeError for fewer than three, or for several stacks.
 
-    A row that names another system, says no `measured_s`, or cannot be predicted is not used.
+    A row is unused if it names another system, has no `measured_s`, or cannot be predicted.
     """
     _, rows = read_rows(path)
     reasons = [_unfit(row, system) for row in rows]
@@ -66,7 +68,7 @@ def own_runs(path: Path, system: str) -> OwnRuns:
 
 
 def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
-    """Why rows cannot be what ran, empty where they can: their layouts do not, or do not fit the device."""
+    """Reason why each row cannot be the run, else empty: its layout is invalid or exceeds device memory."""
     found = predict_rows(rows, site.machine)
     larger = found["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
     return [
@@ -80,7 +82,7 @@ def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
 
 
 def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
-    """Column that is likeliest wrong where rows do not fit as they are described."""
+    """Hint at the column that is most likely wrong if rows do not fit as described."""
     wrong = [row for row, one in zip(rows, found, strict=True) if one.startswith(LARGER)]
     if not wrong:
         return ""
@@ -94,13 +96,13 @@ def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
 
 
 def in_words(unused: Mapping[str, int]) -> Iterator[str]:
-    """How many rows are not used, and why, most first."""
+    """Yield one line per reason with the number of unused rows, the most frequent reason first."""
     for reason, count in sorted(unused.items(), key=lambda pair: (-pair[1], pair[0])):
         yield f"not used: {count} × {reason}"
 
 
 def _unfit(row: RunRow, system: str) -> str:
-    """Why a row says nothing of a system, empty where it may."""
+    """Reason why a row cannot be used for a system, else empty."""
     if not row.runs:
         return row.problem
     if row.system not in ("", system):
@@ -109,7 +111,7 @@ def _unfit(row: RunRow, system: str) -> str:
 
 
 def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
-    """The stack of all rows, None for that of the system."""
+    """Common stack of all rows, None for the system's own."""
     own = Site.load(system).cluster.stack
     counts = Counter(row.stack or own or "" for row in rows)
     if len(counts) > 1:
@@ -119,7 +121,7 @@ def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
 
 
 def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
-    """Fit the constants of a system to the runs of a table, and write the system with them to a YAML file."""
+    """Fit the constants of a system to the runs of a table, and write the fitted system to a YAML file."""
     refuse_as_file(out, "--system")
     runs = own_runs(path, system)
     _refuse_elsewhere(runs.site.cluster, system, out)
@@ -129,7 +131,7 @@ def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
 
 
 def system_text(found: Calibrated, path: Path, system: str) -> str:
-    """File of a system with the constants that are fitted to the runs of a table."""
+    """System file with the constants fitted to the runs of a table."""
     old = found.site.cluster.calibrated
     fitted = Calibration(
         runs=path.name[-LONGEST_NAME:],
@@ -155,14 +157,14 @@ def _moved(found: Calibrated, part: str) -> dict[str, float]:
 
 
 def refuse_as_file(out: Path, option: str) -> None:
-    """Raise PhazeError for a file that an option would not take for one, or that cannot be written."""
+    """Raise PhazeError if an option would not accept the path as a file, or if it cannot be written."""
     if not is_path(out.name):
         raise PhazeError(f"{out}: must end in .yaml or .yml, by which {option} knows a file")
     refuse_unwritable(out)
 
 
 def _refuse_elsewhere(cluster: Cluster, system: str, out: Path) -> None:
-    """Raise PhazeError where the system names its device by a path, which holds in its own folder only."""
+    """Raise PhazeError if the device is named by a path, which is valid only in the system's own folder."""
     if is_path(cluster.device) and out.resolve().parent != Path(system).resolve().parent:
         raise PhazeError(
             f"{out}: must be in the folder of {system}, whose device is a path from there: {cluster.device}"

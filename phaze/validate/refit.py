@@ -1,8 +1,8 @@
-"""Times of a source with constants that have not seen it: fitted again to the other sources of each.
+"""Leave-one-source-out predictions: times of a source with constants fitted to the other sources.
 
-Near the constants as they are, the logarithm of a time is linear in theirs, so that fitting without a source
-is one linear problem; the source is then predicted in full. Sources count alike, and of a long one some rows,
-spread evenly, stand for all. A constant that is known from one source alone stays as it is.
+The logarithm of a time is nearly linear in the logarithms of the constants, so a fit without a source is one
+linear problem. The source is then predicted in full. Sources have equal weight, and some evenly spread rows
+represent a long source. A constant that depends on one source only keeps its value.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from phaze.validate.rows import RunRow
 from phaze.validate.table import measured_of, predict_rows
 
 MOST_ROWS = 40
-"""Rows of a source that constants are fitted to."""
+"""Most rows of a source used in a fit."""
 STEP = 0.01
-"""Change of a logarithm by which effects are measured."""
+"""Change of a logarithm for finite differences."""
 WIDTH, NOISE = 0.3, 0.05
-"""Standard deviations of the logarithm of a constant without any run, and of the mean error of a source."""
+"""Standard deviations of a constant's logarithm before any run, and of the mean error of a source."""
 Changes = Mapping[KnownFrom, float]
 """Changes of the logarithms of constants."""
 
@@ -39,10 +39,10 @@ class Refit:
     fitted: Sequence[KnownFrom]
     folder: Path = FOLDER
     _known: dict[tuple[str, KnownFrom | None], Floats] = field(default_factory=dict)
-    """Errors of the rows that stand for a source, and what a constant changes of them."""
+    """Cache: errors of a source's representative rows, and their derivatives by a constant."""
 
     def times_s(self, source: str) -> Floats | None:
-        """Predicted times of a source by constants of other sources; None where none is fitted to both."""
+        """Predicted times of a source with constants from other sources; None if no constant is shared."""
         shared = [one for one in self.fitted if source in one.sources and self._others(one, source)]
         if not shared:
             return None
@@ -53,7 +53,7 @@ class Refit:
         return [name for name in constant.sources if name != source and name in self.rows]
 
     def _changes(self, constants: Sequence[KnownFrom], source: str) -> Floats:
-        """Changes of the logarithms of constants with the least squares without a source, (C,)."""
+        """Least-squares changes (C,) of the logarithms of constants, without a source."""
         left, right = [np.eye(len(constants)) / WIDTH], [np.zeros(len(constants))]
         for name in dict.fromkeys(name for one in constants for name in self._others(one, source)):
             errors = self._errors(name)
@@ -65,14 +65,14 @@ class Refit:
         return found
 
     def _errors(self, source: str) -> Floats:
-        """Logarithms of predicted over measured times of the rows that stand for a source."""
+        """Logarithms of predicted over measured times of a source's representative rows."""
         if (source, None) not in self._known:
             rows = self._standing(source)
             self._known[source, None] = self._logs(rows, {}) - np.log(measured_of(rows, "measured_s"))
         return self._known[source, None]
 
     def _effect(self, source: str, constant: KnownFrom) -> Floats:
-        """Change of the logarithms of these times by that of a constant."""
+        """Derivatives of these logarithms by the logarithm of a constant."""
         if (source, constant) not in self._known:
             rows = self._standing(source)
             ends = [self._logs(rows, {constant: step}) for step in (-STEP, 0.0)]
@@ -84,7 +84,7 @@ class Refit:
         return [rows[k] for k in np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(int)]
 
     def _logs(self, rows: Sequence[RunRow], changes: Changes) -> Floats:
-        """Logarithms of the predicted times of rows with other constants."""
+        """Logarithms of the predicted times of rows with changed constants."""
         found = np.zeros(len(rows))
         at = [(row.system, row.stack) for row in rows]
         for system, stack in dict.fromkeys(at):
@@ -96,7 +96,7 @@ class Refit:
 
 
 def changed(site: Site, changes: Changes) -> Site:
-    """Site with other values of those constants that are of its device and its stack, as large as may be."""
+    """Site with changed constants of its own device and stack, each at most its upper limit."""
     names = {"device": site.device.name, "stack": site.stack.name}
     values = {}
     for one, change in changes.items():

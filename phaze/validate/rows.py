@@ -1,4 +1,4 @@
-"""Rows of a table of runs, as a user writes them in CSV."""
+"""Rows of a user's table of runs in CSV."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -49,56 +49,56 @@ OVERLAPS = ("tp", "dp", "pp", "ep")
 ABOUT = (
     "system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
 )  # fmt: skip
-"""Columns that say nothing of the run itself, and an older name of `overlap`."""
+"""Columns that do not describe the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
     "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "compute": "compute",
     "cp_kind": "cp_kind",
     "load": "load", "offload": "offload",
 }  # fmt: skip
-"""What a row says of the layout, by column."""
+"""Layout fields by column."""
 READ = LAYOUT | {"capacity": "load"}
-"""The same with columns of the same meaning, that are only read."""
+"""The same with aliases that are only read."""
 DERIVED = ("layout", "spec", "division", "recomputed")
-"""Fields of a run that several columns, or a file that one names, decide."""
+"""Fields of a run that depend on several columns, or on a file named by one."""
 OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
     column: next(field for field in fields(Layout) if field.name == name) for column, name in READ.items()
 }
 MEANT = ("model", "vp", "pipeline_layout")
-"""Columns of a run that are no fields: a file, another name of `chunks`, and the layers of every stage."""
+"""Columns of a run that are no fields: a file, an alias of `chunks`, and the layers of every stage."""
 SIZES = ("hidden", "heads", "layers", "vocab")
-"""Columns that a model says as well."""
+"""Columns that a model also defines."""
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Columns without which nothing can be said; any other may be absent, or empty in a row."""
+"""Required columns; any other may be missing, or empty in a row."""
 MICROBATCHES = ("1", "2", "4", "8")
-"""An empty microbatch is the one of these that is predicted fastest among those that fit."""
+"""Values tried for an empty microbatch; the fastest prediction that fits is used."""
 MOST = 2**31
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A row with the runs that it may mean, or with what is wrong."""
+    """Row with the runs it may mean, or with its error."""
 
     runs: tuple[Run, ...]
-    """One; several where the microbatch or the number of chunks is left open."""
+    """One run; several if the microbatch or the number of chunks is left open."""
     problem: str = ""
     system: str = ""
-    """Name or path of the system; empty: the one of the command."""
+    """Name or path of the system; empty for the one of the command."""
     stack: str = ""
-    """Name or path of the software stack; empty: that of the system."""
+    """Name or path of the software stack; empty for the system's own."""
     release: str = ""
-    """Release of the stack, whose recipe says more of it; empty: the stack as its file says."""
+    """Release of the stack, whose recipe adds settings; empty for the stack as its file has it."""
     measured_s: float | None = None
     measured_gib: float | None = None
-    """Of the device with peak memory."""
+    """Peak memory of the device that uses most."""
     memory_kind: str = ""
-    """What `measured_gib` counts: allocated, reserved, device; empty: what the stack reports."""
+    """Kind of memory in `measured_gib`: allocated, reserved, device; empty for the kind the stack reports."""
     outcome: str = "ok"
-    """Or `oom`: the run was out of memory."""
+    """`ok`, or `oom` if the run was out of memory."""
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
-    """Table of runs as it is written, and its rows; PhazeError where it is no such table."""
+    """Table of runs as text, and its rows; PhazeError for a file of another format."""
     try:
         refuse_endless(path)
         table = _named(
@@ -118,9 +118,9 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
 
 
 def _named(lines: pd.DataFrame) -> pd.DataFrame:
-    """Table whose first line names the columns, without those that have no name.
+    """Table whose first line names the columns, without unnamed columns.
 
-    Raises ValueError for a name given twice, where pandas would make up another.
+    Raises ValueError for a repeated name, which pandas would silently rename.
     """
     names = [name.strip() for name in lines.iloc[0]]
     repeated = [name for name, times in Counter(filter(None, names)).items() if times > 1]
@@ -131,12 +131,15 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
-    """Columns that say nothing of a run: a user's own, or misspelt ones."""
+    """Columns that do not describe a run: a user's own, or misspelt ones."""
     return [name for name in table.columns if name not in (*OWN, *MEANT, *ABOUT)]
 
 
 def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
-    """Row from the texts of its columns; an empty text is as good as none. Models by path lie in a folder."""
+    """Row from the texts of its columns; an empty text counts as missing.
+
+    Model paths are relative to `folder`.
+    """
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
         release = release_of(given["release"]) if "release" in given else ""
@@ -155,7 +158,7 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
 
 
 def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
-    """Runs that a row may mean; which are possible is not looked at."""
+    """Runs that a row may mean, including ones that are not possible."""
     given = _with_compute(_with_chunks(_with_sizes(given, folder)))
     microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
     found = []
@@ -169,13 +172,13 @@ def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]
 
 
 def _in_whole_rounds(run: Run) -> bool:
-    """Whether every runtime takes its microbatches: not all take other numbers than multiples of pp."""
+    """True if the microbatches are a multiple of pp, which some runtimes require of chunked schedules."""
     count = run.global_batch // max(run.layout.microbatch * run.layout.dp, 1)
     return not SCHEDULES[run.schedule].chunked or count % run.layout.pp == 0
 
 
 def _chunks(run: Run) -> list[int]:
-    """Numbers of chunks that the schedule allows and that divide the blocks of every stage equally."""
+    """Numbers of chunks that the schedule allows and that divide the blocks of every stage evenly."""
     pp, (least, most) = run.layout.pp, SCHEDULES[run.schedule].chunks
     if least == most:
         return [least]
@@ -197,7 +200,7 @@ def _positive(name: str, text: str) -> float:
 
 
 def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
-    """Texts of a row with the sizes of the model that it names; PhazeError where it says others."""
+    """Texts of a row with the sizes of its model; PhazeError if the row has other sizes."""
     if "model" not in given:
         return given
     spec = _spec(given["model"], folder)
@@ -211,13 +214,13 @@ def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
 
 
 def _spec(name: str, folder: Path) -> Model:
-    """Transformer of a name in config/models, or of a file in the folder of the table."""
+    """Transformer by its name in config/models, or from a file in the folder of the table."""
     by_path = is_path(name) or name.endswith(".json")
     return load_transformer(str(within(folder, folder / name)) if by_path else name, "model")
 
 
 def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Texts of a row whose precision may be what `plan --precision` calls so: numbers to multiply."""
+    """Texts of a row, with a precision in the sense of `plan --precision` moved to `compute`."""
     name = given.get("precision", "").lower().replace("_", "-")
     if name in WORDS["precision"] or name not in COMPUTE_NAMES:
         return given
@@ -228,7 +231,7 @@ def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _with_chunks(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Texts of a row with the chunks that `vp` or the stages of its layout say."""
+    """Texts of a row with the number of chunks from `vp` or from the stages of its pipeline layout."""
     copies = SCHEDULES[given["schedule"]].streams if given.get("schedule") in SCHEDULES else 1
     stages = copies * len(stages_of(given["pipeline_layout"])) if "pipeline_layout" in given else 0
     pp = _whole("pp", given.get("pp", "1"))
@@ -272,7 +275,7 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
 
 
 def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
-    """Layout of these fields; dp is what the other widths leave of the devices unless given."""
+    """Layout of these fields; unless given, dp is the number of devices over the other widths."""
     spread = Layout(**fields)  # type: ignore[arg-type]
     if "dp" in given:
         return spread
@@ -280,7 +283,7 @@ def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
 
 
 def _recomputed(again: str, blocks: str) -> int:
-    """Blocks of a stage that run forward again, of `full:4`."""
+    """Recomputed blocks per stage, from an option such as `full:4`."""
     if again.lower() != "full":
         raise PhazeError(
             f"recompute: only full may say a number of blocks, got {short(again)}:{short(blocks)}"

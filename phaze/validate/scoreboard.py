@@ -1,4 +1,4 @@
-"""Scoreboard of measured runs, by source: errors of times and memory, and of the choices they lead to."""
+"""Scoreboard of measured runs by source: errors of time and memory, and their effect on the chosen layout."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
 
 MEASURED = FOLDER / "measured"
-"""Published runs, a CSV a source."""
+"""Published runs, one CSV per source."""
 SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Columns in which runs of one group agree, as far as a table has them: layouts of one model and batch on as
-many devices."""
+"""Columns that define a group, if the table has them: layouts of one model, batch and number of devices."""
 LEFT_OUT = "left_out_error"
 """Column that needs fits without a source."""
 LEAST_IN_GROUP = 3
-"""Layouts without which a group says nothing of rankings."""
+"""Least layouts in a group for a ranking."""
 
 
 def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
-    """Table SourceScores, nan where nothing says a figure: every source of runs with intervals, and all runs
-    together where there are several; also without sources whose times look simulated, where there are both.
+    """Table SourceScores from runs with intervals, one row per source; nan where a figure is unknown.
+
+    Several sources get a row of all runs, and a row without sources whose times look simulated if only some
+    do.
     """
     lines = [str(source) for source in runs["source"].unique()]
     if len(lines) > 1:
@@ -41,7 +42,7 @@ def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFr
 
 
 def rows_of(line: str, table: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
-    """Rows of a table with a column source that a line of the scoreboard is about."""
+    """Rows of a table with a column source that belong to a line of the scoreboard."""
     if line == ALL_SOURCES:
         return table
     if line == ALL_MEASURED:
@@ -50,27 +51,28 @@ def rows_of(line: str, table: pd.DataFrame, simulated: Collection[str] = ()) -> 
 
 
 def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.DataFrame:
-    """Runs of files with what is predicted and what was measured, see `predicted_runs`."""
+    """Predictions and measurements of the runs of several files, see `predicted_runs`."""
     return pd.concat([predicted_runs(path, machine) for path in paths], ignore_index=True)
 
 
 def runs_with_intervals(runs: pd.DataFrame, folder: Path = FOLDER) -> pd.DataFrame:
-    """Runs of several sources, each with its interval by the errors of the other sources."""
+    """Runs of several sources, each with its interval from the errors of the other sources."""
     each = runs.groupby("source", sort=False)
     found = [with_intervals(mine, "predicted_s", str(but), folder) for but, mine in each]
     return pd.concat(found, ignore_index=True)
 
 
 def measured_files() -> list[Path]:
-    """Files of published runs, in the order of their names."""
+    """Files of published runs, sorted by name."""
     return sorted(MEASURED.glob("*.csv"))
 
 
 def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
-    """Runs of a file with what is predicted and what was measured, a row each.
+    """Predictions and measurements of the runs of a file, one row per run.
 
-    Columns are source, label, group, what makes runs alike (`intervals.KEYS`), predicted_s, prudent_s,
-    measured_s, predicted_gib, measured_gib, the range of the memory, outcome and status.
+    Columns are source, label, group, the properties that make runs similar (`intervals.KEYS`), mfu,
+    predicted_s,
+    prudent_s, measured_s, predicted_gib, measured_gib, the range of the memory, outcome and status.
     """
     table, rows = read_rows(path)
     if not rows:
@@ -79,7 +81,7 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
 
 
 def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a table of runs with what `predict_rows` predicts of them, see `predicted_runs`."""
+    """Rows of a table of runs with the predictions of `predict_rows`, see `predicted_runs`."""
     same = [name for name in SAME if name in table.columns]
     return pd.DataFrame(
         {
@@ -102,12 +104,12 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
 
 
 def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
-    """Name of a group: the source, and what its layouts agree in."""
+    """Name of a group: the source, and the columns that its layouts share."""
     return f"{source}: " + ", ".join(f"{name} {text}" for name, text in zip(same, texts, strict=True))
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Table GroupRegrets: of every group of layouts the ranking, and what its predicted fastest one costs."""
+    """Table GroupRegrets: ranking of every group of layouts, and cost of its predicted fastest layout."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     found = [
         {
@@ -132,7 +134,7 @@ def _chosen_s(runs: pd.DataFrame, by: str) -> float:
 
 
 def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
-    """Row of table SourceScores, but for what other fits say."""
+    """Row of table SourceScores without the left-out error."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
     absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)

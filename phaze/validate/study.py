@@ -1,4 +1,4 @@
-"""Published runs of a study beside predictions, as the tables of its page."""
+"""Tables of the page of measured runs: published runs with predictions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ TOOLS = "other-tools.csv"
 
 
 def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, pd.DataFrame]:
-    """Tables of the page of measured runs by name, from files of the configuration; PhazeError for an unknown
-    source.
+    """Tables of the page of measured runs by name, from files of the configuration.
+
+    Raises PhazeError for an unknown source.
     """
     published = PublishedRuns.load(folder)
     if unknown := [name for name in sources if name not in published.sources]:
@@ -43,7 +44,7 @@ def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, 
 
 
 def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
-    """Frame as that table, in which infinity stands where nothing is said."""
+    """Frame as a table, with infinity in place of missing numbers."""
     if frame.empty:
         return table.empty()
     return table.check(
@@ -52,14 +53,15 @@ def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
 
 
 ALL = "all"
-"""Word for every source."""
+"""Name that stands for every source."""
 
 
 def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
-    """Errors of a source, or of ALL, by constants that are fitted to the others: a row a source.
+    """Errors of a source, or of ALL, with constants fitted to the other sources; one row per source.
 
-    Columns are source, rows, median_error and mean_error as constants are, and left_out_median and
-    left_out_mean, NaN where no constant of the source is known from another one.
+    Columns are source, rows, median_error and mean_error with the constants as they are, and left_out_median
+    and
+    left_out_mean, NaN if no constant of the source depends on another one.
     """
     published = PublishedRuns.load(folder)
     if asked not in (ALL, *published.sources):
@@ -85,8 +87,9 @@ def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
 def _predicted(
     sources: Iterable[str], published: PublishedRuns, folder: Path, refitted: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """Runs of sources with predictions; those of `refitted`, all unless given, also by constants that are
-    fitted without their source.
+    """Runs of sources with predictions.
+
+    Sources in `refitted`, by default all, also have predictions with constants fitted without their source.
     """
     frames, known = dict[str, pd.DataFrame](), dict[str, list[RunRow]]()
     for source in sources:
@@ -105,14 +108,14 @@ def _predicted(
 
 
 def _left_out(runs: pd.DataFrame) -> list[float]:
-    """Mean absolute errors by constants that have not seen the source, NaN where none is refitted."""
+    """Mean absolute errors with constants fitted without the source, NaN if none is refitted."""
     errors = (runs["left_out_s"] / runs["measured_s"] - 1).abs()
     found = errors.groupby(runs["source"], sort=False).mean().tolist()
     return found if len(found) == 1 else [*found, float(errors.mean())]
 
 
 def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
-    """Rows of the constants that are fitted to some of the sources."""
+    """Rows of the constants that are fitted to at least one of the sources."""
     return [
         {"of": one.of, "key": one.key, "value": _value(one, folder), "sources": ", ".join(one.sources)}
         for one in published.fitted
@@ -121,7 +124,7 @@ def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> l
 
 
 def _value(constant: KnownFrom, folder: Path) -> float:
-    """Value of a constant in its file; dots in its key lead to numbers inside others."""
+    """Value of a constant in its file; dots in its key lead to nested values."""
     noun = (load_device if constant.part == "device" else load_stack)(constant.of, folder)
     value: object = noun.model_dump()
     for key in constant.key.split("."):
@@ -132,7 +135,7 @@ def _value(constant: KnownFrom, folder: Path) -> float:
 
 
 def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
-    """Rows of the tools that predict some of the runs, beside ours of the same runs."""
+    """Errors of the other tools and of phaze on the runs that a tool predicts."""
     printed = pd.read_csv(folder / TOOLS)
     both = printed.merge(runs, on=["source", "label"], suffixes=("_tool", ""))
     return [
@@ -143,7 +146,7 @@ def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[d
 
 
 def _errors(both: pd.DataFrame) -> dict[str, object]:
-    """Errors of a tool and ours of the same runs."""
+    """Errors of a tool and of phaze on the same runs."""
     tool, ours = ((both[f"predicted_s{of}"] / both["measured_s"] - 1).abs() for of in ("_tool", ""))
     sizes, own = ((both[f"predicted_gib{of}"] / both["measured_gib"] - 1).abs() for of in ("_tool", ""))
     return {

@@ -1,6 +1,6 @@
-"""Many runs at once: a table of runs in, the same table with predictions out, beside measured times.
+"""Predict the runs of a table and compare them with measured times.
 
-One constant is fitted to measured times: what kernels reach of HBM's bandwidth.
+One constant can be fitted to measured times: the sustained fraction of the HBM bandwidth.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ from phaze.validate.rows import RunRow, read_rows
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Errors of predicted times as shares of the measured ones."""
+    """Errors of predicted times as fractions of the measured ones."""
 
     rows: int
     mean_error: float
@@ -44,11 +44,11 @@ class Accuracy:
     worst_error: float
     """Largest absolute error."""
     bias: float
-    """Mean of the errors with their signs; positive: predicted too long."""
+    """Mean of the signed errors; positive if predicted too long."""
     within_15: float
-    """Share of rows with an error of at most 15 %."""
+    """Fraction of rows with an error of at most 15 %."""
     rank_correlation: float
-    """Spearman's, of predicted and measured times; nan for fewer than two rows, or where all are equal."""
+    """Spearman's, of predicted and measured times; nan for fewer than two rows or constant times."""
 
     def __str__(self) -> str:
         ranks = "" if np.isnan(self.rank_correlation) else f", rank correlation {self.rank_correlation:.3f}"
@@ -61,35 +61,39 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of a run; memory is that of the device with peak memory."""
+    """Prediction of a run; memory is that of the device with peak memory."""
 
     time_s: float
-    """Of a batch."""
+    """Seconds per batch."""
     memory_gib: float
-    """What a measurement of the row's kind would show."""
+    """Memory as a measurement of the row's kind would show it."""
     memory_low_gib: float
     """Lower end of its range."""
     memory_high_gib: float
     """Upper end of its range."""
     device_gib: float
-    """All that is in use on the device."""
+    """All memory in use on the device."""
     device_low_gib: float
-    """Lower end of its range, what is proven least."""
+    """Lower end of its range, a proven minimum."""
     device_high_gib: float
-    """Upper end of its range, each uncertain part with its upper constant."""
+    """Upper end of its range, with the upper constant of each uncertain part."""
     weights_gib: float
     """Weights and their gradients."""
     optimizer_gib: float
     activation_gib: float
-    """Activations of the microbatches in flight, what the one at work needs in addition, and buffers of the
-    framework."""
+    """Activations of the microbatches in flight, temporary memory of the current one, and framework buffers.
+    """
     recompute_gib: float
-    """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
-    of activations, and weights that are shared otherwise."""
+    """Part of activation_gib for the microbatch being processed.
+
+    It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
+    and
+    gathered weights.
+    """
     fragments_gib: float
-    """Gaps that the allocator holds, expected as the parts below."""
+    """Expected allocator fragmentation. This part and those below are expected values."""
     workspaces_gib: float
-    """Workspaces of the library of products."""
+    """Workspaces of the GEMM library."""
     graphs_gib: float
     """Private pool of CUDA graphs."""
     collectives_gib: float
@@ -97,41 +101,41 @@ class Prediction:
     context_gib: float
     """CUDA context."""
     model_flops_per_gpu: float
-    """FLOP/s of a device without those of recomputation."""
+    """Model FLOP/s per device, without recomputation."""
     bubble_share: float
-    """Share of device time in which devices wait for other stages."""
+    """Fraction of device time spent waiting for other stages."""
     exposed_communication_share: float
-    """Share of device time in which devices only communicate."""
+    """Fraction of device time with exposed communication."""
     bound_by: str
-    """What takes most of the device time, with its share."""
+    """Largest share of the device time, with its percentage."""
 
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
-"""What a row left open and was chosen, and the time of the worst choice."""
+"""Choices made for open fields of a row, and the time of the worst choice."""
 DIVIDED = "pipeline_layout_used"
-"""Layers of every stage where they do not divide evenly and no layout is given; left out if no row has it."""
+"""Layers of every stage if they do not divide evenly and no layout is given; dropped if no row has it."""
 STACK = "stack_used"
 """Software stack of a row, its own or that of its system."""
 KIND = "memory_kind_used"
-"""What memory of a row counts: as the row says, or as its stack reports."""
+"""Kind of memory in a row: given in the row, or the kind that its stack reports."""
 PRUDENT = "prudent_s"
-"""Time with no more overlap than is proven, where that is asked for."""
+"""Time without overlap beyond the proven overlap, if requested."""
 ADDED = (
     "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, *CHOSEN, DIVIDED, STACK,
     KIND, "status",
 )  # fmt: skip
 """Columns that predictions add."""
 OK = "ok"
-"""How the status of a run begins that fits."""
+"""Prefix of the status of a run that fits."""
 SHARES = (0.3, 1.0)
-"""Least and largest share of HBM's bandwidth that is tried."""
+"""Least and largest fraction of HBM bandwidth that a fit tries."""
 STEP = 0.01
 
 
 def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Prediction:
-    """Time, memory and what binds of a run; PhazeError where the run cannot be right.
+    """Time, memory and bottleneck of a run; PhazeError for an invalid run.
 
-    Memory is of a kind, unless given as the stack reports it.
+    Memory is of the given kind, by default the kind that the stack reports.
     """
     machine = grown(machine, run.gpus)
     found = price(plan_of_run(run, machine), machine)
@@ -152,7 +156,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
 
 
 def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
-    """Fields of a prediction from the memory that is in use, in GiB."""
+    """Memory fields of a prediction, in GiB."""
     fields: dict[str, float] = {}
     for name, asked in (("memory", kind), ("device", "device")):
         low, expected, high = found.of(asked).gib
@@ -161,7 +165,7 @@ def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
 
 
 def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
-    """Errors of predicted times (R,) against measured ones; there must be at least one row."""
+    """Errors of predicted times (R,) against measured ones, for at least one row."""
     errors = predicted_s / measured_s - 1.0
     return Accuracy(
         rows=len(errors),
@@ -174,17 +178,18 @@ def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
 
 
 def rank_correlation(one: Floats, other: Floats) -> float:
-    """Spearman's rank correlation, equal values with their mean rank."""
+    """Spearman's rank correlation; equal values have their mean rank."""
     a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
     spread = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / spread if spread else float("nan")
 
 
 def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Accuracy | None]:
-    """Table of runs with predictions, and how they compare with `measured_s` where that is given.
+    """Table of runs with predictions, and their accuracy if `measured_s` is given.
 
-    A row that cannot be right has a status that says why, and the others go on. Raises PhazeError where the
-    file is no table of runs.
+    The status of an invalid row gives the reason, and the other rows are still predicted. Raises PhazeError
+    if the
+    file is not a table of runs.
     """
     table, rows = read_rows(path)
     clash = [name for name in ADDED if name in table.columns]
@@ -204,10 +209,10 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
 def predict_rows(
     rows: Sequence[RunRow], machine: Machine | None, folder: Path = FOLDER, *, prudent: bool = False
 ) -> pd.DataFrame:
-    """Columns that predictions add to rows, and by what runs are alike; without intervals.
+    """Predicted columns of rows, and the columns that make runs similar; without intervals.
 
-    `machine` is for rows that name no system. Prudent times, which cost a second price, are NaN unless asked
-    for.
+    `machine` is used for rows that name no system. Prudent times need a second pricing and are NaN unless
+    requested.
     """
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines, prudent=prudent) if row.runs else _invalid(row.problem) for row in rows]
@@ -219,7 +224,7 @@ def predict_rows(
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
-    """Rows with the microbatch and the chunks that were chosen where they leave them open."""
+    """Rows with the chosen microbatch and number of chunks where they leave them open."""
     used = predicted[list(CHOSEN[:2])].to_numpy()
     for row, chosen in zip(rows, used, strict=True):
         own = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
@@ -227,7 +232,7 @@ def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]
 
 
 def write_table(table: pd.DataFrame, out: Path) -> None:
-    """Write a table as CSV, whole or not at all."""
+    """Write a table as CSV, atomically."""
     with atomic_path(out) as temporary:
         table.to_csv(temporary, index=False)
 
@@ -237,17 +242,17 @@ def _invalid(problem: str) -> dict[str, object]:
 
 
 def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) -> Machine:
-    """The system that a row names with its software stack, or the default."""
+    """System named by a row with its software stack, or the default."""
     if system:
         return load_machine(system, folder, stack or None)
     if default is None:
         raise PhazeError("system must be given, in the row or with --system")
-    same = stack in ("", default.stack.name)  # with what is fitted to the system, which the file has not
+    same = stack in ("", default.stack.name)  # has constants fitted to the system, unlike its file
     return default if same else replace(default, stack=load_stack(stack, folder))
 
 
 def _of_release(machine: Machine, row: RunRow) -> Machine:
-    """Machine whose stack has the settings of the recipe of the row's release, where it says one."""
+    """Machine whose stack has the recipe settings of the row's release, if it names one."""
     if not row.release:
         return machine
     run = row.runs[0]
@@ -265,7 +270,7 @@ def _of_release(machine: Machine, row: RunRow) -> Machine:
 
 
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent: bool) -> dict[str, object]:
-    """Added columns of a row; of what it leaves open the fastest that fits."""
+    """Added columns of a row, for the fastest choice of its open fields that fits."""
     try:
         machine = _of_release(machine_of(row.system, row.stack), row)
     except PhazeError as error:
@@ -293,7 +298,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
 
 
 def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
-    """Seconds of a run that overlaps no more than is proven, and takes `time_s` as it is expected to."""
+    """Seconds of a run without overlap beyond the proven overlap; `time_s` is its expected time."""
     return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
 
 
@@ -314,7 +319,7 @@ def _problem(run: Run, machine: Machine) -> str:
 
 
 def _status(found: Prediction, machine: Machine) -> str:
-    """Whether a run fits the memory at the upper end of its range, may fit, or does not at the lower end."""
+    """Status of a run: fits at the upper end of its memory range, may fit, or does not at the lower end."""
     hbm_gib, usable_gib = device_of(machine).hbm_gib, capacity_bytes(machine) / GIB
     if found.device_low_gib > usable_gib:
         return f"does not fit: needs {found.device_low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
@@ -327,14 +332,14 @@ def _status(found: Prediction, machine: Machine) -> str:
 
 
 def _assumed(run: Run, machine: Machine) -> str:
-    """Whether flash attention was taken though a row does not say so."""
+    """Note that flash attention was assumed, else empty."""
     taken = run.flash_attention is None and run.flash_on(machine)
     why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
     return f"; flash_attention true because {why}" if taken else ""
 
 
 def measured_of(rows: Iterable[RunRow], name: str) -> Floats:
-    """A measured column of rows (R,), NaN where a row does not say it."""
+    """Measured column of rows (R,), NaN where a row lacks it."""
     return np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in rows], float)
 
 
@@ -347,18 +352,18 @@ def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
 
 
 def with_sustained_hbm(machine: Machine, share: float) -> Machine:
-    """Machine whose kernels reach such a share of HBM's bandwidth."""
+    """Machine whose kernels reach this fraction of the HBM bandwidth."""
     return machine.with_device(device_of(machine).model_copy(update={"sustained_hbm": share}))
 
 
 def log_errors(rows: Sequence[RunRow], machine: Machine) -> Floats:
-    """Logarithms of predicted over measured times of rows (R,), all of which say `measured_s`."""
+    """Logarithms of predicted over measured times of rows (R,), all of which have `measured_s`."""
     predicted = predict_rows(rows, machine)["time_s"].to_numpy(float)
     return np.log(predicted / np.array([row.measured_s for row in rows], np.float64))
 
 
 def fitted_sustained_hbm(rows: Sequence[RunRow], machine: Machine) -> float:
-    """Share of HBM's bandwidth with the least squares of `log_errors`, to a hundredth."""
+    """Fraction of HBM bandwidth that minimises the squared `log_errors`, to a hundredth."""
     found = minimize_scalar(
         lambda share: float(np.square(log_errors(rows, with_sustained_hbm(machine, share))).sum()),
         bounds=SHARES,

@@ -1,4 +1,4 @@
-"""Runs as rows of a table, which `simulate --runs` and `compare` read."""
+"""Write runs as rows of a table, which `simulate --runs` and `compare` read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from phaze.validate.rows import LAYOUT
 
 
 def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: Path) -> None:
-    """Write a table of one run, and beside it the spec of its model, which the row names; also its software
-    stack where that is not the named one in what a row has no column for.
+    """Write a table of one run, the spec of its model next to it, and its software stack if needed.
 
-    Raises PhazeError where stages run different numbers of blocks forward again: a row says one number.
+    The stack is written if it differs from the named one in a property that has no column. Raises PhazeError
+    if
+    stages recompute different numbers of blocks: a row has one number.
     """
     spec, row = model_file(out), _row(recipe, software)
     text = StringIO()
@@ -40,22 +41,22 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
 
 
 _OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
-"""What of a stack a row says."""
+"""Properties of a stack that columns of a row replace."""
 
 
 def stack_file(out: Path) -> Path:
-    """Where the software stack of a table lies that is written to a file."""
+    """Path of the software stack written with a table."""
     return out.with_name(f"{out.stem}-stack.yaml")
 
 
 def model_file(out: Path) -> Path:
-    """Where the model of a table lies that is written to a file."""
+    """Path of the model written with a table."""
     return out.with_suffix(".yaml")
 
 
 def _row(recipe: Recipe, software: Software) -> dict[str, str]:
     layout, model, stack = recipe.layout, recipe.model, software.stack
-    # A row may not hide what its layout has not; then its stack does not matter for that.
+    # A row rejects an overlap that its layout lacks; the stack's overlap then has no effect.
     overlap = "+".join(kind for kind in stack.overlap if kind != "ep" or pairs_passes(layout, model.mtp))
     said = {
         "seq": recipe.sequence,
@@ -77,7 +78,7 @@ def _row(recipe: Recipe, software: Software) -> dict[str, str]:
 
 
 def _recompute(recipe: Recipe) -> str:
-    """Recomputation, with the blocks of a stage where these are not all."""
+    """Recompute option, with the number of blocks per stage if not all are recomputed."""
     again, blocks = recipe.recomputed, recipe.blocks
     if recipe.layout.recompute != "full" or again == blocks:
         return recipe.layout.recompute

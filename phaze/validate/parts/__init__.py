@@ -1,1 +1,1 @@
-"""Parts of a price beside measured kernels and collectives: products, experts, attention, collectives."""
+"""Compare parts of the price with measured kernels: products, experts, attention, collectives."""

@@ -1,4 +1,4 @@
-"""Fused attention kernels beside the price: forward and backward passes, by kernel of a device."""
+"""Compare the price of fused attention with measured kernels, by pass and kernel of a device."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MASKS = ("causal", "none")
 LONG = 2048
 """Tokens from which a sequence counts as long."""
 SPREAD = 0.05
-"""Errors, as logarithms, beyond which a row counts less than by its square."""
+"""Errors of logarithms above which a row has less than quadratic weight."""
 DIGITS = 3
 
 
 class AttentionPart(KernelPart):
-    """Kernels of attention, a row a pass.
+    """Attention kernels, one row per pass.
 
-    A table may leave out `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16)
-    and `kernel`, which then is the third word of a path in `source`, as in h100_sxm/attention/trtllm/1.3.
+    A table may omit `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16) and
+    `kernel`, which then is the third part of a path in `source`, as in h100_sxm/attention/trtllm/1.3.
     """
 
     name: ClassVar[str] = "attention"
@@ -49,7 +49,7 @@ class AttentionPart(KernelPart):
     }
 
     def completed(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Table with the columns that it may leave out."""
+        """Table with defaults for the optional columns."""
         usual = {"precision": "bf16", "direction": "forward", "mask": "causal"}
         more = {name: [text] * len(table) for name, text in usual.items()}
         if "head_size" in table:
@@ -59,12 +59,12 @@ class AttentionPart(KernelPart):
         return table.assign(**{name: texts for name, texts in more.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """What is wrong with the words and heads of rows."""
+        """Error in direction, mask or heads of each row, else empty."""
         columns = (rows[name] for name in ("direction", "mask", "heads", "kv_heads"))
         return [_problem(*row) for row in zip(*columns, strict=True)]
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Kernel, pass and whether sequences are long."""
+        """Kernel, pass and length class of each row."""
         length = np.where(rows["sequence"] >= LONG, "long", "short")
         return [
             f"{kernel} {way} {word}"
@@ -72,7 +72,7 @@ class AttentionPart(KernelPart):
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of rows, NaN of kernels that the device has not, and of lower precisions."""
+        """Seconds of rows; NaN for kernels that the device lacks and for precisions below bf16."""
         found = np.full(len(rows), np.nan)
         for name, kernel in site.device.attention.items():
             for way in WAYS:
@@ -82,7 +82,7 @@ class AttentionPart(KernelPart):
         return found
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of the products that masks leave at the peak."""
+        """Seconds of the unmasked products at peak FLOP/s."""
         found = np.zeros(len(rows))
         for way in WAYS:
             own = (rows["direction"] == way).to_numpy()
@@ -92,7 +92,7 @@ class AttentionPart(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site whose device has the kernels of rows, fitted by pass; blocks stay what they are."""
+        """Fit the kernels in the rows, one pass at a time; known block sizes are kept."""
         kernels = dict(site.device.attention)
         for name in dict.fromkeys(rows["kernel"]):
             passes = {way: rows[_rows_of(rows, name, way)] for way in WAYS}
@@ -110,7 +110,7 @@ class AttentionPart(KernelPart):
 
 
 def shapes_of(rows: pd.DataFrame) -> Shapes:
-    """Kernels of rows as the price has them."""
+    """Shapes of the rows' kernels in the form that the price takes."""
     one = {name: rows[name].to_numpy(float) for name in SIZES}
     keys = one["sequence"]
     mean = np.where(rows["mask"] == "causal", keys / 2, keys)
@@ -145,7 +145,7 @@ def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
 
 @dataclass(frozen=True)
 class PassConstant:
-    """A constant of a pass with what it usually is, which counts as one row whose error is its spread."""
+    """Constant of a pass with its prior value, which weighs as one row with an error of `spread`."""
 
     name: str
     usual: float
@@ -153,14 +153,14 @@ class PassConstant:
     low: float
     high: float
     log: bool = True
-    """Whether it is fitted as a logarithm."""
+    """True if its logarithm is fitted."""
 
     def coded(self, value: float) -> float:
-        """Number that is fitted."""
+        """Fitted representation of a value."""
         return float(np.log(value)) if self.log else value
 
     def value(self, coded: float, *, rounded: bool = False) -> float:
-        """PassConstant of such a number."""
+        """Value of a fitted representation."""
         value = float(np.exp(coded)) if self.log else float(coded)
         if not rounded:
             return value
@@ -178,7 +178,10 @@ UNMASKED = PassConstant("unmasked", 1.0, 0.1, 0.5, 2.0)
 
 
 def _fitted_pass(rows: pd.DataFrame, known: AttentionPass | None, device: Device, way: Way) -> AttentionPass:
-    """Pass fitted to rows on logarithms of their seconds; constants that rows do not tell stay usual."""
+    """Fit a pass to the logarithms of measured seconds.
+
+    Constants that no row determines keep their usual value.
+    """
     sizes = sorted(set(rows["head_size"]) - {HEAD})
     more = (UNMASKED,) if (rows["mask"] == "none").any() else ()
     of_heads = tuple(PassConstant(str(size), 1.0, 0.3, 0.1, 3.0) for size in sizes)

@@ -1,8 +1,8 @@
-"""How near a part of the price comes to measured kernels: rows in, seconds out, constants fitted to them.
+"""Compare a part of the price with measured kernels, and fit constants to them.
 
-A part is a kind of kernel. Its table has a row a measurement; what every table has is read here, and each
-part says the sizes that it needs. Kernels are timed in a loop: they are not held down by the power of hours
-of training, so that sites are taken with all of their clock.
+A part is a kind of kernel. Its table has one row per measurement. This module reads the common columns, and
+each part names the sizes it needs. Kernels are timed in a loop: the power limits of hours of training do not
+apply, so sites are used with their full clock.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from phaze.validate.constants import Site
 
 MS = 1e-3
 MOST = 2**40
-"""The largest size that a row may say."""
+"""Largest size allowed in a row."""
 BAD_SHOWN = 3
-"""Bad rows that a message lists."""
+"""Number of bad rows shown in a message."""
 UNPRICED = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "half")
-"""Precisions that tables of inference have beside those of training; `half` is that of collectives."""
+"""Precisions in inference tables that phaze does not price; `half` is the precision of collectives."""
 PART = "part"
-"""Column of tables that hold rows of several parts: the name of each row's."""
+"""Column of tables with rows of several parts; it has the part's name."""
 OWN = ("line", "device", "precision", "measured_s", "source")
-"""Columns that all rows have after they are read."""
+"""Columns of every table after reading."""
 
 
 class KernelPart(ABC):
-    """A kind of kernel: how its table is read, predicted, and what is fitted to it."""
+    """Kind of kernel: reading its table, predicting its rows and fitting its constants."""
 
     name: ClassVar[str]
-    """As in `validate --part`."""
+    """Name in `validate --part`."""
     sizes: ClassVar[tuple[str, ...]]
-    """Columns of whole numbers ≥ 1 that a table must have."""
+    """Required columns of whole numbers ≥ 1."""
     words: ClassVar[tuple[str, ...]] = ()
-    """Further columns that it must have, as they are written."""
+    """Further required columns, kept as text."""
     fitted_to: ClassVar[str]
-    """Kernels that the constants of config/devices and config/networks are fitted to."""
+    """Sources that the constants of config/devices and config/networks are fitted to."""
     renamed: ClassVar[dict[str, str]] = {}
-    """Columns under other names, by how this part calls them: `device` for `dev`, …."""
+    """Alternative column names, mapped to the name in this part: `dev` to `device`, …."""
 
     @abstractmethod
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of rows (R,) of one device, NaN where phaze cannot say; a site with all of its clock."""
+        """Seconds (R,) of rows of one device, NaN where phaze has no price; the site has its full clock."""
 
     @abstractmethod
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
@@ -63,22 +63,22 @@ class KernelPart(ABC):
 
     @abstractmethod
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) below which no device of the site can be: work over its peak, bytes over its links."""
+        """Lower bound on the seconds (R,) on any device of the site: work over peak, bytes over links."""
 
     @abstractmethod
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Kind of every row (R,), by which errors are shown as well: of size, or of the kernel."""
+        """Kind of every row (R,), by size or kernel, for a breakdown of the errors."""
 
     def completed(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Table with the columns that it may leave out, as texts."""
+        """Table with defaults for optional columns, as text."""
         return table
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """What else is wrong with rows (R,), empty where nothing is."""
+        """Further error in each row (R,), empty if there is none."""
         return [""] * len(rows)
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
-        """Rows of a table: OWN, sizes and words; PhazeError that names the lines of bad ones."""
+        """Rows of a table: OWN, sizes and words; PhazeError names the lines of bad rows."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             table = table[table[PART] == self.name].reset_index(drop=True)
@@ -102,7 +102,7 @@ class KernelPart(ABC):
         return rows
 
     def reads(self, path: Path) -> bool:
-        """Whether a table has rows of this part, by its columns, or by what PART says."""
+        """True if a table has rows of this part, by its columns or by its column PART."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             return bool((table[PART] == self.name).any())
@@ -124,7 +124,7 @@ class KernelPart(ABC):
             _refuse(path, own["line"], wrong)
 
     def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
-        """Seconds of rows (R,) of any devices, NaN where phaze cannot say."""
+        """Seconds of rows (R,) of any devices, NaN where phaze has no price."""
         found = np.full(len(rows), np.nan)
         for device, places in rows.reset_index(drop=True).groupby("device", sort=False).indices.items():
             site = site_of(str(device), system)
@@ -134,12 +134,12 @@ class KernelPart(ABC):
 
 
 def in_a_loop(site: Site) -> Site:
-    """Site whose device keeps all of its clock, as kernels do that are timed for a moment."""
+    """Site whose device keeps its full clock, as in short kernel timings."""
     return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0}))
 
 
 def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Site | None:
-    """The system that is given, or that of config/systems whose device is called so; None for none."""
+    """The given system, or the one in config/systems with a device of this name; None if there is none."""
     if system is not None:
         return Site.load(system, folder=folder)
     name = _systems_of(folder).get(called(device))
@@ -152,18 +152,18 @@ def _site(system: str, folder: Path) -> Site:
 
 
 def called(device: str) -> str:
-    """Name of a device without what tables add to it: `H100-SXM` and `H100 (sglang)` are one."""
+    """Normalised name of a device: `H100-SXM` and `H100 (sglang)` become `h100-sxm` and `h100`."""
     return device.split("(", maxsplit=1)[0].strip().lower().replace("_", "-").replace(" ", "-")
 
 
 @cache
 def _systems_of(folder: Path) -> dict[str, str]:
-    """System by every name of its device, those of short names first."""
+    """System by every name of its device; systems with short names take precedence."""
     found: dict[str, str] = {}
     for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
         try:
             _, device = load_cluster(path.stem, folder)
-        except PhazeError:  # flat ones, and tiles
+        except PhazeError:  # flat systems and tiles have no device
             continue
         for name in (device.name, *device.known_as):
             found.setdefault(called(name), path.stem)
@@ -171,7 +171,7 @@ def _systems_of(folder: Path) -> dict[str, str]:
 
 
 def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
-    """Columns of a file as they are written, with the line of each row."""
+    """Columns of a file as text, with the line number of each row."""
     try:
         refuse_endless(path)
         table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
@@ -188,7 +188,7 @@ def _plain(text: str) -> str:
 
 
 def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], named: Mapping[Hashable, str]) -> str:
-    """What is wrong with the texts of a row; `named` are columns that the file calls otherwise."""
+    """Error in the texts of a row, else empty; `named` maps columns to their names in the file."""
     for name in sizes:
         if not _is_number(row[name], whole=True):
             return f"{named.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"
@@ -210,7 +210,7 @@ def _is_number(text: str, *, whole: bool) -> bool:
 
 
 def _refuse(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) -> None:
-    """Raise PhazeError with the lines of rows that are wrong."""
+    """Raise PhazeError with the lines of bad rows."""
     bad = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
     if bad:
         more = f"; {len(bad) - BAD_SHOWN} further lines are wrong" if len(bad) > BAD_SHOWN else ""

@@ -1,7 +1,7 @@
-"""Products of experts that are started one after the other, as a share of dense products in the same loop.
+"""Products of experts launched one after the other, relative to dense products in the same loop.
 
-Loops differ in the clock that they leave a device, so that only a ratio goes from one to another: what
-products of experts reach over what dense products do.
+Loops differ in the clock at which they run a device. Only a ratio therefore carries over from one loop to
+another: the rate of expert products over the rate of dense ones.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ WIDTHS = {"bf16": 2, "fp32": 4}
 START = (0.7, 0.7, 2e-6)
 LOW = (0.05, 0.05, 1e-9)
 HIGH = (1.0, 0.95, 1e-4)
-"""Where a fit of reached, hbm and expert_s starts, and what physics leaves."""
+"""Initial values of reached, hbm and expert_s in a fit, and their physical range."""
 SCALE = 0.1
-"""Error from which on a row counts less (soft L1)."""
+"""Error above which a row has less weight (soft L1)."""
 
 
 @dataclass(frozen=True)
 class EachFit:
-    """What each expert's own product reaches."""
+    """Fit of the products of single experts."""
 
     speed: ExpertSpeed
-    """Constants in the loop of the table."""
+    """Constants in the table's loop."""
     of_dense: float
-    """Rate that full tiles reach, over that of dense products in the same loop."""
+    """Rate of full tiles relative to dense products in the same loop."""
     median: float
-    """Median absolute error of products of experts."""
+    """Median absolute error over expert products."""
 
 
 def fitted_each(grouped: pd.DataFrame, dense: pd.DataFrame, device: Device) -> EachFit:
-    """Constants fitted to products of experts of one device, beside dense ones of the same loop."""
+    """Fit constants to expert products of one device, relative to dense ones of the same loop."""
     device = device.model_copy(update={"sustained_clock": 1.0})
     own, plain = _fitted(grouped, device), _fitted(dense.assign(experts=1), device)
     errors = product_seconds(grouped, device, own) / grouped["latency_ms"].to_numpy(float) / MS - 1
@@ -51,7 +51,7 @@ def fitted_each(grouped: pd.DataFrame, dense: pd.DataFrame, device: Device) -> E
 
 
 def product_seconds(rows: pd.DataFrame, device: Device, speed: ExpertSpeed) -> Floats:
-    """Seconds of products in half precision (R,), in whose columns `layout` NT makes gradients of weights."""
+    """Seconds (R,) of products in half precision; rows with `layout` NT compute weight gradients."""
     found = np.zeros(len(rows))
     for result, places in rows.reset_index(drop=True).groupby("result").indices.items():
         own = rows.iloc[places]

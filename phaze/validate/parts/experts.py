@@ -1,7 +1,7 @@
-"""Feed-forward networks of experts on one rank, forward, beside measured ones.
+"""Compare the price of expert feed-forward networks on one rank, forward, with measured ones.
 
-A row is a model's network under so many tokens before routing; `ep` ranks share the experts, and the rank
-with most rows is measured.
+A row is a model's network for a number of tokens before routing. The experts are sharded across `ep` ranks,
+and the rank with most dispatched tokens is measured.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ KERNELS: dict[str, ExpertKernel] = {
     "grouped": "grouped", "masked": "masked", "deepgemm": "masked", "moe_torch_flow": "grouped",
     "moe_torch_flow_cutlass": "grouped", "moe_torch_flow_nongated": "grouped",
 }  # fmt: skip
-"""Kernels by the names that tables have: those of phaze, and of TensorRT-LLM in aiconfigurator's."""
+"""Kernels by their names in tables: phaze's own, and TensorRT-LLM's in aiconfigurator."""
 ALL = tuple(dict.fromkeys(KERNELS.values()))
 FITTED = ("reached", "hbm", "passes", "start_s", "row_s")
-"""Constants that rows can tell; `row_s` of masked kernels alone."""
+"""Constants that rows can determine; `row_s` only for masked kernels."""
 START = (0.7, 0.7, 0.4, 3e-5, 2e-8)
 LOW = (0.1, 0.1, 0.05, 1e-6, 1e-10)
 HIGH = (1.0, 0.95, 1.0, 1e-3, 1e-6)
-"""Where a fit starts, and what physics leaves: HBM reaches 95 % of its bandwidth at most."""
+"""Initial values of a fit, and the physical range: HBM reaches 95 % of its bandwidth at most."""
 SCALE = 0.1
-"""Error from which on a row counts less (soft L1)."""
+"""Error above which a row has less weight (soft L1)."""
 LEAST = 8
-"""Rows of a kernel and precision without which its constants stay."""
+"""Least rows per kernel and precision to fit its constants."""
 DIGITS = 4
 MOST_TIMES = 6.0
-"""Rate over half precision of precisions that a device does not say."""
+"""Assumed rate over half precision for precisions that a device does not list."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Rows of a table, one for every draw of their loads."""
+    """Sampled expert loads of the rows of a table."""
 
     loads: ExpertRows
     own: ExpertNetwork
     row: Ints
-    """Row that a draw is of."""
+    """Row index of every draw."""
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Draws:
-        """Draws of rows (R,)."""
+        """Draw the loads of rows (R,)."""
         found, sizes, places = [], [], []
         for place, one in enumerate(rows.itertuples(index=False)):
             hidden, own = network_named(str(one.model))
@@ -91,14 +91,14 @@ class ExpertsPart(KernelPart):
     }  # fmt: skip
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Models without experts, experts that ranks cannot share, and unknown distributions."""
+        """Error in each row, else empty: model, experts per rank or load distribution."""
         return [
             _problem(str(one.model), cast(int, one.ep), str(one.distribution))
             for one in rows.itertuples(index=False)
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of rows (R,) of one device, NaN for kernels and precisions that it does not know."""
+        """Seconds (R,) of rows of one device, NaN for kernels and precisions without constants."""
         found = np.full(len(rows), np.nan)
         for (kernel, compute), which in _groups(rows).items():
             speed = expert_speed(site.device, kernel, compute)
@@ -107,7 +107,7 @@ class ExpertsPart(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site with the constants of all kernels and precisions that have rows enough."""
+        """Site with fitted constants for every kernel and precision with at least LEAST rows."""
         speeds = {kernel: dict(own) for kernel, own in site.device.experts.items()}
         for (kernel, compute), which in _groups(rows).items():
             if which.sum() >= LEAST and compute in site.device.products:
@@ -120,7 +120,7 @@ class ExpertsPart(KernelPart):
         return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of the products of balanced experts at the peak, (R,)."""
+        """Seconds of the products of balanced experts at peak FLOP/s, (R,)."""
         found = np.zeros(len(rows))
         for place, one in enumerate(rows.itertuples(index=False)):
             hidden, own = network_named(str(one.model))
@@ -138,7 +138,7 @@ class ExpertsPart(KernelPart):
 def fitted_speed(
     draws: Draws, measured_s: Floats, device: Device, kernel: ExpertKernel, compute: Compute
 ) -> ExpertSpeed:
-    """Constants with which draws take what was measured (R,), least squares of logarithms, soft L1."""
+    """Fit constants to measured seconds (R,) of draws by least squares of logarithms (soft L1)."""
     names = FITTED if kernel == "masked" else FITTED[:-1]
     device = device.model_copy(update={"sustained_clock": 1.0})
 
@@ -157,7 +157,7 @@ def fitted_speed(
 
 @cache
 def network_named(name: str) -> tuple[int, Experts]:
-    """Hidden size and experts of a model: by its name, by the only name that it begins, or by its path."""
+    """Hidden size and experts of a model, by its name, an unambiguous prefix of a name, or its path."""
     known = sorted(path.stem for path in (FOLDER / "models").glob("*.yaml"))
     begun = [one for one in known if one.startswith(name.lower())]
     model = load_transformer(begun[0] if len(begun) == 1 else name, "model")
@@ -176,7 +176,7 @@ def _problem(model: str, ranks: int, distribution: str) -> str:
 
 
 def _groups(rows: pd.DataFrame) -> dict[tuple[ExpertKernel, Compute], Bools]:
-    """Which rows (R,) are of each kernel and precision that phaze prices."""
+    """Row masks (R,) by kernel and precision, for those that phaze prices."""
     kernels = rows["kernel"].map(KERNELS).to_numpy(object)
     words = rows["precision"].to_numpy(object)
     known = [pair for pair in zip(kernels, words, strict=True) if pair[0] in ALL and pair[1] not in UNPRICED]

@@ -1,4 +1,4 @@
-"""A device fitted to a user's own measured kernels, and its file."""
+"""Fit a device to a user's own measured kernels, and write its file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from phaze.validate.parts.registry import PARTS
 from phaze.validate.parts.scores import ComparedKernels, PartScore
 
 LEAST_ROWS = 5
-"""Rows of a part without which nothing is fitted to them."""
+"""Least rows of a part to fit it."""
 OF_SYSTEMS = ("collectives",)
-"""Parts whose constants are those of a system's levels, not of a device."""
+"""Parts whose constants belong to a system's levels, not to a device."""
 
 
 @dataclass(frozen=True)
 class FittedPart:
-    """A part of a device before and after it is fitted."""
+    """Scores of a part of a device before and after it is fitted."""
 
     part: str
     before: PartScore
@@ -36,7 +36,7 @@ class FittedPart:
 def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
     """Fit a device to the kernels of a table, and write its file.
 
-    Raises PhazeError where the table has kernels of several devices, or of none that belong to one.
+    Raises PhazeError if the table has kernels of several devices, or none that belong to a device.
     """
     refuse_as_file(out, "--device")
     site = _site(load_device(name))
@@ -57,14 +57,14 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
 
 
 def device_text(device: Device, path: Path, base: str) -> str:
-    """File of a device whose kernels are those of a table, all else that of another device."""
+    """Device file with the kernels fitted to a table and all other fields of the base device."""
     plain = device.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"name"})
     about = f"# {Path(base).stem} with kernels fitted to {path.name} (phaze calibrate --kernels).\n"
     return about + yaml.safe_dump(plain, sort_keys=False)
 
 
 def _site(device: Device) -> Site:
-    """A system with the device, whose own network says nothing of its kernels."""
+    """System with the device. Its network does not affect kernels."""
     found = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
     if found is None:
         raise PhazeError(f"device {device.name}: no system of config/systems has it")
@@ -72,7 +72,7 @@ def _site(device: Device) -> Site:
 
 
 def _fitted(part: KernelPart, rows: pd.DataFrame, site: Site) -> Site:
-    """Site with constants fitted to kernels in a loop, and the clock that it keeps for hours as before."""
+    """Site with constants fitted to kernels in a loop; the sustained clock is unchanged."""
     device = part.fitted(rows, in_a_loop(site)).device
     kept = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
     return replace(site, device=kept)

@@ -1,7 +1,7 @@
-"""Measured matrix products: one layer's product with the cast of its input, forward.
+"""Compare the price of matrix products with measured ones: one layer's product and input cast, forward.
 
-Tables are of inference: a product of lower precision is timed with the cast of its input along rows, of a
-tensor in eight bits with the search of its largest value (aiconfigurator, `collect_gemm`).
+Tables come from inference. A product of lower precision is timed with the cast of its input along rows. With
+per-tensor 8-bit scaling, the search for the largest value is included (aiconfigurator, `collect_gemm`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from phaze.validate.constants import Site
 from phaze.validate.parts.base import KernelPart
 
 LARGE = 5e9
-"""FLOPs of a product from which on its start is a small part of it."""
+"""FLOPs of a product from which its start-up time is a small part."""
 HALF_BYTES = 2
 TIMES: dict[Compute, float] = {"nvfp4": 4.0}
-"""Rate over half precision of precisions that a device file does not have; else 2."""
+"""Rate over half precision of precisions missing from a device file; 2 for the others."""
 ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("mxfp8",)}
-"""Precisions of the same product, of which tables have the first."""
+"""Precisions with the same product, by the one that tables have."""
 HALF_CONSTANTS = ("reached", "fill", "split", "start_s")
 LOW_CONSTANTS = ("reached", "fill", "split", "cast", "cast_start_s")
-"""What is fitted; a product of lower precision starts as one of half precision."""
+"""Fitted constants; a product of lower precision keeps the start-up time of half precision."""
 RANGES: dict[str, tuple[float, float, float]] = {
     "reached": (0.2, 1.3, 0.1),
     "fill": (0.0, 8000.0, 100.0),
@@ -41,12 +41,12 @@ RANGES: dict[str, tuple[float, float, float]] = {
     "cast": (0.1, 1.0, 0.3),
     "cast_start_s": (0.0, 5e-5, 5e-6),
 }
-"""Least, most and scale of each."""
+"""Lower end, upper end and scale of each constant."""
 FIRST = {"reached": 0.7, "fill": 150.0, "start_s": 2.3e-6, "cast": 0.6, "cast_start_s": 8e-6}
 SPLITS = (100.0, 2000.0)
-"""Where the fit starts from: twice, as split sums and whole waves are alike for many shapes."""
+"""Initial values of `split`. Two fits are needed: split sums and whole waves are alike for many shapes."""
 NOISE = 0.03
-"""Share by which measurements of one product differ; larger errors count less than by their square."""
+"""Relative spread of repeated measurements; larger errors have less than quadratic weight."""
 DIGITS = 3
 
 
@@ -59,7 +59,7 @@ class ProductsPart(KernelPart):
     renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of rows (R,) of one device, NaN for precisions that it has not."""
+        """Seconds (R,) of rows of one device, NaN for precisions it lacks."""
         found = np.full(len(rows), np.nan)
         for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
             own = (rows["precision"] == compute).to_numpy()
@@ -67,14 +67,17 @@ class ProductsPart(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site whose device has the speeds that its rows tell, half precision first: others start alike."""
+        """Site with product speeds fitted to the rows.
+
+        Half precision is fitted first, because the others use its start-up time.
+        """
         device = site.device
         for compute in (one for one in COMPUTES if one in set(rows["precision"])):
             device = fitted_device(rows[rows["precision"] == compute], device, compute)
         return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) at the peak of the arrays, 0 in precisions that the device has not."""
+        """Seconds (R,) at peak FLOP/s; 0 in precisions that the device lacks."""
         peak = site.device.peak_flops_per_s
         times = {name: speed.times for name, speed in site.device.products.items()} or {"bf16": 1.0}
         rates = np.array([times.get(cast(Compute, name), np.inf) for name in rows["precision"]])
@@ -82,12 +85,12 @@ class ProductsPart(KernelPart):
         return found
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Size of every row (R,)."""
+        """Size class of every row (R,)."""
         return ["5 GFLOP or more" if large else "below 5 GFLOP" for large in _flops(rows) >= LARGE]
 
 
 def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
-    """Seconds of products in one precision with the cast of their input, (R,)."""
+    """Seconds (R,) of products in one precision with the cast of their input."""
     m, k, n = rows[["m", "k", "n"]].to_numpy(np.int64).T
     shapes = np.stack([np.ones_like(m), m, k, n], axis=1)
     if device.products:
@@ -99,14 +102,14 @@ def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
 
 
 def _works(shapes: Ints) -> Works:
-    """Products as works of the mapper, which prices devices that state no speed of products."""
+    """Products as works of the mapper, for devices without product speeds."""
     nothing, every = np.zeros(len(shapes)), np.arange(len(shapes))
     kinds = np.full(len(shapes), "matmul")
     return Works(every, every, shapes, nothing, nothing, nothing, nothing, nothing, kinds)
 
 
 def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
-    """Device with the speed of one precision fitted to rows of it, and that of products alike."""
+    """Fit the speed of one precision to its rows, and copy it to precisions with the same product."""
     start = _start(device, compute)
     names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
     least, most, scale = np.array([RANGES[name] for name in names]).T
@@ -134,7 +137,7 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
 
 
 def _start(device: Device, compute: Compute) -> ProductSpeed:
-    """Speed from which a fit starts: that of the device, or that of half precision at another rate."""
+    """Initial speed of a fit: the device's own, or half precision at another rate."""
     if compute in device.products:
         found = device.products[compute]
     elif compute == "bf16":
@@ -147,7 +150,7 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
-    """The speed of a precision, and of those on the device whose products are the same."""
+    """Speed of a precision, and of the device's precisions with the same product."""
     found = {compute: speed}
     found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
     return found

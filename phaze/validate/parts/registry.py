@@ -1,4 +1,4 @@
-"""Parts of the price that measured kernels are compared with, by name."""
+"""Parts of the price that are compared with measured kernels, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phaze.validate.parts.experts import ExpertsPart
 from phaze.validate.parts.products import ProductsPart
 
 KERNELS = FOLDER / "measured" / "kernels"
-"""Measured kernels of the configuration, a table a part."""
+"""Measured kernels of the configuration, one table per part."""
 
 PARTS: dict[str, KernelPart] = {
     part.name: part for part in (ProductsPart(), ExpertsPart(), AttentionPart(), Collectives())
@@ -21,7 +21,7 @@ PARTS: dict[str, KernelPart] = {
 
 
 def part_named(name: str) -> KernelPart:
-    """KernelPart of a name; PhazeError for none."""
+    """Part by name; PhazeError for an unknown one."""
     if name not in PARTS:
         raise PhazeError(f"--part must be one of {', '.join(PARTS)}, got {name}")
     return PARTS[name]

@@ -1,4 +1,4 @@
-"""Errors of a part of the price over its rows: in all, by device and precision, and by kind."""
+"""Errors of a part of the price over its rows: overall, by device and precision, and by kind."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from phaze.validate.parts.base import KernelPart
 
 @dataclass(frozen=True)
 class PartScore:
-    """Errors as shares of the measured seconds, nan where no row is answered."""
+    """Errors as fractions of the measured seconds, nan if no row is priced."""
 
     rows: int
     answered: int
     """Rows of devices, precisions and kernels that phaze prices."""
     median: float
-    """Of the absolute errors."""
+    """Median of the absolute errors."""
     p90: float
-    """Ninetieth percentile of them."""
+    """Ninetieth percentile of the absolute errors."""
     bias: float
-    """Median with signs; positive: predicted too slow."""
+    """Median of the signed errors; positive if predicted too slow."""
 
 
 @dataclass(frozen=True, eq=False)
 class ComparedKernels:
-    """Rows of a part beside what is predicted."""
+    """Rows of a part with their predicted seconds."""
 
     part: KernelPart
     rows: pd.DataFrame
@@ -44,11 +44,11 @@ class ComparedKernels:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Rows with `predicted_s` beside `measured_s`."""
+        """Rows with `predicted_s` next to `measured_s`."""
         return self.rows.assign(predicted_s=self.predicted_s)
 
     def by(self, *names: str) -> list[dict[str, object]]:
-        """Errors of rows that agree in some columns; `kind` is that of the part."""
+        """Errors of rows grouped by columns; `kind` is the part's kind of row."""
         rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
         groups = rows.groupby(list(names), sort=False).indices
         scores = [self._of(_mask(np.asarray(places), len(rows))) for places in groups.values()]
@@ -58,7 +58,7 @@ class ComparedKernels:
         ]
 
     def plain(self) -> dict[str, object]:
-        """All of it as JSON has it."""
+        """All scores as plain values for JSON."""
         return {
             "part": self.part.name,
             **asdict(self.score),
@@ -83,7 +83,7 @@ class ComparedKernels:
 
 
 def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) -> ComparedKernels:
-    """Rows of tables beside what is predicted of them; PhazeError where none can be."""
+    """Predict the rows of tables; PhazeError if none can be priced."""
     rows = pd.concat([part.read(path, system) for path in paths], ignore_index=True)
     found = ComparedKernels(part, rows, part.predicted(rows, system))
     if not found.score.answered:
