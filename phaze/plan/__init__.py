@@ -1,1 +1,1 @@
-"""Plans: how a model is spread over a cluster, what a step then takes, and the planners that choose."""
+"""Plans: how a model is mapped to a cluster, the step time that results, and the planners that choose."""

@@ -1,11 +1,13 @@
-"""Fused attention of a layer on one slice: which kernels a stack starts, and what binds them.
+"""Fused attention of a layer on one tensor-parallel rank: launched kernels and their bounds.
 
 With context parallelism a rank has the queries of a part of the sequence. In a ring (cp_kind p2p) keys and
-values come in parts: the first kernel has those of the own part, every other one those of another rank. A
-rank has one block from the start of the sequence and one from its end, so that a causal mask leaves half of
+values arrive in parts: the first kernel has those of the rank's own part, every other one those of another
+rank. A rank has one block from the start of the sequence and one from its end, so a causal mask leaves half
+of
 each other part, without a mask inside (Transformer Engine, `AttnFuncWithCPAndKVP2P`; PyTorch,
-`_templated_ring_attention`). Partial results are then merged. Where keys and values are gathered, each of the
-two blocks of queries is a kernel (`AttnFuncWithCPAndKVAllGather`).
+`_templated_ring_attention`). Partial results are then merged. If keys and values are gathered, each of the
+two
+blocks of queries is one kernel (`AttnFuncWithCPAndKVAllGather`).
 """
 
 from __future__ import annotations
@@ -26,34 +28,35 @@ from phaze.workload.primitives import Scores
 
 HBM = KERNEL_LIMITS.index("hbm")
 USUAL = "2"
-"""Generation of the attention kernel of stacks that name none: FlashAttention-2."""
+"""Generation of the attention kernel if a stack names none: FlashAttention-2."""
 
 
 class FusedPass(NamedTuple):
-    """A pass of the attention cores of a layer as fused kernels."""
+    """One pass of a layer's attention cores as fused kernels."""
 
     seconds: Floats
-    """By what binds, (limits,)."""
+    """Seconds by bound, (limits,)."""
     launches: int
-    """Kernels that the host starts."""
+    """Kernels that the host launches."""
 
 
 class Fused(NamedTuple):
-    """The attention cores of a layer as fused kernels."""
+    """Both passes of a layer's attention cores as fused kernels."""
 
     forward: FusedPass
     backward: FusedPass
 
 
 NO_ATTENTION = FusedPass(np.zeros(len(KERNEL_LIMITS)), 0)
-"""Where no attention is fused."""
+"""Pass without fused attention."""
 
 
 def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, times: KernelTimes) -> Fused:
-    """Kernels of the attention cores of a layer, forward operators `core`, and how long they take.
+    """Kernels of a layer's attention cores, given by their forward operators `core`, with their times.
 
-    Parts of a ring take no less than their share of the whole sequence in one kernel: kernels without a mask
-    are a few percent faster, but bounds of layouts by tokens of a rank know only whole sequences.
+    Parts of a ring take at least their share of one kernel on the whole sequence. Kernels without a mask are
+    a few
+    percent faster, but lower bounds of layouts, which use tokens per rank, know only whole sequences.
     """
     kernel, device = attention_kernel(times.device, stack), times.device
     found, launches = np.zeros((2, len(KERNEL_LIMITS))), 0
@@ -74,8 +77,9 @@ def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, time
 
 
 def attention_kernel(device: Device, stack: Stack) -> str | None:
-    """Name of a stack's attention kernel on a device, None for a device that names none; PhazeError where the
-    device has others only.
+    """Name of a stack's attention kernel on a device, None if the device names none.
+
+    Raises PhazeError if the device has only other kernels.
     """
     trained = [name for name, kernel in device.attention.items() if kernel.backward is not None]
     if not trained:
@@ -90,7 +94,7 @@ def attention_kernel(device: Device, stack: Stack) -> str | None:
 
 
 def scores_of(core: Sequence[Operator]) -> list[Scores]:
-    """Shape of each attention core of a layer; read from its products where a table has no more of it."""
+    """Shape of each attention core of a layer, from its products if a table has no shapes."""
     if found := [operator.scores for operator in core if operator.scores is not None]:
         return found
     products = [part for operator in core for part in operator.parts if part.kind == "matmul"]
@@ -98,13 +102,13 @@ def scores_of(core: Sequence[Operator]) -> list[Scores]:
 
 
 def _shape(scores: Part, context: Part) -> Scores:
-    """Shape of a causal core with whole sequences whose batch is that of heads of keys."""
+    """Shape of a causal core with whole sequences; the batch counts key heads."""
     keys, heads = scores.n, scores.batch * scores.m // scores.n
     return Scores(1, keys, keys, keys, keys / 2, heads, scores.batch, scores.k, context.n)
 
 
 def in_ring(scores: Scores, layout: Layout, stack: Stack) -> bool:
-    """Whether attention goes part by part over keys and values, and merges partial results."""
+    """True if attention processes keys and values part by part and merges partial results."""
     passes_on = layout.cp_kind not in ("all_gather", "a2a") or stack.ring_attention
     return scores.queries < scores.keys and not scores.windowed and passes_on
 
@@ -128,8 +132,10 @@ def kernels_on(scores: Scores, layout: Layout, stack: Stack) -> tuple[Scores, ..
 
 
 def _merged(scores: Scores) -> tuple[float, float]:
-    """Elements of a partial result that are merged, and of partial gradients: of queries, and of the keys and
-    values that a causal mask leaves of another rank's part.
+    """Elements merged from a partial result and from partial gradients.
+
+    The gradients are those of queries, and of the keys and values of another rank's part that a causal mask
+    leaves.
     """
     part = 0.5 if scores.mean < scores.longest else 1.0
     keys = part * scores.kv_heads * (scores.size + scores.value_size)

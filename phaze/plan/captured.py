@@ -1,4 +1,4 @@
-"""Kernels that the host launches itself, and those that CUDA graphs capture."""
+"""Kernels that the host launches itself, as opposed to kernels captured in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from phaze.workload.operators import Operator
 from phaze.workload.primitives import Region
 
 ATTENTION: frozenset[Region] = frozenset({"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
-"""Regions of the attention of a layer."""
+"""Regions of a layer's attention."""
 
 
 def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> list[bool]:
-    """Whether the host launches the kernels of each operator of a layer: no CUDA graph captures them.
+    """True for every operator of a layer whose kernels no CUDA graph captures, so that the host launches
+    them.
 
-    Norms and residual additions belong to no region; they go with the attention or the state space of their
-    layer. Embedding, head and loss are captured by a full graph only.
+    Norms and residual additions belong to no region; they count with the attention or the state space of
+    their
+    layer. Embedding, head and loss are captured only by a full graph.
     """
     if not graphs:
         return [True] * len(operators)
@@ -27,7 +29,7 @@ def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> lis
 
 
 def _part(operator: Operator, layer: frozenset[Region]) -> Captured | None:
-    """Part of a layer that an operator belongs to; `layer` holds the regions of all of its operators."""
+    """Part of a layer that an operator belongs to; `layer` contains the regions of all its operators."""
     if "moe" in operator.regions:
         routes = operator.name.startswith("router") or "shared_experts" in operator.regions
         return "moe_router" if routes else "moe"

@@ -1,12 +1,15 @@
 """Downsets of a directed acyclic graph, as bits (Piper, Section 4).
 
-A set of nodes is a downset when it holds, with a node, all that the node's edges lead to (Definition 4.1):
-what is left of a pipeline from some point on. The difference of two nested downsets is a contiguous set, and
-every contiguous set is one (Fact 4.2).
+A set of nodes is a downset if it contains every successor of each of its nodes (Definition 4.1): the rest of
+a
+pipeline from some point on. The difference of two nested downsets is a contiguous set, and every contiguous
+set
+is such a difference (Fact 4.2).
 
-Nodes are decided from the sinks on. A node may join once its successors did, so that every set of decided
-nodes that obeys the definition is a downset of the whole graph too: no more sets are ever held than there are
-in the end, none is met twice, and a limit is noticed early.
+Nodes are decided in order from the sinks. A node may join once all its successors have joined, so every valid
+set of decided nodes is also a downset of the whole graph. Therefore there are never more sets in memory than
+at
+the end, no set occurs twice, and an exceeded limit is detected early.
 """
 
 from __future__ import annotations
@@ -25,19 +28,19 @@ from phaze.base.room import refuse_beyond_memory
 Edges = Sequence[tuple[int, int]]
 
 LIMIT = 1_000_000
-"""Downsets that are enumerated unless the caller says otherwise."""
+"""Default limit of enumerated downsets."""
 COPIES = 5
-"""How often the bits of a downset are held while more are found and sorted."""
+"""Copies of the bits of all downsets in memory during enumeration and sorting."""
 INSTEAD = "merge layers that run beside each other, or plan with the prefixes of one linear order"
 
 
 class DownsetsError(PhazeError):
-    """A graph has more downsets than are allowed."""
+    """The graph has more downsets than allowed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Downsets:
-    """Downsets of n nodes, smaller ones first: the empty one is the first, the whole graph the last."""
+    """Downsets of n nodes, smaller ones first: from the empty one to the whole graph."""
 
     nodes: int
     words: Words
@@ -49,36 +52,38 @@ class Downsets:
 
     @property
     def sizes(self) -> Ints:
-        """Number of nodes in each, (count,)."""
+        """Number of nodes in each downset, (count,)."""
         sizes: Ints = np.bitwise_count(self.words).sum(axis=1, dtype=np.int64)
         return sizes
 
     @property
     def membership(self) -> Bools:
-        """Whether downset i holds node v, (count, nodes)."""
+        """True where downset i contains node v, (count, nodes)."""
         return unpack(self.words, self.nodes)
 
     def members(self, i: int) -> tuple[int, ...]:
-        """Nodes of downset i, rising."""
+        """Nodes of downset i, ascending."""
         return members_of(self.words[i], self.nodes)
 
     def difference(self, outer: int, inner: int) -> tuple[int, ...]:
-        """Nodes of downset `outer` that are not in downset `inner`, rising."""
+        """Nodes of downset `outer` that are not in downset `inner`, ascending."""
         return members_of(self.words[outer] & ~self.words[inner], self.nodes)
 
     def within(self, i: int) -> Ints:
-        """Downsets in downset i, itself included, smaller ones first."""
+        """Indices of the downsets contained in downset i, including itself, smaller ones first."""
         return np.flatnonzero(~(self.words & ~self.words[i]).any(axis=1)).astype(np.int64)
 
     def take(self, chosen: Ints) -> Downsets:
-        """Some of them, in the order given."""
+        """Selected downsets, in the given order."""
         return Downsets(self.nodes, self.words[chosen])
 
 
 def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes: int = 0) -> Downsets:
-    """All downsets of a graph; a cycle, an unknown end of an edge, more than `limit`: an error.
+    """Enumerate all downsets of a graph.
 
-    So are more than the machine can hold; each_bytes: what the caller will hold of each beside its bits.
+    Raises PhazeError for a cycle, an unknown node of an edge, more than `limit` downsets, or more than the
+    machine
+    has memory for. `each_bytes` is the memory per downset that the caller needs in addition to its bits.
     """
     order = linear_order(nodes, edges)
     heads = np.zeros((nodes, nodes), dtype=np.bool_)
@@ -107,7 +112,7 @@ def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes:
 
 
 def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
-    """Only the n + 1 downsets that `linear_order` passes through."""
+    """Only the n + 1 downsets that are prefixes of `linear_order`."""
     member = np.zeros((nodes + 1, nodes), dtype=np.bool_)
     for taken, v in enumerate(linear_order(nodes, edges), 1):
         member[taken:, v] = True
@@ -115,8 +120,8 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
-    """Nodes from the sinks on: repeatedly the smallest whose successors are all taken."""
-    import networkx as nx  # takes its time: whoever plans chains does without
+    """Nodes in order from the sinks: always the smallest node whose successors have all been taken."""
+    import networkx as nx  # slow import that planners of chains do not need
 
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(nodes))

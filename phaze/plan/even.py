@@ -1,9 +1,10 @@
-"""Placements whose shape is given, under the model of flushing pipelines: `flush` is never slower.
+"""Placements of a given shape, under the model of flushing pipelines: `flush` is never slower.
 
-The experts' widths {p, d, t} come with the best boundaries between stages, and with even ones. Equal stages
-are all alike: equal numbers of repeated layers, one data and one tensor width. What precedes and follows the
-repeated layers joins the first and the last stage or, the other way that the baseline `equi` of the Piper
-paper tries (Section 5), forms stages of its own.
+The experts' widths {p, d, t} are placed with the best boundaries between stages, and with even ones. Equal
+stages have equal numbers of repeated layers, and the same data and tensor width. The layers before and after
+the repeated ones either join the first and the last stage, or form stages of their own. Both are options of
+the
+baseline `equi` in the Piper paper (Section 5).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from phaze.plan.piper.equal import group_cuts
 
 
 def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | Infeasible:
-    """Best placement with exactly p stages and data width d, or why there is none."""
+    """Best placement with exactly p stages and data width d, or the reason why there is none."""
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
@@ -35,13 +36,13 @@ def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | 
 def place_evenly(
     chain: Chain, expert: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
-    """Placement that splits `repeated` layers from position `first` evenly, or why it is none."""
+    """Placement that splits `repeated` layers from position `first` evenly, or the reason why it fails."""
     if expert.pp > repeated:
         return Infeasible(f"pipeline: {repeated} repeated layers do not fill {expert.pp} stages")
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
-    # The longer stages come first; what surrounds the repeated layers joins the ends, as in Megatron-LM.
+    # The longer stages come first; the other layers join the ends, as in Megatron-LM.
     sizes = [len(part) for part in np.array_split(np.arange(repeated), expert.pp)]
     starts = (0, *(first + int(end) for end in np.cumsum(sizes)[:-1]))
     placement = evaluate_cut(chain, expert, setting, starts)
@@ -52,7 +53,7 @@ def place_evenly(
 
 
 def _why_not_widths(chain: Chain, expert: Layout, setting: Setting) -> str:
-    """Widths that cannot be, whatever the memory; empty if they can."""
+    """Reason why the widths are impossible with any memory; empty if they are possible."""
     if expert.pp > len(chain):
         return f"pipeline: {len(chain)} layers do not fill {expert.pp} stages"
     if expert.dp > setting.microbatches:
@@ -69,7 +70,7 @@ def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
 
 
 def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
-    """Why no cut into p stages fits."""
+    """Reason why no cut into p stages fits."""
     lean = [
         found.memory_bytes for found in lean_placements(chain, expert, setting) if found.stages == expert.pp
     ]
@@ -85,9 +86,9 @@ def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
 def place_equally(
     chain: Chain, layout: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
-    """Best placement with stages alike, or why none fits.
+    """Best placement with equal stages, or the reason why none fits.
 
-    `repeated` layers from position `first` on are alike; equal times go as `Placement.rank` says.
+    `repeated` layers from position `first` on are equal; `Placement.rank` breaks ties.
     """
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     cuts = equal_cuts(len(chain), first, repeated)
@@ -95,7 +96,7 @@ def place_equally(
     placed = [one for one in found if isinstance(one, Placement)]
     if placed:
         return min(placed, key=Placement.rank)
-    # What is in the way of the most stages that the devices allow.
+    # The most useful reason: why the most stages that the devices allow do not fit.
     reasons = [one for one in found if isinstance(one, Infeasible)]
     formed = [one for one in reasons if one.limit != "devices"]
     return (formed or reasons or [Infeasible("layers: none is repeated")])[-1]
@@ -125,5 +126,5 @@ def _place_cut(
         if not reason:
             return evaluate_cut(chain, layouts[w], setting, starts, loads)
         if setting.schedule == "1f1b":
-            break  # what fits does not depend on the data width
+            break  # memory does not depend on the data width
     return Infeasible(reason)

@@ -1,4 +1,4 @@
-"""How software stacks multiply experts: kernels, and what the host does for them."""
+"""Expert products of software stacks: their kernels and launch overhead."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from phaze.spec.system import Device, Stack
 from phaze.workload.operators import Operator, Part
 
 SENT = {"experts_dispatch", "experts_combine"}
-"""Primitives that copy a token for each of its experts, and add up its rows."""
+"""Primitives that copy a token once per expert, or sum its copies."""
 ROW_PASSES = SENT | {"experts_sort", "experts_unsort"}
-"""Primitives that copy the rows of tokens to experts, by expert, and back, or add them up."""
+"""Primitives that copy tokens to experts, sorted by expert, or copy them back, or sum them."""
 
 
 def multiplies_experts(operator: Operator) -> bool:
-    """Whether an operator is a product of the experts of a rank, or makes gradients of one."""
+    """True for a product of the experts of a rank, or its gradients."""
     moe = operator.core == "tensor" and "moe" in operator.regions
     return moe and not operator.regions & {"router", "shared_experts"} and operator.parts[0].batch > 1
 
 
 def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | None]:
-    """How each kernel of operators multiplies experts, None for those that do not."""
+    """Expert implementation of each kernel of operators, None for other kernels."""
     return [
         stack.experts if multiplies_experts(operator) else None
         for operator in operators
@@ -38,9 +38,11 @@ def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | No
 
 
 def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> tuple[Operator, ...]:
-    """Operators that are kernels of their own: not the activation in fused kernels of experts, nor copies of
-    a token for each expert and the sum of its rows where the dispatcher sends it once to a rank, which reads
-    and sums rows itself (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section 2.1.1).
+    """Operators that run as separate kernels.
+
+    Fused experts include their activation. If the dispatcher sends a token once per rank, it also copies
+    tokens per
+    expert and sums the copies (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section 2.1.1).
     """
     if stack.experts == "fused":
         operators = tuple(one for one in operators if "moe_act" not in one.regions)
@@ -51,14 +53,16 @@ def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> 
 
 @cache
 def primitives_of(name: str) -> frozenset[str]:
-    """Primitives of an operator of either pass, by its name."""
+    """Primitives of an operator, forward or backward, from its name."""
     return frozenset(name.removesuffix(".backward").split("+"))
 
 
 def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
-    """Factor on the time of a kernel that moves rows of experts: the HBM share that kernels sustain over the
-    one that measured passes around experts reach, which read and write rows by an index, and what the kernels
-    of the stack take over these; else 1.
+    """Factor on the time of a kernel that moves dispatched tokens; 1 for other kernels.
+
+    It is the sustained HBM fraction of kernels over the fraction that measured indexed passes reach,
+    multiplied by
+    the stack's factor over these passes.
     """
     names = primitives_of(operator.name)
     if not ROW_PASSES & names:
@@ -71,17 +75,18 @@ def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
 
 
 def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
-    """Whether the host starts experts one by one, and so is not ahead of the device."""
+    """True if the host launches experts one by one, and so does not run ahead of the device."""
     alone = stack.experts == "each" and "full" not in stack.cuda_graphs
     return alone and any("moe" in operator.regions for operator in operators)
 
 
 def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack, device: Device) -> Floats:
-    """Seconds in which the host starts each kernel of operators, (W,), 0 for those that CUDA graphs capture.
+    """Launch overhead of each kernel of operators, (W,), in seconds; 0 for kernels in CUDA graphs.
 
-    The products of experts are one call, which starts them one after the other. A cast comes before each
-    product of lower precision, one for each expert. Gradients of weights have none: the product before has
-    cast their operands.
+    The products of experts are one call that launches them one after the other. Each product of lower
+    precision is
+    preceded by a cast, one per expert. Weight gradients need none: the product before has cast their
+    operands.
     """
     by_host = launched(operators, stack.cuda_graphs)
     kernels = [
@@ -96,7 +101,7 @@ def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack
 
 
 def _started_s(first: Part, own: Operator, word: Compute, launch_s: float, device: Device) -> float:
-    """Seconds in which the host starts a kernel, by its first part, and the casts before it."""
+    """Launch overhead of a kernel and its casts in seconds, by the kernel's first part."""
     experts = first.batch if multiplies_experts(own) else 0
     cast = word != "bf16" and first.role != "weight_gradient"
     speed = expert_speed(device, "each", word) if experts else None

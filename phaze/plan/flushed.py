@@ -21,12 +21,12 @@ Place = Callable[[PlanningTask, Prospect, Setting], Placement | Infeasible]
 
 
 def plan_phaze(task: PlanningTask) -> Planned | Infeasible:
-    """The best cut of the chain, d and s for every TMP width (Phaze, Section 5)."""
+    """Best cut of the chain, d and s for every TMP width (Phaze, Section 5)."""
     return _best(task, lambda _, one, setting: place_chain(one.chain, one.point.layout, setting))
 
 
 def plan_equal(task: PlanningTask) -> Planned | Infeasible:
-    """Stages with equal numbers of repeated layers, all with one d and t."""
+    """Best plan whose stages have equal numbers of repeated layers and the same d and t."""
     return _best(
         task,
         lambda _, one, setting: place_equally(one.chain, one.point.layout, setting, *one.point.repeated()),
@@ -34,7 +34,7 @@ def plan_equal(task: PlanningTask) -> Planned | Infeasible:
 
 
 def plan_expert(task: PlanningTask) -> Planned | Infeasible:
-    """The widths that experts published, with the best boundaries."""
+    """Published widths of experts with the best boundaries."""
     return _best(task, _place_expert)
 
 
@@ -47,7 +47,7 @@ def _place_expert(task: PlanningTask, one: Prospect, setting: Setting) -> Placem
 
 
 def _best(task: PlanningTask, place: Place) -> Planned | Infeasible:
-    """The best plan over TMP widths, microbatches and recomputation, or why there is none."""
+    """Best plan over TMP widths, microbatches and recomputation, or the reason why there is none."""
     found = [
         (one, setting, place(task, one, setting))
         for one in task.prospects
@@ -58,7 +58,7 @@ def _best(task: PlanningTask, place: Place) -> Planned | Infeasible:
     if not placed:
         return next((p for *_, p in found if isinstance(p, Infeasible)), Infeasible("widths: none given"))
     times = tied(np.array([placement.time_s for *_, placement in placed]))
-    # Equal times go to stashing, then to the smallest t and microbatch, as everywhere.
+    # Ties go to stashing, then to the smallest t and microbatch, as in other planners.
     ranks = [(t, s.recompute, one.point.layout) for t, (one, s, _) in zip(times, placed, strict=True)]
     return _planned(task, *placed[ranks.index(min(ranks))])
 
@@ -81,10 +81,10 @@ def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Pla
 
 
 def _stage(one: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int) -> Stage:
-    """A stage all of whose layers stash or recompute: all stages but the last recompute if any does.
+    """Stage whose layers all stash or all recompute: all but the last recompute if any does.
 
-    One that recomputes keeps its inputs of every microbatch in flight, and all activations of the one at work
-    (`cost.memory`).
+    A recomputing stage stores its inputs of every microbatch in flight, and all activations of the one being
+    processed (`cost.memory`).
     """
     layers = np.arange(cost.first_layer, cost.last_layer + 1)
     again = setting.recompute and number < placement.stages - 1

@@ -1,16 +1,17 @@
-"""Plans that are given: a model trained with these layers in every stage, spread as said.
+"""Plans with given stages: lower a model with given layers and layout per stage.
 
-Ranks are numbered as in Megatron-LM: tensor parallel ones beside each other, then data parallel ones, then
-stages. An activation goes to the next stage in t shares and is gathered there (Narayanan et al., SC 2021,
-Section 4.1); so long neither stage does anything else. Of the simulated pipeline these choices are
+Ranks are numbered as in Megatron-LM: tensor-parallel ones are adjacent, then data-parallel ones, then stages.
+An activation goes to the next stage in t shards and is gathered there (Narayanan et al., SC 2021, Section
+4.1);
+neither stage does anything else during that time. Further properties of the simulated pipeline:
 
     recompute   full: every block from its input, one after the other; selective: the attention core;
                 embedding and head are not recomputed
-    gradients   added up in memory after every microbatch; synchronised after the last one, or during its
-                backward pass (overlap: dp); 2 (d − 1)/d of them per direction, on each level of the network
-                what the level inside leaves (the planners count 4 (d − 1)/d); those of the two copies of the
-                word embedding then meet
-    update      `update_bytes` a parameter from and to HBM
+    gradients   accumulated in memory after every microbatch; synchronised after the last one, or during its
+                backward pass (overlap: dp); 2 (d − 1)/d of them per direction, on each network level the
+                part that the inner level leaves (the planners count 4 (d − 1)/d); those of the two copies
+                of the word embedding are then summed
+    update      `update_bytes` per parameter from and to HBM
 """
 
 from __future__ import annotations
@@ -42,51 +43,56 @@ from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
 Replicated = Literal["dp-cp", "edp"]
-"""Axis along which ranks hold the same parameters: dense ones, or those of experts."""
+"""Axis along which ranks have the same parameters: dense ones, or those of experts."""
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times t."""
 CONVERSION_BYTES = 34
-"""Bytes a parameter that Megatron-LM's update in mixed precision moves beside the optimizer's own: gradients
-to single precision (2 + 4), unscaled and checked (4 + 4), their norm (4), clipped (4 + 4), gradients zeroed
-(2), and 6 that the optimizer reads as single-precision gradients and weights for the next batch."""
+"""Bytes per parameter of Megatron-LM's mixed-precision update, in addition to the optimizer's own.
+
+Gradients are converted to single precision (2 + 4), unscaled and checked (4 + 4), their norm is computed (4),
+they are clipped (4 + 4) and zeroed (2). The other 6 are the single-precision gradients that the optimizer
+reads, and the weights for the next batch.
+"""
 BUFFER_PASSES = 3
-"""How often the buffer with all gradients of a replica is passed over with ZeRO 1, where the rest is shared:
-divided by the replicas before they are added up, read and written, and zeroed for the next batch
-(Megatron-Core, `param_and_grad_buffer`)."""
+"""Passes over the buffer with all gradients of a replica with ZeRO 1, which shards the rest.
+
+Gradients are divided by the replicas before they are summed, read and written, and zeroed for the next batch
+(Megatron-Core, `param_and_grad_buffer`).
+"""
 
 SECOND_ROUND = 0.5
-"""Part of the speed that kernels lose where a few of their shares wait for the others (`fixed_shares`)."""
+"""Fraction of speed that kernels lose if some thread blocks run in a second round (`fixed_shares`)."""
 NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
-"""What of kernels is in their seconds only."""
+"""Fields of a stage's work that are left at 0, because the kernels' seconds already include them."""
 
 
 def padded_vocabulary(vocabulary: int, layout: Layout) -> int:
-    """Words of a vocabulary with those that fill it up for the slices of a layout."""
+    """Vocabulary size, padded to a multiple of 128 × tp."""
     multiple = VOCABULARY_MULTIPLE * layout.tp
     return -(-vocabulary // multiple) * multiple
 
 
 @dataclass(frozen=True)
 class ModelTraining:
-    """A model in training, however it is spread."""
+    """Training settings of a model, independent of its layout."""
 
     model: AnyModel
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     global_batch: int
     optimizer: Optimizer = "adam"
     flash_attention: bool = False
-    """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
+    """True if attention is one kernel that keeps scores on chip and recomputes them in the backward pass."""
     schedule: str = "1f1b"
 
     @property
     def mtp(self) -> int:
-        """Layers of multi-token prediction."""
+        """Number of multi-token prediction layers."""
         return self.model.mtp if isinstance(self.model, Model) else 0
 
     @property
     def routing(self) -> Routing | None:
-        """Which experts a token has, None for a model without."""
+        """Expert routing, None for a dense model."""
         experts = self.model.experts if isinstance(self.model, Model) else None
         if experts is None:
             return None
@@ -100,10 +106,11 @@ def lowered_plan(
     machine: Machine,
     recomputed: int | None = None,
 ) -> Plan:
-    """Plan whose stages have these layers of a model, from the embedding on, each spread as said.
+    """Plan with the given layers and layout per stage, starting with the embedding.
 
-    Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp. Of each
-    stage's blocks `recomputed` run forward again, all unless given.
+    Cuts come from a table row or from any planner's plan: layouts may differ by stage in tp and dp. Of each
+    stage's
+    blocks `recomputed` are recomputed, by default all.
     """
     lowering = Lowering(training, machine)
     stages = [lowering.stage(cut, layout, recomputed) for cut, layout in zip(cuts, layouts, strict=True)]
@@ -112,7 +119,7 @@ def lowered_plan(
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """Stages of a model in training on a machine, in any layout and with any layers of it."""
+    """Stages of a training model on a machine, for any layout and any layers."""
 
     training: ModelTraining
     machine: Machine
@@ -122,9 +129,9 @@ class Lowering:
     )
 
     def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
-        """One slice of the model, and the costs of its layers by name.
+        """Workload of a layout, and the costs of its layers by name.
 
-        They depend on `layout.key` alone, and on whether FSDP keeps collectives from hiding (`kept_apart`).
+        They depend only on `layout.key`, and on whether FSDP prevents overlap of collectives (`kept_apart`).
         """
         key = self._key(layout)
         if key not in self._known:
@@ -133,11 +140,11 @@ class Lowering:
 
     @property
     def known(self) -> int:
-        """Slices that are costed and in memory."""
+        """Number of costed workloads in memory."""
         return len(self._known)
 
     def forget(self) -> None:
-        """Free the costs of slices, which are made again if asked for."""
+        """Free the costs of all workloads; they are recomputed on demand."""
         self._known.clear()
 
     def _key(self, layout: Layout) -> tuple[str, bool]:
@@ -163,12 +170,12 @@ class Lowering:
                 self._known[key] = workload, costs
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
-        """Plan of these stages, executed as Megatron-LM does."""
+        """Plan of these stages with the execution of Megatron-LM."""
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, self.execution(stages[0].layout))
 
     def execution(self, layout: Layout) -> Execution:
-        """How Megatron-LM executes plans of a layout."""
+        """Execution of a layout's plans as in Megatron-LM."""
         stack = self.machine.stack
         transfers: Transfers = "overlapped" if "pp" in stack.overlap else "occupying"
         late = layout.zero == 1 and stack.zero_1 == "all_reduce"
@@ -177,9 +184,9 @@ class Lowering:
         return Execution(transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
 
     def added_s(self, gradient_bytes: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Seconds in which gradients of a microbatch are added to those before: two are read, one written.
+        """Time to accumulate the gradients of a microbatch: two are read, one is written.
 
-        From ZeRO 2 on a replica adds up its share.
+        From ZeRO 2 on a replica accumulates only its shard.
         """
         if self.machine.stack.fused_gradients:
             return 0.0
@@ -187,11 +194,11 @@ class Lowering:
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
-        """Seconds of the forward and the backward pass of a microbatch that pairs of them hide, (2,), a mean
-        over the microbatches of a batch and the ranks of a pipeline.
+        """Forward and backward seconds of a microbatch, (2,), overlapped by pairing microbatches.
 
-        One microbatch more is passed forward before the first pair, so that of m microbatches m − p are
-        paired, with or without virtual stages.
+        The result is a mean over the microbatches of a batch and the ranks of a pipeline. One more microbatch
+        goes
+        forward before the first pair, so m − p of m microbatches are paired, with or without virtual stages.
         """
         count = layout.microbatches(self.training.global_batch)
         share = max(1.0 - layout.pp / count, 0.0)
@@ -203,18 +210,19 @@ class Lowering:
 
     @property
     def overlap_share(self) -> float:
-        """Share of the exchanges of experts that can overlap with compute."""
+        """Fraction of token dispatch that can overlap with compute."""
         return self.machine.stack.overlap_share("ep")
 
     @property
     def lost_processors(self) -> float:
-        """Share of processors that computing loses to exchanges of experts beside it."""
+        """Fraction of processors that compute loses to concurrent token dispatch."""
         lost = lost_share(self.machine)
         return max(lost, SECOND_ROUND) if lost and device_of(self.machine).fixed_shares else lost
 
     def state_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Bytes of weights, gradients and optimizer state that a device holds all the time; `axis` says
-        which ranks hold the same parameters.
+        """Bytes of weights, gradients and optimizer state that stay on a device.
+
+        `axis` gives the ranks that have the same parameters.
         """
         stack, mixed = self.machine.stack, layout.precision == "mixed"
         size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
@@ -228,7 +236,7 @@ class Lowering:
         return shared + HALF * parameters * copies - self.optimizer_bytes(parameters, layout, axis)
 
     def optimizer_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Bytes of states that wait in the host's memory between two steps."""
+        """Bytes of optimizer state in host memory between two steps."""
         if not layout.offloaded.optimizer:
             return 0.0
         size = parameter_bytes(self.training.optimizer, layout.precision, self.machine.stack.gradient_bytes)
@@ -236,14 +244,14 @@ class Lowering:
         return state_bytes(parameters, own, layout.zero, layout.group(axis).ranks)
 
     def frozen_bytes(self, parameters: float, layout: Layout) -> float:
-        """Bytes of weights without gradients and states that a device holds all the time."""
+        """Bytes of frozen weights, without gradients and optimizer state, that stay on a device."""
         size = parameter_bytes(self.training.optimizer, layout.precision)
         return state_bytes(
             parameters, replace(size, gradients=0, optimizer=0), layout.zero, layout.group("dp-cp").ranks
         )
 
     def _work(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
-        """Bytes that a stage needs while it works, with the buffers of the framework."""
+        """Working memory of a stage in bytes, including framework buffers."""
         key = layout, frozenset((cost.layer.name, way) for cost, way in held)
         if key not in self._working:
             found = working_bytes(held, layout, self.machine.stack, flash=self.training.flash_attention)
@@ -252,8 +260,9 @@ class Lowering:
         return self._working[key]
 
     def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
-        """Bytes of tensors with which a layout fits, as expected or at the upper end of its range, whatever
-        temporary copies lie beside the tensors of a stage.
+        """Bytes of tensors up to which a layout fits, expected or at the upper end of its range.
+
+        The limit allows for any temporary copies next to the tensors of a stage.
         """
         copied = 0.0
         if upper:
@@ -262,8 +271,10 @@ class Lowering:
         return tensor_limit_bytes(self.machine, layout, copied, upper=upper)
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
-        """Seconds of a step in which devices wait for states from the host: they come back before the update,
-        and leave again beside the passes of the next batch (Megatron-Core, `OptimizerStateOffloader`).
+        """Seconds of a step in which devices wait for optimizer state from the host.
+
+        The state returns before the update and leaves during the passes of the next batch (Megatron-Core,
+        `OptimizerStateOffloader`).
         """
         if not states_bytes:
             return 0.0
@@ -273,7 +284,7 @@ class Lowering:
     def update_bytes(
         self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
     ) -> float:
-        """Bytes that the optimizer moves: it loads and stores full-precision weights (PALM, IV.A)."""
+        """Bytes that the optimizer moves, which loads and stores full-precision weights (PALM, IV.A)."""
         replicas, optimizer = layout.group(axis).ranks, self.training.optimizer
         nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
         if layout.precision == "mixed":
@@ -281,8 +292,9 @@ class Lowering:
         return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)
 
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
-        """Stage of these layers; of its blocks the first `recomputed` do what the layout says, all
-        unless given.
+        """Stage with these layers.
+
+        Its first `recomputed` blocks follow the layout's recompute option, by default all blocks.
         """
         training, machine = self.training, self.machine
         workload, costs = self.layers(layout)
@@ -366,17 +378,17 @@ class Lowering:
 
 @dataclass(frozen=True, eq=False)
 class Lowerings:
-    """Stages of a model in any layout on a machine, its vocabulary padded for the slices of each."""
+    """Stages of a model in any layout on a machine, with the vocabulary padded for each layout."""
 
     task: TrainingTask
     machine: Machine
     optimizer: Optimizer = "adam"
     flash: bool = True
-    """Whether attention keeps its scores on the chip."""
+    """True if attention keeps its scores on chip."""
     _known: dict[int, Lowering] = field(default_factory=dict)
 
     def of(self, layout: Layout) -> Lowering:
-        """Stages in layouts of as many slices."""
+        """Stages in layouts with the same number of tensor-parallel ranks."""
         if layout.tp not in self._known:
             task, words = self.task, padded_vocabulary(self.task.model.vocabulary, layout)
             model = task.model.model_copy(update={"vocabulary": words})
@@ -387,7 +399,7 @@ class Lowerings:
         return self._known[layout.tp]
 
     def forget(self, most: int) -> None:
-        """Free the costs of all slices where there are more than so many."""
+        """Free the costs of all workloads if there are more than `most`."""
         if sum(one.known for one in self._known.values()) > most:
             for one in self._known.values():
                 one.forget()
@@ -396,9 +408,9 @@ class Lowerings:
 def _hbm_shares(
     held: Sequence[tuple[int, LayerCost]], costs: Mapping[str, LayerCost], workload: Workload
 ) -> tuple[float, ...]:
-    """Share of the time of layers bound by HBM, a mean over their dense parameters and over experts.
+    """HBM-bound fraction of the time of layers, averaged over their dense and over their expert parameters.
 
-    Weights and gradients of embedding and head are exchanged next to the block beside them.
+    Weights and gradients of embedding and head are exchanged next to the neighbouring block.
     """
     beside = dict(zip(KEPT, (workload.order[1], workload.order[-2]), strict=True))
     shares = np.array([costs[beside.get(cost.layer.name, cost.layer.name)].hbm_share for _, cost in held])
@@ -410,7 +422,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Layers with what they run forward again: of those that may, the first ones as far as told."""
+    """Layers with their recompute option; of the blocks, the first `recomputed` have it."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

@@ -1,16 +1,16 @@
-"""Memory that a device has in use at its peak, part by part: tensors, and everything beside them.
+"""Peak memory in use on a device by part: tensors, and all other memory.
 
-A figure is a range: what is proven least, what is expected, and its upper end, where each uncertain part
-takes its upper constant. Beside the tensors there are
+A figure is a range: a proven minimum, an expected value, and an upper end, where each uncertain part has its
+upper constant. In addition to the tensors there are
 
-    fragments     gaps of the caching allocator: a share that it keeps while there is room, and a smaller one
-                  that stays when memory is short, as blocks partly in use cannot be given back
-    copies        temporary copies: gathered weights and scattered gradients of FSDP beside those at work,
+    fragments     gaps of the caching allocator: a fraction kept while memory is free, and a smaller one that
+                  remains when memory is short, because partly used blocks cannot be freed
+    copies        temporary copies: gathered weights and scattered gradients of FSDP next to those in use,
                   buffers of tensor-parallel overlap (`Stage.copies_bytes`); at the upper end only
-    workspaces    of the library of products, one for each stream
+    workspaces    of the GEMM library, one per stream
     graphs        a private pool of CUDA graphs, whose temporaries share no memory with other kernels
-    collectives   buffers of NCCL: communicators that a layout opens, by channels and connections
-    context       CUDA with the kernels that are loaded
+    collectives   NCCL buffers: communicators that a layout opens, by channels and connections
+    context       CUDA with the loaded kernels
 """
 
 from __future__ import annotations
@@ -25,23 +25,33 @@ from phaze.plan.plan import Machine
 from phaze.spec.memory import MemoryKind
 
 CONNECTION_BYTES = 12 * MIB
-"""Buffers of a connection of a channel: 10 MiB for what is received, with 4 MiB of protocol Simple, 4.7 of
-LL128 and 0.5 of LL, and 2 MiB for what is sent (NVIDIA/nccl, issue 1685)."""
+"""Buffers per connection of a channel.
+
+10 MiB to receive, with 4 MiB of protocol Simple, 4.7 of LL128 and 0.5 of LL, and 2 MiB to send (NVIDIA/nccl,
+issue 1685).
+"""
 CONNECTIONS = (1, 3)
-"""Connections of a channel that collectives open: of a ring; and of a ring and both neighbours in a tree.
-With 16 channels 576 MiB, where 544 and 688 are measured on A100 (NVIDIA/nccl, issue 964)."""
+"""Connections per channel of collectives, least and usual: a ring; a ring and both neighbours in a tree.
+
+With 16 channels this is 576 MiB; 544 and 688 are measured on A100 (NVIDIA/nccl, issue 964).
+"""
 MOST_CHANNELS = (24, 32)
-"""Channels that NCCL opens at most for collectives, and to a peer of an all-to-all, as it prints for nodes
-with NVSwitch (24 coll channels, 32 p2p channels per peer). 7 · 32 · 12 MiB are 2.8 GB; an all-to-all of 8
-H100 took 3.3 GB (issue 1685)."""
+"""Most channels that NCCL opens for collectives, and to a peer of an all-to-all.
+
+NCCL prints them for nodes with NVSwitch (24 coll channels, 32 p2p channels per peer). 7 · 32 · 12 MiB are
+2.8 GB; an all-to-all of 8 H100 took 3.3 GB (issue 1685).
+"""
 STREAMS = (0, 1, 5)
-"""Streams on which products run: without a workspace, PyTorch's, and with the four of Transformer Engine's
-grouped products (`get_multi_stream_cublas_workspace`)."""
+"""Streams that run products: least, expected and most.
+
+Without a workspace; PyTorch's own; and with the four of Transformer Engine's grouped products
+(`get_multi_stream_cublas_workspace`).
+"""
 
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """Bytes: least, expected and most."""
+    """Minimum, expected value and upper end in bytes."""
 
     low: float
     expected: float
@@ -52,7 +62,7 @@ class MemoryRange:
 
     @property
     def gib(self) -> tuple[float, float, float]:
-        """The same in GiB."""
+        """Range in GiB."""
         return self.low / GIB, self.expected / GIB, self.high / GIB
 
     def __str__(self) -> str:
@@ -65,19 +75,19 @@ NOTHING = MemoryRange(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class InUse:
-    """Memory of a device at its peak by part."""
+    """Peak memory of a device by part."""
 
     tensors: MemoryRange
-    """Tensors: least without temporaries of the layer at work, most with temporary copies."""
+    """Tensors: at least without temporaries of the current layer, at most with temporary copies."""
     fragments: MemoryRange
-    """At most less than expected where the other parts leave less room at most."""
+    """Fragmentation; its upper end may be below the expected value if the other parts leave less memory."""
     workspaces: MemoryRange
     graphs: MemoryRange
     collectives: MemoryRange
     context: MemoryRange
 
     def of(self, kind: MemoryKind) -> MemoryRange:
-        """Range of what such a measurement counts."""
+        """Range of the memory that a kind of measurement counts."""
         found = self.tensors + self.workspaces
         if kind != "allocated":
             found = found + self.fragments + self.graphs
@@ -87,13 +97,13 @@ class InUse:
 
     @property
     def beside(self) -> dict[str, float]:
-        """Expected bytes of each part but tensors."""
+        """Expected bytes of each part except tensors."""
         names = [one.name for one in fields(self) if one.name != "tensors"]
         return {name: getattr(self, name).expected for name in names}
 
 
 def capacity_bytes(machine: Machine) -> float:
-    """Memory of a device that processes can have: all but what its driver keeps."""
+    """Device memory available to processes, which excludes the driver's own."""
     device = device_of(machine)
     return (device.hbm_gib - device.driver_gib) * GIB
 
@@ -101,9 +111,9 @@ def capacity_bytes(machine: Machine) -> float:
 def beside_tensors(
     machine: Machine, layout: Layout, work_bytes: float = 0.0, *, tied: bool = False
 ) -> tuple[MemoryRange, ...]:
-    """Workspaces, graphs, collectives and context of a device of a layout, whatever tensors it has.
+    """Workspaces, graphs, collectives and context of a layout's device, independent of its tensors.
 
-    `work_bytes` are temporaries of the layer at work.
+    `work_bytes` are temporaries of the current layer.
     """
     stack, workspace = machine.stack, device_of(machine).workspace_mib * MIB
     pool = work_bytes if stack.cuda_graphs else 0.0
@@ -116,11 +126,12 @@ def beside_tensors(
 
 
 def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -> MemoryRange:
-    """Buffers of the communicators of a rank: of all ranks, of each group of several, of a replica for norms
-    of gradients, and of the two stages with a `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed,
-    `PipelineParallelGrid`).
+    """Buffers of a rank's communicators.
 
-    An all-to-all of dispatched tokens connects a rank with each other one in its NVLink domain.
+    They belong to all ranks, each group of several, a replica for norms of gradients, and the two stages with
+    a
+    `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed, `PipelineParallelGrid`). An all-to-all of
+    dispatched tokens connects a rank with every other one in its NVLink domain.
     """
     channels = machine.stack.held_processors
     if not channels or layout.devices == 1:
@@ -140,13 +151,13 @@ def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -
 
 
 def _peers(machine: Machine, group: Group) -> int:
-    """Other ranks of a group in the NVLink domain of a rank."""
+    """Other ranks of a group in a rank's NVLink domain."""
     domain = machine.system.levels[0].devices if machine.system is not None else 1
     return max(min(group.ranks, domain // group.stride) - 1, 0)
 
 
 def in_use(tensors: MemoryRange, work_bytes: float, layout: Layout, machine: Machine, *, tied: bool) -> InUse:
-    """Memory in use by part, where a device has such tensors at its peak, with temporary copies at most."""
+    """Memory in use by part on a device with these tensors at its peak."""
     if machine.device is None:
         return InUse(tensors, *[NOTHING] * 5)
     beside = beside_tensors(machine, layout, work_bytes, tied=tied)
@@ -154,8 +165,11 @@ def in_use(tensors: MemoryRange, work_bytes: float, layout: Layout, machine: Mac
 
 
 def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> MemoryRange:
-    """Gaps of the allocator: an allocator that is refused memory gives back what is free, and asks again
-    (PyTorch, CUDACachingAllocator), so that all but lasting gaps are there only while there is room.
+    """Allocator fragmentation.
+
+    An allocator that is refused memory frees unused blocks and asks again (PyTorch, CUDACachingAllocator).
+    All but
+    lasting gaps therefore exist only while memory is free.
     """
     share, capacity = machine.stack.fragments, capacity_bytes(machine)
 
@@ -172,10 +186,11 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
 def tensor_limit_bytes(
     machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, upper: bool = True
 ) -> float:
-    """Most bytes of tensors with which a layout fits at the upper end of its range, so many of temporary
-    copies beside them, or as expected.
+    """Most bytes of tensors with which a layout fits, at the upper end of its range or as expected.
 
-    A plan whose tensors need more does not fit, whatever its stages are.
+    `copied_bytes` are temporary copies in addition to the tensors. A plan whose tensors need more does not
+    fit with
+    any stages.
     """
     beside = _sum(beside_tensors(machine, layout))
     if not upper:

@@ -1,4 +1,4 @@
-"""Products of one input whose matrices a stack keeps together, so that one product makes all results."""
+"""Products of one input that a stack computes as one product of concatenated matrices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ JOINED = (
     ("feed_forward_in", "feed_forward_up"),
     ("shared_in", "shared_up"),
 )  # fmt: skip
-"""Products that are one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
+"""Names of products that are joined (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
 FORK = "_fork.backward"
 
 
 def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:
-    """Operators of a pass where joined products make one gradient of their input, which are not summed.
+    """Operators of a pass without the sums of input gradients that joined products make unnecessary.
 
-    A sum follows the products that it is of; it stays for the gradients of other readers of the input.
+    A sum follows the products it adds up; it remains for the gradients of other readers of the input.
     """
     found = list(operators)
     if not stack.joined_products:
@@ -36,7 +36,7 @@ def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator,
 
 
 def _of_fewer(operator: Operator, fewer: int) -> Operator:
-    """A sum of so many gradients less; one gradient is no sum."""
+    """Sum with fewer gradients; a single gradient needs no sum."""
     left = len(operator.parts) - fewer
     if left <= 0:
         return replace(operator, parts=())

@@ -1,6 +1,4 @@
-"""Bytes that a layer keeps of a microbatch for the backward pass, under what runs forward again and what
-waits in the host's memory.
-"""
+"""Stored activations of a layer per microbatch, for a recompute and an offload option."""
 
 from __future__ import annotations
 
@@ -15,14 +13,14 @@ from phaze.workload.primitives import Region
 from phaze.workload.workload import Layer
 
 HALF = 2
-"""Bytes of a number in half precision."""
+"""Bytes of a half-precision element."""
 SINGLE = 4
-"""Bytes of a number in single precision."""
+"""Bytes of a single-precision element."""
 STATISTIC = 4
 """Bytes of the log-sum-exp of a row of scores."""
 SCAN: frozenset[Region] = frozenset({"scan"})
 KEPT = ("embedding", "head")
-"""Layers that are never recomputed, and are in half precision whatever the others are."""
+"""Layers that are never recomputed, and always in half precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +29,25 @@ class LayerMemory:
 
     layer: Layer
     repeated_bytes: float
-    """Activations that selective recomputation makes again."""
+    """Activations that selective recomputation recomputes."""
 
     def kept_bytes(
         self, recompute: Recompute, offloaded: Offloaded = ON_DEVICE, blocks: int = 1
     ) -> tuple[float, float]:
-        """Bytes that the layer keeps of a microbatch, and those that it holds while it is at work: what it
-        recomputes, keys and values of the whole sequence, and what is on its way to the host or back.
+        """Bytes that a layer stores per microbatch, and temporary bytes while it is processed.
 
-        Where as many blocks as are said keep nothing, a mean over the `blocks` of a device.
+        Temporaries are recomputed activations, keys and values of the whole sequence, and data in transfer to
+        or from
+        the host. The stored bytes are a mean over the `blocks` of a device, of which some may be offloaded.
         """
         kept, held = self._kept_bytes(recompute)
         waiting = self.waiting_bytes(recompute, offloaded)
         return kept - waiting * offloaded.part(blocks), held + waiting
 
     def waiting_bytes(self, recompute: Recompute, offloaded: Offloaded) -> float:
-        """Bytes that wait in the host's memory, of what the layer would keep of a microbatch.
+        """Bytes of a layer's stored activations per microbatch that are offloaded to host memory.
 
-        Of a layer that runs forward again as a whole nothing does, nor of embedding and head.
+        A fully recomputed layer offloads none, and neither do embedding and head.
         """
         if recompute == "full" or self.layer.name in KEPT:
             return 0.0
@@ -67,9 +66,10 @@ class LayerMemory:
 
 
 def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
-    """Layer with the activations that a stack keeps: kernels of scans make all inside again (Dao and Gu,
-    Mamba-2, ICML 2024), one kernel for a gated activation its first factor, and operands of products are kept
-    in the precision in which they are multiplied.
+    """Layer with the activations that a stack stores.
+
+    Scan kernels recompute everything inside (Dao and Gu, Mamba-2, ICML 2024), and a fused kernel for a gated
+    activation recomputes its first factor. Operands of products are stored in the precision of the product.
     """
     made_again: frozenset[Region] = frozenset({"scan", "gate"} if stack.fused_gate else {"scan"})
     kept = layer.without(made_again)
@@ -87,8 +87,9 @@ def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
 
 
 def kept_with_flash(layer: Layer) -> Layer:
-    """Layer whose attention core is one kernel, which keeps a number for each row of scores and nothing else
-    (Dao et al., NeurIPS 2022), and whose norms keep their statistics.
+    """Layer with a fused attention core, which stores one element per row of scores.
+
+    Its norms store their statistics. Source: Dao et al., NeurIPS 2022.
     """
     kept = layer.without(frozenset({"core_attn"}))
     rows = sum(part.batch * part.m for part in first_products(layer.attention("forward")))
@@ -96,12 +97,10 @@ def kept_with_flash(layer: Layer) -> Layer:
 
 
 def multiplies_weights(operator: Operator) -> bool:
-    """Whether an operator is a product with weights, or of what makes their gradients, that is brought to a
-    lower precision.
-    """
+    """True for a product with weights, or for weight gradients, that is computed in lower precision."""
     return operator.core == "tensor" and not operator.attention and not operator.regions & WIDE
 
 
 def first_products(core: Sequence[Operator]) -> list[Part]:
-    """Products of queries and keys: of each pair of products in the core of attention the first."""
+    """Products of queries and keys: the first of each pair of products in the attention core."""
     return [part for operator in core for part in operator.parts if part.kind == "matmul"][::2]

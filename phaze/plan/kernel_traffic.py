@@ -1,4 +1,4 @@
-"""Bytes that the kernels of a stack move, over those that they must."""
+"""Bytes that a stack's kernels move, relative to the minimum."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from phaze.workload.lower.memory import GATED
 from phaze.workload.operators import Operator
 
 STEPS, STEPS_BYTES = 5, 9.0
-"""Kernels for scores where no fused one does it, and the bytes that they move over its: to single precision,
-scaled, masked, normalised, and back (36 bytes a score instead of 4; Megatron-LM, `fused_softmax`)."""
+"""Kernels for scores without a fused kernel, and their bytes relative to it.
+
+Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
+instead of 4; Megatron-LM, `fused_softmax`).
+"""
 
 
 def moves_of(
     owned: Iterable[tuple[Operator, Sequence[Kernel]]], stack: Stack, device: Device, *, in_steps: bool
 ) -> list[float]:
-    """Bytes that a stack moves for each kernel of operators, over those that it must, or as many as would
-    take the time of slower ones.
+    """Bytes that a stack moves per kernel of operators, relative to the minimum.
+
+    Slower kernels count as the bytes that would take their time.
     """
     found = []
     for operator, own in owned:
@@ -31,7 +35,7 @@ def moves_of(
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
-    """Bytes that a stack moves for a kernel, over those that it must; scores may be masked in steps."""
+    """Bytes that a stack moves for a kernel, relative to the minimum; scores may be masked in steps."""
     kinds = {part.kind for part in kernel}
     if "matmul" in kinds:
         return 1.0
@@ -43,8 +47,9 @@ def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
 
 
 def _without_first_factor(kernel: Kernel) -> float:
-    """Share of the bytes of a gated activation that one kernel moves, which makes its first factor again in
-    the backward pass instead of writing and reading it; 1 for other kernels.
+    """Fraction of a gated activation's bytes that one fused kernel moves; 1 for other kernels.
+
+    The fused kernel recomputes the first factor in the backward pass instead of writing and reading it.
     """
     first = next((part for part in kernel if part.kind in GATED), None)
     if first is None or all(part.kind != "mul" for part in kernel):
@@ -53,8 +58,9 @@ def _without_first_factor(kernel: Kernel) -> float:
 
 
 def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:
-    """Whether scores are scaled, masked and normalised by a kernel each: the fused kernel of a stack may need
-    a multiple of so many heads, those of all samples of a microbatch.
+    """True if separate kernels scale, mask and normalise scores.
+
+    A stack's fused kernel may require the heads of all samples of a microbatch to be a multiple of a number.
     """
     products = first_products([operator for operator in operators if operator.attention])
     return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])

@@ -1,7 +1,8 @@
-"""Kernels that the host launches for operators, in addition to one for each product and elementwise group.
+"""Kernels that the host launches for operators, in addition to one per product and elementwise group.
 
-Counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022. They move few bytes:
-their cost is the host's time. Views, which launch nothing, are part of the mean time of a launch.
+They are counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022. They move
+few
+bytes: their cost is the launch overhead. Views, which launch nothing, are part of the mean time of a launch.
 """
 
 from __future__ import annotations
@@ -14,25 +15,36 @@ from phaze.spec.system import Stack
 from phaze.workload.operators import Operator
 
 NORM = 4
-"""A norm, backward: two kernels sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`,
-`cuComputeGradGammaBeta`), and two add them to those of earlier microbatches (autograd, `AccumulateGrad`)."""
+"""Kernels of a norm, backward.
+
+Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
+two
+add them to those of earlier microbatches (autograd, `AccumulateGrad`).
+"""
 CONTEXT = 1
-"""A copy that puts heads next to each other again, in either pass (Megatron-LM, `ParallelAttention`)."""
+"""A copy that makes heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
 SCORES = 3
 """Scores, backward: two kernels scale the gradients of queries and keys, one joins them with the values'."""
 LOSS = (20, 9)
-"""A loss in steps, forward and backward: 22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`,
-mask of the loss) less log-softmax and selection, which count already. Collectives count separately."""
+"""Kernels of a loss in steps, forward and backward.
+
+22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
+selection, which are already counted. Collectives are counted separately.
+"""
 MASKED_LOOKUP = 7
-"""A lookup on shards of the vocabulary: a mask of five operations, and two that apply it
-(Megatron-LM, `VocabParallelEmbedding`)."""
+"""Kernels of a lookup on shards of the vocabulary.
+
+A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
+"""
 LOOKUP_GRADIENT = 8
-"""Gradient of a lookup: about six kernels sort tokens, two sum their gradients (PyTorch,
-`embedding_dense_backward_cuda`)."""
+"""Gradient of a lookup: about six kernels sort tokens, two sum their gradients.
+
+Source: PyTorch, `embedding_dense_backward_cuda`.
+"""
 
 
 def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
-    """Kernels of operators, on `tp` shards, that the host launches beside those with a time of their own.
+    """Number of further kernels that the host launches for operators on `tp` shards.
 
     torch.compile fuses them with others.
     """
@@ -47,9 +59,9 @@ def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
 
 @cache
 def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
-    """Additional kernels of one operator, by the primitives of its name.
+    """Further kernels of one operator, by the primitives of its name.
 
-    `adds_gradient`: a further kernel adds the gradient of its weight to that of earlier microbatches.
+    `adds_gradient`: a kernel adds the weight gradient to that of earlier microbatches.
     """
     own = primitives_of(name)
     lookups = sum(one.endswith("_lookup") for one in own)

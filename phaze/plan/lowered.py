@@ -1,8 +1,8 @@
-"""What the layers of a model cost on one slice: kernels, and collectives between them.
+"""Costs of a model's layers on one tensor-parallel rank: kernels, and collectives between them.
 
-Those of slices are hidden where the software stack does so (`Stack.overlap`), and one always: with sequence
-parallelism the backward pass gathers a kept input again, beside the product that makes the gradient of that
-input (Korthikanti et al. 2023, Section 4.2.2).
+Tensor-parallel collectives overlap if the software stack supports it (`Stack.overlap`). One always overlaps:
+with sequence parallelism the backward pass gathers a stored input again, during the product that computes the
+gradient of that input (Korthikanti et al. 2023, Section 4.2.2).
 """
 
 from __future__ import annotations
@@ -60,41 +60,44 @@ COMPUTE, HBM, NETWORK, START, HOST = map(
 
 @dataclass(frozen=True, eq=False)
 class LayerCost(LayerMemory):
-    """Seconds of a layer's passes for one microbatch by what binds, (limits,), see `cost.kernels`."""
+    """Costs of a layer for one microbatch; times are seconds by bound, (limits,), see `cost.kernels`."""
 
     forward_s: Floats
     backward_s: Floats
     core_s: Floats
-    """What selective recomputation repeats."""
+    """Forward time that selective recomputation repeats."""
     weight_s: float
-    """Of the backward pass the products that make gradients of weights."""
+    """Backward seconds of the products that compute weight gradients."""
     regions_s: Callable[[frozenset[Region]], Floats]
-    """Time of the forward pass of what is part of some regions, (limits,)."""
+    """Forward time of the operators in some regions, (limits,)."""
     links_s: Floats
-    """For which collectives of the forward and of the backward pass are on the links of each level of the
-    network, (2, levels)."""
+    """Seconds of collectives on the links of each network level, forward and backward, (2, levels)."""
     exchanges_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
-    """Of the forward and the backward pass the exchanges of rows for experts, the first and the second of
-    each."""
+    """Seconds of token dispatch, forward and backward, the first and the second all-to-all of each."""
     experts_s: Floats = field(default_factory=lambda: np.zeros(2))
-    """Of both passes what is computed between these exchanges."""
+    """Compute seconds between these all-to-alls, forward and backward."""
     exchanges_hbm_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
-    """Seconds of the HBM for what these exchanges move."""
+    """HBM seconds for the bytes that these all-to-alls move."""
 
     @property
     def hbm_share(self) -> float:
-        """Share of the time of both passes that is bound by HBM."""
+        """HBM-bound fraction of the time of both passes."""
         return hbm_share(self.forward_s + self.backward_s)
 
     def hidden_s(self, share: float, held_processors: float) -> Floats:
-        """Seconds of both passes that are hidden where each pass exchanges rows for experts while the other,
-        of another microbatch, computes, on as many processors less as the exchange holds and waiting for
-        the bytes that it moves, (2,). Of each exchange at most a share does.
+        """Forward and backward seconds, (2,), that overlap when the passes of two microbatches are paired.
 
-        Layers go in pairs, the forward pass of one beside the backward pass of another. Each exchange has one
-        piece of the other's pass beside it: rows go to experts beside the experts of the backward pass and
-        come back beside what else it computes; gradients go beside what the forward pass computes before its
-        experts, and come back beside these (Megatron-Core, `TransformerLayerSchedulePlan.run`).
+        Layers are paired, the forward pass of one with the backward pass of another. Each all-to-all overlaps
+        with one
+        piece of the other pass: dispatch overlaps with the experts of the backward pass, and the combine with
+        the rest
+        of its compute. Gradient dispatch overlaps with the compute before the experts of the forward pass,
+        and its
+        combine with these experts (Megatron-Core, `TransformerLayerSchedulePlan.run`). The other pass is
+        slowed by
+        the processors that the all-to-all occupies and by the HBM bytes it moves. At most a fraction `share`
+        of each
+        all-to-all overlaps.
         """
         passes = np.array([float(one.sum() - one[NETWORK]) for one in (self.forward_s, self.backward_s)])
         rest = passes - self.experts_s
@@ -104,7 +107,7 @@ class LayerCost(LayerMemory):
         return found
 
     def again_s(self, recompute: Recompute) -> Floats:
-        """Seconds of what runs forward again before the backward pass, (limits,)."""
+        """Recompute seconds before the backward pass, (limits,)."""
         if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
         if recompute in RECOMPUTES:
@@ -112,7 +115,7 @@ class LayerCost(LayerMemory):
         return self.regions_s(modules_of(recompute))
 
     def all_links_s(self, recompute: Recompute) -> Floats:
-        """Seconds of collectives on links, with those of what runs forward again, (2, levels)."""
+        """Seconds of collectives on links including recomputed ones, (2, levels)."""
         again = recompute == "full" and self.layer.name not in KEPT
         found: Floats = self.links_s + again * np.stack([np.zeros_like(self.links_s[0]), self.links_s[0]])
         return found
@@ -120,9 +123,12 @@ class LayerCost(LayerMemory):
     def waited_s(
         self, recompute: Recompute, offloaded: Offloaded, blocks: int, bytes_per_s: float
     ) -> tuple[float, float]:
-        """Seconds by which the forward and the backward pass are longer for what goes to the host and comes
-        back: what takes longer than the pass beside it. Where some of the blocks do so, what they send is
-        spread over all of them (Transformer Engine, `AsyncDoubleBufferGroupOffloadHandler`).
+        """Exposed offload time of the forward and backward pass, in seconds.
+
+        It is the part of a transfer that takes longer than the concurrent pass. If only some blocks are
+        offloaded,
+        their transfers are spread over all blocks (Transformer Engine,
+        `AsyncDoubleBufferGroupOffloadHandler`).
         """
         waiting = self.waiting_bytes(recompute, offloaded) * offloaded.part(blocks)
         sent_s = waiting / bytes_per_s if waiting else 0.0
@@ -132,10 +138,11 @@ class LayerCost(LayerMemory):
 
 
 def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
-    """Times of kernels on the device of a machine.
+    """Kernel times on the device of a machine.
 
-    Where the stack has products that add up gradients of weights, these are read and written in place of
-    being written in the precision of other results.
+    If the stack's products accumulate weight gradients, these are read and written in their own precision
+    instead
+    of being written in the precision of other results.
     """
     stack = machine.stack
     gradient = max(stack.gradient_bytes, bytes_per_element)
@@ -154,7 +161,7 @@ def _operators_in(workload: Workload) -> list[Operator]:
 
 
 def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
-    """Make the times of all kernels of some workloads known, which is much faster than one by one."""
+    """Compute the times of all kernels of some workloads at once, which is much faster than one by one."""
     operators = [operator for workload in workloads for operator in _operators_in(workload)]
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, own in owned for kernel in own]
@@ -170,9 +177,9 @@ def layer_costs(
     times: KernelTimes | None = None,
     routing: Routing | None = None,
 ) -> dict[str, LayerCost]:
-    """Costs of the distinct layers of a workload by name; `times` are those of kernels known by now.
+    """Costs of the distinct layers of a workload by name; `times` are known kernel times.
 
-    `routing` says which experts a token has; without it rows go to all alike.
+    `routing` gives the experts of a token; without it all experts receive the same number of tokens.
     """
     clocked = Clocked(
         machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element), routing
@@ -186,16 +193,16 @@ def layer_costs(
 
 @dataclass(frozen=True, eq=False)
 class Clocked:
-    """A machine whose kernels' times are known, and the groups that its slices form."""
+    """Machine with known kernel times, and the layout whose groups communicate."""
 
     machine: Machine
     layout: Layout
     times: KernelTimes
     routing: Routing | None = None
-    """Which experts a token has, where that is known."""
+    """Experts of a token, if known."""
 
     def sent_s(self, part: Part) -> float:
-        """Time of a collective that has the network to itself; a ring is as slow as its longest way."""
+        """Time of a collective without contention; a ring is as slow as its longest hop."""
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             return dispatch_s(network, part.network_bytes, group, routing)
@@ -204,7 +211,7 @@ class Clocked:
         return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
 
     def moved_s(self, part: Part) -> float:
-        """Seconds of the HBM for what a collective moves."""
+        """HBM seconds for the bytes that a collective moves."""
         machine, group = self.machine, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             sent = dispatched_bytes(machine.network, part.network_bytes, group, routing)
@@ -212,27 +219,27 @@ class Clocked:
         return moved_s(machine, cast(Kind, part.kind), part.network_bytes, group.ranks)
 
     def by_level_s(self, part: Part) -> Floats:
-        """For which a collective is on the links of each level of the network, (levels,)."""
+        """Seconds of a collective on the links of each network level, (levels,)."""
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             return np.array(dispatch_by_level(network, part.network_bytes, group, routing))
         return np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
 
     def by_axis(self, sent: Iterable[Part]) -> dict[str, Floats]:
-        """Seconds of collectives by axis, and those of the HBM for what they move, (2,) each."""
+        """Seconds of collectives by axis, and HBM seconds for the bytes they move, (2,) each."""
         found: dict[str, Floats] = defaultdict(lambda: np.zeros(2))
         for part, times in _counted(sent):
             found[part.axis] += times * np.array([self.sent_s(part), self.moved_s(part)])
         return found
 
     def _once(self, part: Part) -> Routing | None:
-        """Which experts a token has, where it goes once to each rank that has some."""
+        """Routing, if a token is sent once to each rank that has some of its experts."""
         tokens = part.axis == "ep" and self.machine.stack.dispatch == "tokens"
         return self.routing if tokens else None
 
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
-    """Cost of a layer whose kernels hand everything on through memory."""
+    """Cost of a layer whose kernels pass all intermediate results through memory."""
     regions_s = _known_regions(layer, lambda operators: _seconds(operators, clocked)[0])
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
@@ -246,7 +253,7 @@ def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
 
 
 def _links_s(layer: Layer, clocked: Clocked) -> Floats:
-    """Seconds of a layer's collectives on the links of each level of the network, (2, levels)."""
+    """Seconds of a layer's collectives on the links of each network level, (2, levels)."""
     network, layout = clocked.machine.network, clocked.layout
     found = np.zeros((2, len(network.by_level("send", 0.0, layout.group("tp")))))
     for row, direction in enumerate(DIRECTIONS):
@@ -257,13 +264,14 @@ def _links_s(layer: Layer, clocked: Clocked) -> Floats:
 
 
 def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
-    """Parts with how often each follows itself, as the steps of a ring do."""
+    """Parts with their number of consecutive repetitions, as in the steps of a ring."""
     return [(one[0], len(one)) for one in (list(same) for _, same in groupby(parts, id))]
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
-    """Cost of a layer whose attention core is a fused kernel that keeps scores on the chip (Dao et al.,
-    NeurIPS 2022). Nothing of the core is kept but a number for each row of scores.
+    """Cost of a layer with a fused attention core that keeps scores on chip (Dao et al., NeurIPS 2022).
+
+    The core stores only one element per row of scores.
     """
     machine, layout, kept = clocked.machine, clocked.layout, kept_with_flash(layer)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
@@ -296,7 +304,7 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
 def _known_regions(
     layer: Layer, seconds: Callable[[tuple[Operator, ...]], Floats]
 ) -> Callable[[frozenset[Region]], Floats]:
-    """Seconds of the forward pass of regions, computed once for regions with the same operators."""
+    """Forward seconds by regions, cached for regions with the same operators."""
     known: dict[tuple[int, ...], Floats] = {}
 
     def regions_s(regions: frozenset[Region]) -> Floats:
@@ -316,12 +324,14 @@ def _outside_scans(layer: Layer) -> list[Operator]:
 def _seconds(
     operators: tuple[Operator, ...], clocked: Clocked, alone: FusedPass = NO_ATTENTION
 ) -> tuple[Floats, float]:
-    """Seconds of operators one after the other by what binds, and of their gradients of weights.
+    """Seconds of consecutive operators by bound, and seconds of their weight gradients.
 
-    `alone` is fused attention among them. The host needs its time for every kernel; it runs ahead of the
-    device, so that only the longer of both counts. Where it starts experts one by one it reads back how many
-    rows they have, and is ahead no more: then every kernel takes at least what starting it takes. Kernels
-    that CUDA graphs capture need no host.
+    `alone` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of the
+    device, so only the longer of the two counts. If it launches experts one by one, it reads back their
+    numbers of
+    tokens and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in CUDA
+    graphs
+    need no host.
     """
     stack = clocked.machine.stack
     operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
@@ -370,7 +380,7 @@ def _seconds(
 
 
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
-    """Cost of a layer with the exchanges of rows for its experts, and what is computed between them."""
+    """Cost of a layer with its token dispatch, and the compute between the all-to-alls."""
     exchanges_s, moved, experts_s = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)
     for row, way in enumerate(DIRECTIONS):
         operators = cost.layer.pass_of(way).operators
@@ -386,8 +396,11 @@ def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
 
 
 def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
-    """Numbers of every operand that is brought to a lower precision: inputs, each once, and the gradients
-    that two products read. Weights are cast once for all microbatches, which is left out.
+    """Elements of every operand that is cast to a lower precision.
+
+    These are inputs, each once, and gradients that two products read. Weights are cast once for all
+    microbatches,
+    which is neglected.
     """
     if layout.compute == "bf16":
         return []

@@ -1,4 +1,4 @@
-"""Machines that plans are priced on, from the files of config/systems, config/devices and config/stacks."""
+"""Machines for pricing plans, from the files in config/systems, config/devices and config/stacks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from phaze.spec.systems import load_cluster, load_stack_of, sized
 def load_machine(
     system: str, folder: Path = FOLDER, stack: str | None = None, devices: int | None = None
 ) -> Machine:
-    """System of config/systems, or of a YAML file by path, that says its device and its levels.
+    """Load a system by its name in config/systems, or from a YAML file, with its device and levels.
 
-    `stack` names a file of config/stacks, or is the path of one; the system's own unless given. `devices` is
-    their number where it is not the system's (`sized`).
+    `stack` is the name of a file in config/stacks or a path, by default the system's own. `devices` overrides
+    the
+    system's number of devices (`sized`).
     """
     cluster, device = load_cluster(system, folder)
     cluster = cluster if devices is None else sized(cluster, devices, system)
@@ -29,7 +30,7 @@ def load_machine(
 
 
 def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
-    """Devices of a cluster on its network, with the software that trains on them."""
+    """Devices of a cluster on its network, with their training software."""
     cycles = usual_cycles(folder)
     machine = Machine(
         network_of(cluster),
@@ -43,7 +44,7 @@ def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FO
 
 
 def grown(machine: Machine, devices: int) -> Machine:
-    """Machine with at least so many devices, its system `sized` where it has fewer."""
+    """Machine with at least this number of devices; a smaller system is `sized`."""
     if machine.system is None or devices <= machine.devices:
         return machine
     system = sized(machine.system, devices, "gpus")
@@ -51,14 +52,14 @@ def grown(machine: Machine, devices: int) -> Machine:
 
 
 def device_of(machine: Machine) -> Device:
-    """Device of a machine; PhazeError for one whose plans bring the times of their layers."""
+    """Device of a machine; PhazeError if it has none, because its plans contain the layer times."""
     if machine.device is None:
         raise PhazeError("machine: says nothing of its device, on which layers would run")
     return machine.device
 
 
 def host_bytes_per_s(machine: Machine) -> float:
-    """Bytes that a device reaches to and from the memory of its host; PhazeError where that is not said."""
+    """Bandwidth between a device and its host's memory; PhazeError if it is not specified."""
     device = device_of(machine)
     if not device.host_bandwidth_bytes_per_s:
         raise PhazeError(f"offload: device {device.name} says no host_bandwidth_bytes_per_s")
@@ -66,8 +67,9 @@ def host_bytes_per_s(machine: Machine) -> float:
 
 
 def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine]:
-    """Task and machine at prudent prices: no more overlap than is proven, and experts as unevenly loaded as
-    the stack says, unless another load was asked for.
+    """Task and machine at prudent prices: no overlap beyond the proven one, and uneven expert load.
+
+    The load is the stack's prudent one, unless the task has a load other than the expected one.
     """
     stack = machine.stack
     load = stack.load.prudent if task.load == stack.load.expected else task.load
@@ -75,11 +77,11 @@ def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine
 
 
 def proven(machine: Machine) -> Machine:
-    """Machine whose stack is expected to overlap no more than is proven."""
+    """Machine whose stack is assumed to overlap only as proven."""
     return replace(machine, stack=machine.stack.proven())
 
 
 def usable_gib(machine: Machine) -> float:
-    """Memory of a device that the tensors of a plan may use."""
+    """Device memory available to a plan's tensors."""
     device = device_of(machine)
     return device.hbm_gib - device.reserve_gib

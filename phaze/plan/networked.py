@@ -1,15 +1,16 @@
-"""A plan replayed on a network with levels, a torus or a matrix: transfers and gradients share its links.
+"""Replay a plan on a network with levels, a torus or a matrix, where transfers and gradients share links.
 
-Devices are numbered as Megatron-LM does: the slices of a replica beside each other, then replicas, then
-stages. All lanes of the pipeline are on the network together. Steps are those of `replay`, with the planner's
-own on the flat network that it assumed; then tensors are on their way over the network as if each were alone
-(transfers), gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each
-direction, inside nodes first), and last every link carries one message at a time (contention).
+Devices are numbered as in Megatron-LM: the tensor-parallel ranks of a replica are adjacent, then replicas,
+then
+stages. All lanes of the pipeline use the network together. The steps are those of `replay`. The planner's own
+step uses the flat network it assumed. Then tensors cross the network as if each were alone (transfers),
+gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each direction, inside
+nodes first), and finally every link carries one message at a time (contention).
 
-All-reduces between the slices of a replica are part of its passes: after a share of the operators, an
-all-reduce takes what the planner charges for it, or longer where its messages do: on a network that is slower
-than the planner assumes (a part of transfers), or where other messages are on the links (contention). A pass
-has as many shares as its stage has layers, fewer where that would be more than `MOST` messages.
+All-reduces between tensor-parallel ranks are part of a replica's passes: they follow after a share of the
+operators. An all-reduce takes the time that the planner charges for it, or longer if its messages do: on a
+network that is slower than the planner assumes (a part of transfers), or with other messages on the links
+(contention). A pass has one share per layer of its stage, fewer if that would be more than `MOST` messages.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from phaze.plan.replay import planned_on
 from phaze.plan.stage_costs import Tensors, pipeline_of
 
 MOST = 1_000_000
-"""Messages of slices that are worth their time; of long pipelines an all-reduce stands for several."""
+"""Limit of simulated messages; beyond it an all-reduce of a long pipeline represents several."""
 PASSES: dict[JobKind, Way] = {
     JobKind.FORWARD: "forward",
     JobKind.RECOMPUTE: "recompute",
     JobKind.BACKWARD: "backward",
 }
 LEGS = 3
-"""Messages of a slice in an all-reduce: inside nodes, between them, inside again."""
+"""Messages of a tensor-parallel rank in an all-reduce: inside nodes, between them, inside again."""
 BATCHES = 3
-"""Batches without a flush of which the last one's time counts."""
+"""Batches simulated without a flush, of which the last one's time counts."""
 Devices = Sequence[Sequence[Sequence[int]]]
-"""Of every stage and replica, a device a slice; lane after lane for each worker of a lane."""
+"""Devices by stage, replica and tensor-parallel rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +55,17 @@ class NetworkReplay(Price):
 
     @cached_property
     def carried(self) -> Carried:
-        """Events with all communication in which every link carries one message at a time."""
+        """Events with all communication, where every link carries one message at a time."""
         return carry_out(self._shared, self.fabric.topology)
 
     @property
     def timeline(self) -> Timeline:
-        """Events with all communication: of a batch, or without a flush of some."""
+        """Events with all communication: of one batch, or of several without a flush."""
         return self.carried.timeline
 
     @cached_property
     def time_s(self) -> float:
-        """Seconds of a batch, without a flush of the last one."""
+        """Seconds of a batch; without a flush, of the last one."""
         return time_per_batch_s(self.carried)
 
     @cached_property
@@ -79,24 +80,24 @@ class NetworkReplay(Price):
 
     @property
     def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Nothing: devices have other links to others."""
+        """Empty, because devices have several links here."""
         return ()
 
     @property
     def link_share(self) -> float:
-        """Load of all links, of what they could carry."""
+        """Mean utilisation of all links."""
         return float(self.carried.utilisation.mean())
 
 
 def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
-    """Price of a plan on a network, whose devices are those that it was made for."""
+    """Price of a plan on a network, for the devices it was made for."""
     return NetworkReplay(plan, planned_on(plan), fabric)
 
 
 def script_on(
     plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all", *, synchronise: bool = True
 ) -> Script:
-    """Plan with all that it sends over a network, on devices as given."""
+    """Script of a plan with all its network messages, on the given devices."""
     fabric.topology.check_devices(plan.devices)
     pipeline = _pipeline(plan, tensors, synchronise=synchronise)
     lanes = pipeline.lanes
@@ -109,7 +110,7 @@ def script_on(
 
 
 def silent_script(plan: Plan) -> Script:
-    """Plan whose slices send each other nothing, with the rest not sent, either: on any devices."""
+    """Script of a plan in which no message has bytes, valid for any devices."""
     pipeline = _pipeline(plan, "all", synchronise=True)
     turns = {(JobKind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
     tiles = [[0]] * len(pipeline.workers)
@@ -117,7 +118,7 @@ def silent_script(plan: Plan) -> Script:
 
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
-    """Batch on a network that takes no time, on which all devices are alike."""
+    """Batch time on a network without transfer time, where all devices are equivalent."""
     return time_per_batch_s(carry_out(silent_script(plan), fabric.topology, "none"))
 
 
@@ -134,7 +135,7 @@ def _ports(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
 
 
 def consecutive_devices(plan: Plan) -> list[list[range]]:
-    """Devices of every stage and replica as Megatron-LM numbers them."""
+    """Devices of every stage and replica in the numbering of Megatron-LM."""
     found, next_one = [], 0
     for stage in plan.stages:
         width = stage.layout.tp
@@ -145,7 +146,7 @@ def consecutive_devices(plan: Plan) -> list[list[range]]:
 
 
 def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
-    """Bytes that come to all slices of the next stage, each of which needs the whole tensor, and back."""
+    """Bytes to and from all tensor-parallel ranks of the next stage, each of which needs the whole tensor."""
     found = {}
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         found[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp
@@ -156,7 +157,7 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
-    """All-reduces of gradients, one for each slice of a stage at once."""
+    """All-reduces of gradients, one per tensor-parallel rank of a stage at once."""
     found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
@@ -171,7 +172,7 @@ def _exchanges(
 def _passes(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
-    """Passes in which slices all-reduce after every share of the operators, in all lanes."""
+    """Passes in which ranks all-reduce after every share of the operators, in all lanes."""
     messages = sum(
         LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
         for stage in plan.stages
@@ -195,7 +196,7 @@ def _passes(
 
 
 def time_per_batch_s(carried: Carried) -> float:
-    """Time per batch, without a flush that of the last one."""
+    """Time per batch; without a flush, of the last one."""
     timeline = carried.timeline
     pipeline = timeline.pipeline
     if pipeline.rules.flushes:

@@ -1,14 +1,17 @@
-"""What overlaps with compute, what prevents it, and what both lose while they run at once.
+"""Overlap of communication with compute: conditions, and the slowdown of concurrent work.
 
-A collective holds processors while it runs, which kernels beside it do not have: NCCL takes sixteen on a node
-with eight network cards, and its thread blocks share a processor with nothing else (its maintainer, issue 689
-of NVIDIA/nccl); userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
+A collective occupies processors while it runs, which concurrent kernels lack: NCCL takes sixteen on a node
+with
+eight network cards, and its thread blocks share a processor with nothing else (its maintainer, issue 689 of
+NVIDIA/nccl). Userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
 (`NCCL_NCHANNELS_PER_NET_PEER`, issue 1424).
 
-A collective also moves bytes through the HBM of the device. Kernels bound by HBM wait for them, and kernels
-bound by tensor cores do not: a layer with a share h of its time bound by HBM is longer by h times the seconds
-that the HBM needs for the bytes of the collective. A message between stages is left out: it is one
-activation, a few thousandths of the bytes that a stage moves itself.
+A collective also moves bytes through the HBM of the device. HBM-bound kernels wait for them, and kernels
+bound
+by tensor cores do not: a layer with an HBM-bound fraction h of its time takes longer by h times the seconds
+that the HBM needs for the bytes of the collective. A message between stages is neglected: it is one
+activation,
+a few thousandths of the bytes that a stage moves itself.
 """
 
 from __future__ import annotations
@@ -24,28 +27,30 @@ from phaze.plan.plan import Machine
 
 HBM = KERNEL_LIMITS.index("hbm")
 MESSAGE_PROCESSORS = 2
-"""Processors that a message to one device holds."""
+"""Processors occupied by a message to one device."""
 MOVED = 2.0
-"""Bytes that a collective moves through HBM for each byte that a rank sends: read here, and written at the
-other end (NCCL's maintainer: the bandwidth of links "multiplied by at least 2x", NVIDIA/nccl issue 1428)."""
+"""HBM bytes that a collective moves per byte that a rank sends: a read here, and a write at the other end.
+
+Source: NCCL's maintainer, the bandwidth of links "multiplied by at least 2x" (NVIDIA/nccl issue 1428).
+"""
 ADDED = 1.0
-"""Further bytes where the receiver adds: it reads its own addend as well ("it can be 3x", same issue)."""
+"""Further bytes if the receiver adds: it also reads its own addend ("it can be 3x", same issue)."""
 
 
 def lost_share(machine: Machine) -> float:
-    """Share of their speed that kernels lose while a collective runs beside them."""
+    """Fraction of their speed that kernels lose to a concurrent collective."""
     return 0.0 if machine.device is None else machine.stack.held_processors / machine.device.num_tc
 
 
 def lost_to_messages(machine: Machine) -> float:
-    """The same while a message to one device does."""
+    """Fraction of their speed that kernels lose to a concurrent message to one device."""
     if machine.device is None or not machine.stack.held_processors:
         return 0.0
     return MESSAGE_PROCESSORS / machine.device.num_tc
 
 
 def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> float:
-    """Seconds of a device's HBM for what a collective or message moves; sizes as `Network.seconds`."""
+    """HBM seconds for the bytes that a collective or message moves; sizes as in `Network.seconds`."""
     if kind == "send":
         return MOVED * size_bytes * (ranks > 1) / machine.hbm_bytes_per_s
     reduces = {"all_reduce": 0.5, "reduce_scatter": 1.0, "reduce": 1.0}.get(kind, 0.0)
@@ -53,14 +58,15 @@ def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> floa
 
 
 def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float) -> float:
-    """Seconds that a collective adds to kernels concurrent with it: those exposed, what kernels lose in the
-    others, and what they wait for its bytes.
+    """Seconds that a collective adds to concurrent kernels.
+
+    These are its exposed seconds, the slowdown of kernels in the others, and the wait for its HBM bytes.
     """
     return exposed_s + (sent_s - exposed_s) * lost_share(machine) + waited_s
 
 
 def kept_apart(layout: Layout, machine: Machine) -> str:
-    """Why collectives of tensor parallel slices do not hide behind products, empty where they do."""
+    """Reason why tensor-parallel collectives do not overlap with products, empty if they do."""
     stack = machine.stack
     if "tp" not in stack.overlap or layout.tp == 1:
         return "the stack does not do it"
@@ -77,19 +83,20 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
 
 
 def hbm_share(seconds: Floats) -> float:
-    """Share of seconds of kernels by what binds, (limits,), that is bound by HBM."""
+    """HBM-bound fraction of kernel seconds given by bound, (limits,)."""
     return float(seconds[HBM] / seconds.sum()) if seconds.any() else 0.0
 
 
 def exposed_s(
     by_axis: Mapping[str, Floats], layout: Layout, machine: Machine, products_s: Floats, core_s: Floats
 ) -> float:
-    """Seconds by which the collectives of a pass make it longer, given by axis with those of the HBM, (2,).
+    """Seconds that the collectives of a pass add to it, given by axis with their HBM seconds, (2,).
 
-    Its products take `products_s` by what binds, (limits,), and its attention `core_s` of them. With overlap
-    the collectives of tensor-parallel ranks go in t pieces next to the product before or after. Keys and
-    values of context-parallel ranks are waited for, but in a ring, where those of the next part come while
-    attention works on a part.
+    Its products take `products_s` by bound, (limits,), and its attention `core_s` of them. With overlap,
+    collectives of tensor-parallel ranks run in t pieces during the neighbouring product. Keys and values of
+    context-parallel ranks are exposed, except in a ring, where the next part arrives while attention works on
+    a
+    part.
     """
     found = float(sum(sent_s for sent_s, _ in by_axis.values()))
     if not kept_apart(layout, machine):

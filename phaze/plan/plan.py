@@ -1,4 +1,4 @@
-"""The nouns of a plan: the machine, stages with their work, how they are executed, what a planner claims."""
+"""Classes of a plan: the machine, stages with their work, their execution, and a planner's claim."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ Way = Literal["forward", "recompute", "backward"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices on a network, as prices of plans see them."""
+    """Devices on a network, as needed to price plans."""
 
     network: Network
     hbm_bytes_per_s: float
-    """What kernels reach of a device's HBM."""
+    """Sustained HBM bandwidth of a device."""
     devices: int = 0
-    """0: as many as a plan needs."""
+    """0: the number that a plan needs."""
     device: Device | None = None
-    """What layers of a model run on; None where plans bring the times of their layers."""
+    """Device that layers run on; None if plans contain the layer times."""
     vector_cycles: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of vector operations by role and kind."""
     stack: Stack = field(default_factory=Stack)
-    """Software that trains on the devices."""
+    """Training software on the devices."""
     system: Cluster | None = None
-    """System whose devices these are, where it is read from a file."""
+    """System of the devices, if it is read from a file."""
 
     @classmethod
     def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
-        """Devices with equal links among all of them."""
+        """Devices with equal links between any two of them."""
         return cls(Flat(bandwidth_bytes_per_s), hbm_bytes_per_s)
 
     @property
     def calibrated(self) -> bool:
-        """Whether constants are fitted to runs on these devices."""
+        """True if constants are fitted to runs on these devices."""
         return self.system is not None and self.system.calibrated is not None
 
     def with_device(self, device: Device) -> Machine:
@@ -58,16 +58,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of every layer of a chain, or of every kind of layer, on one device of its slices, (n,) each."""
+    """Bytes of every layer of a chain, or every kind of layer, per tensor-parallel rank, (n,) each."""
 
     forward_hbm_bytes: Floats
     backward_hbm_bytes: Floats
     forward_reduced_bytes: Floats
-    """Tensors that the slices all-reduce, as large as each slice has them."""
+    """Tensors that tensor-parallel ranks all-reduce, in bytes per rank."""
     backward_reduced_bytes: Floats
 
     def of_layers(self, kinds: Ints) -> Traffic:
-        """Bytes of every layer of a chain of these kinds."""
+        """Bytes of every layer of a chain, given the kinds of its layers."""
         return Traffic(*(getattr(self, one.name)[kinds] for one in fields(self)))
 
 
@@ -83,7 +83,7 @@ class StageWork:
     departing_bytes: float
     longest_departing_bytes: float
     weight_bytes: float
-    """Weights that passes read, and as much their gradients."""
+    """Weights that passes read; their gradients have the same size."""
     fixed_bytes: float
     stash_bytes: float
     work_bytes: float
@@ -97,59 +97,62 @@ class StageWork:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of one microbatch through a stage."""
+    """One pass of a microbatch through a stage."""
 
     seconds: float
     hbm_bytes: float
-    """Traffic of a device's HBM."""
+    """HBM traffic of a device."""
     reduced_bytes: float
-    """Tensors that the slices of a replica all-reduce, on each of them; their time is in the seconds."""
+    """Tensors that the ranks of a replica all-reduce, per rank; `seconds` includes their time."""
 
     def held_s(self, hbm_bytes_per_s: float) -> float:
-        """Seconds of the pass if its HBM, which operators share, takes longer than all of them."""
+        """Duration of the pass, at least its HBM traffic over bandwidth."""
         return max(self.seconds, self.hbm_bytes / hbm_bytes_per_s)
 
 
 @dataclass(frozen=True)
 class Stage(StageWork):
-    """A stage of a plan: its layers, how they are spread, and its work; as in table plan_stages."""
+    """Stage of a plan: its layers, layout and work; as in table plan_stages."""
 
     first_layer: int
     last_layer: int
     layout: Layout
     time_per_sample_s: float = 0.0
-    """The planner's."""
+    """Time that the planner charges per sample."""
     gradient_bytes: float | None = None
-    """Gradients that replicas exchange; as much as the weights unless given."""
+    """Gradients that replicas exchange; by default the size of the weights."""
     frozen_bytes: float = 0.0
-    """Of the weights those without gradients."""
+    """Weights without gradients, included in weight_bytes."""
     expert_share: float = 0.0
-    """Part of weights and gradients that experts have, whose replicas are others (`Layout.edp`)."""
+    """Fraction of weights and gradients in experts, which have their own replicas (`Layout.edp`)."""
     update_bytes: float = 0.0
-    """What the optimizer moves from and to the HBM of a device."""
+    """HBM traffic of the optimizer on a device."""
     made_bytes: float = 0.0
-    """Of `work_bytes` temporaries whose number the runtime decides: all but recomputed activations, and keys
-    and values of the whole sequence."""
+    """Temporaries in `work_bytes` whose number depends on the runtime.
+
+    These exclude recomputed activations, and keys and values of the whole sequence.
+    """
     copies_bytes: float = 0.0
-    """Temporary copies that may lie beside `work_bytes`, at most."""
+    """Upper bound on temporary copies in addition to `work_bytes`."""
     states_bytes: float = 0.0
-    """States that wait in the host's memory but for the update."""
+    """Optimizer state in host memory, except during the update."""
     states_s: float = 0.0
-    """Seconds of a step for which the update waits for them."""
+    """Seconds of a step in which the update waits for this state."""
     tied_bytes: float = 0.0
-    """Gradients of weights that the first and the last stage both have."""
+    """Gradients of weights shared by the first and the last stage."""
     weight_s: float = 0.0
-    """Of the backward pass the gradients of weights, where that is known."""
+    """Seconds of weight gradients in the backward pass, if known."""
     pieces: int = 0
-    """In which gradients can be synchronised; 0: as many as layers."""
+    """Pieces in which gradients can be synchronised; 0: one per layer."""
     spent_s: tuple[float, ...] = ()
-    """What of all passes each of `cost.kernels.KERNEL_LIMITS` takes, where that is known."""
+    """Seconds of all passes by bound, in the order of `cost.kernels.KERNEL_LIMITS`, if known."""
     hbm_shares: tuple[float, ...] = ()
-    """Share of the time of layers that is bound by HBM, a mean over each part of the weights in
-    `replicated`, where that is known."""
+    """HBM-bound fraction of the time of layers, averaged over each part of `replicated`, if known."""
     links_s: tuple[tuple[float, ...], ...] = ()
-    """For which collectives of the forward pass, and of the others, are on the links of each level of the
-    network, where that is known."""
+    """Seconds of collectives on the links of each network level, if known.
+
+    The first row is the forward pass, the second all other passes.
+    """
 
     @property
     def layers(self) -> int:
@@ -158,22 +161,22 @@ class Stage(StageWork):
 
     @property
     def exchanged_bytes(self) -> float:
-        """Gradients that replicas exchange."""
+        """Gradients that replicas exchange, in bytes."""
         return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
     @property
     def replicated(self) -> tuple[tuple[float, Group], ...]:
-        """Parts of the weights, and the ranks that hold the same ones: dense ones, and those of experts."""
+        """Fractions of the weights with the group of ranks that replicate them: dense ones, and experts."""
         dense = (1.0 - self.expert_share, self.layout.group("dp-cp"))
         return (dense, (self.expert_share, self.layout.group("edp"))) if self.expert_share else (dense,)
 
     def kept_share(self, *, shared: bool) -> float:
-        """Part of the weights or gradients that a rank keeps, all of them unless replicas share them."""
+        """Fraction of weights or gradients that a rank stores; 1 unless replicas shard them."""
         return sum(part / (group.ranks if shared else 1) for part, group in self.replicated)
 
     @property
     def compute_s(self) -> float:
-        """Passes of one microbatch on a replica."""
+        """Seconds of all passes of one microbatch on a replica."""
         return sum(one.seconds for one in self.passes.values())
 
     @cached_property
@@ -188,82 +191,82 @@ class Stage(StageWork):
 
 @dataclass(frozen=True)
 class Execution:
-    """What devices do in a batch where the papers of planners and runtimes differ."""
+    """Execution details of a batch in which planners' papers and runtimes differ."""
 
     transfers: Transfers = "overlapped"
     exposed_transfers: float = 0.0
-    """Share of a transfer between stages that occupies both even where transfers overlap."""
+    """Fraction of a transfer that occupies both stages even if transfers overlap."""
     scattered: bool = False
-    """Whether a tensor goes to the next stage in tp shares and is gathered there."""
+    """True if a tensor goes to the next stage in tp shards and is gathered there."""
     early_recompute: bool = True
     overlap_sync: float = 0.0
-    """Share of the exchanges among replicas that can overlap with compute; 0: they follow it."""
+    """Fraction of the exchanges among replicas that can overlap with compute; 0: they follow it."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a planner says of its plan, and what it assumes."""
+    """Time that a planner claims for its plan, with its assumptions."""
 
     time_per_sample_s: float
     sync_s: float
-    """Of a batch's time, the exchange of gradients after it that the planner charges; 0 without a flush."""
+    """Time of the gradient exchange after a batch that the planner charges; 0 without a flush."""
     network: Flat
-    """Between any two devices, with what it charges an all-reduce in the passes."""
+    """Network between any two devices, with the planner's all-reduce factor."""
     hbm_bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages in the order of the data flow, and the batch that goes through them."""
+    """Stages in the order of the data flow, and the batch that they process."""
 
     stages: tuple[Stage, ...]
     schedule: str
     """Name of one of `pipeline.schedules.SCHEDULES`."""
     microbatches: int
-    """N, in a batch, over all replicas."""
+    """N, microbatches per batch over all replicas."""
     execution: Execution = Execution()
     claim: Claim | None = None
 
     @property
     def layout(self) -> Layout:
-        """Layout of the first stage: the plan's, where widths do not differ by stage."""
+        """Layout of the first stage; it is the plan's layout unless widths differ by stage."""
         return self.stages[0].layout
 
     @property
     def flushes(self) -> bool:
-        """A batch begins when the one before is over."""
+        """True if a batch begins only when the previous one is complete."""
         return SCHEDULES[self.schedule].flushes
 
     @property
     def depth(self) -> int:
-        """Pipeline stages p; virtual stages are on the devices of the first p."""
+        """Pipeline stages p; virtual stages are mapped to the devices of the first p."""
         return len(self.stages) // self.layout.vp
 
     @property
     def samples(self) -> int:
-        """Samples of a batch."""
+        """Samples per batch."""
         return self.layout.microbatch * self.microbatches
 
     @property
     def planned_s(self) -> float:
-        """Time per batch that the planner says."""
+        """Time per batch that the planner claims."""
         return self.claimed.time_per_sample_s * self.samples
 
     @property
     def claimed(self) -> Claim:
-        """Claim of the planner; PhazeError where nobody planned."""
+        """Claim of the planner; PhazeError for a plan without a planner."""
         if self.claim is None:
             raise PhazeError("plan: is given without a planner, so that there is no time to compare with")
         return self.claim
 
     @property
     def data(self) -> tuple[int, ...]:
-        """Data parallel width d of every group of devices."""
+        """Data-parallel width d of every group of devices."""
         return tuple(stage.layout.dp for stage in self.stages[: self.depth])
 
     @property
     def group_devices(self) -> tuple[int, ...]:
-        """Devices of every group, those of all its replicas."""
+        """Devices of every group over all its replicas."""
         return tuple(stage.layout.devices // stage.layout.pp for stage in self.stages[: self.depth])
 
     @property
@@ -273,9 +276,9 @@ class Plan:
 
     @property
     def in_pipeline(self) -> int:
-        """Microbatches of the fullest pipeline of a plan that flushes, ceil(N/d)."""
+        """Most microbatches in one pipeline of a plan that flushes, ceil(N/d)."""
         return -(-self.microbatches // self.layout.dp)
 
     def turns(self, stage: Stage) -> float:
-        """Microbatches of a replica in a batch, a mean over the replicas."""
+        """Microbatches per batch of a replica, averaged over the replicas."""
         return self.microbatches / stage.layout.dp

@@ -1,6 +1,6 @@
-"""What planners are asked and what they answer, on the same scheduled layers, so that only planners differ.
+"""Inputs and outputs of planners, on the same scheduled layers, so that only planners differ.
 
-A planner is a function of one file or folder, entered in `side_by_side.PLANNERS`.
+A planner is a function in a file or folder of its own, listed in `side_by_side.PLANNERS`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phaze.tables.columns import by_numbers
 
 @dataclass(frozen=True)
 class PlansAsked:
-    """What to plan on, and by whom."""
+    """Architecture, HBM size and planners of a set of plans."""
 
     architecture: str
     hbm_gib: float
@@ -33,14 +33,14 @@ class PlansAsked:
 
 @dataclass(frozen=True)
 class Prospect:
-    """A model on an architecture in one layout."""
+    """Model on an architecture in one layout."""
 
     point: Point
     chain: Chain
     traffic: Traffic
 
     def crossing(self, layers: Ints) -> tuple[Floats, Floats]:
-        """Bytes of every edge that enters a stage of these layers, and of every edge that leaves it."""
+        """Bytes of every edge that enters a stage with these layers, and of every edge that leaves it."""
         enters, leaves = self.chain.crossing(np.isin(np.arange(len(self.chain)), layers))
         return self.chain.edge_bytes[enters], self.chain.edge_bytes[leaves]
 
@@ -55,7 +55,7 @@ class Prospect:
         stash_bytes: float,
         work_bytes: float,
     ) -> Stage:
-        """A stage of these layers, of which some run forward again."""
+        """Stage with these layers, of which those in `again` are recomputed."""
         chain, traffic, repeated = self.chain, self.traffic, layers[again]
         arriving, departing = self.crossing(layers)
         return Stage(
@@ -85,7 +85,7 @@ class Prospect:
 
 @dataclass(frozen=True, eq=False)
 class PlanningTask:
-    """A model on one architecture with one HBM capacity, and the conditions: what every planner is given."""
+    """Model on one architecture with one HBM capacity and conditions: the input of every planner."""
 
     prospects: tuple[Prospect, ...]
     hbm_gib: float
@@ -94,11 +94,11 @@ class PlanningTask:
     """Widths that experts chose."""
 
     def prospect(self, layout: Layout) -> Prospect:
-        """Layers in a layout."""
+        """Model in a layout."""
         return next(one for one in self.prospects if one.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
-        """What a planner says of its plan under these conditions."""
+        """Claim of a planner under these conditions."""
         scenario = self.conditions.scenario
         network = Flat(scenario.network_bandwidth_bytes_per_s, scenario.all_reduce_factor)
         return Claim(time_per_sample_s, sync_s, network, scenario.hbm_bandwidth_bytes_per_s)
@@ -106,35 +106,35 @@ class PlanningTask:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What the devices of a planned stage keep."""
+    """Memory of the devices of a planned stage."""
 
     recomputed: int
-    """Layers that recompute."""
+    """Layers that are recomputed."""
     in_flight: int
     memory_bytes: float
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The best plan of a planner."""
+    """Best plan of a planner."""
 
     plan: Plan
     memory: tuple[StageMemory, ...]
-    """Of every stage."""
+    """Memory of every stage."""
     bound_s: float
-    """Time per sample that no plan of the planner's goes below, as it counts."""
+    """Lower bound on the time per sample of the planner's plans, in its own model."""
 
     @property
     def gap(self) -> float:
-        """What of its time the planner has not proven to be needed."""
+        """Fraction of the plan's time above the proven bound."""
         return 1.0 - self.bound_s / self.plan.claimed.time_per_sample_s
 
 
 class Planner(Protocol):
-    """Whoever spreads a model over the devices of a task."""
+    """Function that maps a model to the devices of a task."""
 
     def __call__(self, task: PlanningTask) -> Planned | Infeasible:
-        """The best plan, or why nothing fits."""
+        """Best plan, or the reason why nothing fits."""
 
 
 def read_tasks(
@@ -146,7 +146,7 @@ def read_tasks(
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
-    """Tasks, each with what asks for it; tables layers and solves hold all points of a model."""
+    """Tasks with the sets of plans that ask for them; tables layers and solves have all points of a model."""
     names = list(dict.fromkeys(one.architecture for one in asked))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
     wanted = pd.DataFrame({"architecture": names, "kept": True})

@@ -1,15 +1,17 @@
-"""The price of a plan on a machine: seconds of a batch, memory over time, and what binds.
+"""Price of a plan on a machine: seconds per batch, memory over time, and the bottleneck.
 
-Every plan is priced alike, whoever made it: a planner, or a user in a row of a table of runs. Layers bring
-their seconds and bytes; here tensors between stages take what the network needs for them, gradients, weights
-and optimizer states are shared as ZeRO says, and the schedule puts all of it in order.
+Every plan is priced the same way, whether it comes from a planner or from a row of a user's table of runs.
+Layers have their seconds and bytes. The price adds the network time of tensors between stages, the sharding
+of
+gradients, weights and optimizer states by ZeRO, and the order of the schedule.
 
-A batch of a plan whose tensors are on their way while devices go on takes no less than the link of a device
-needs for all that it carries in one direction: these tensors, the all-reduces of the slices of a replica,
-whose time is in the passes, and the exchange between replicas. In the same way operators that run side by
-side share the HBM: a pass takes no less than its HBM needs.
+If transfers overlap with compute, a batch takes at least as long as a device's link needs for all it carries
+in
+one direction: these tensors, the all-reduces of a replica's ranks, whose time is in the passes, and the
+exchange between replicas. Likewise, concurrent operators share the HBM: a pass takes at least as long as its
+HBM traffic.
 
-A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
+A tensor that skips stages is counted with the neighbour's. It left earlier, so this is an upper bound.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from phaze.plan.plan import Machine, Pass, Plan, Stage
 from phaze.plan.stage_costs import pipeline_of
 
 BATCHES = 2
-"""Batches that a timeline without flush shows."""
+"""Batches in a timeline without a flush."""
 CLOSE = 1e-4
-"""Relative error of times in the long run where tensors on their way make cycles of many microbatches."""
+"""Relative error of long-run times, where transfers make cycles of many microbatches."""
 
 INSIDE = ("compute", "HBM", "all-reduces of slices")
-"""What a pass spends time on: operators while the HBM rests, operators while it works, collectives."""
+"""Uses of a pass's time: operators while the HBM is idle, operators while it works, collectives."""
 KERNELS = {
     "compute": "tensor cores",
     "vector": "vector cores",
@@ -47,19 +49,19 @@ KERNELS = {
     "kernel_start": "kernel starts",
     "host": "host",
 }
-"""The same where every kernel is known: what binds it, in words, in the order of `cost.kernels`."""
+"""Uses of a pass's time if every kernel is known: its bound, in the order of `cost.kernels`."""
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
-"""Parts of device time in which devices only communicate."""
+"""Uses of device time with communication only."""
 
 
 @dataclass(frozen=True)
 class LinkUse:
-    """What a device's link carries in one direction in a batch: in seconds, or of what it could carry."""
+    """Load of a device's link in one direction per batch, in seconds or as utilisation."""
 
     slices: float
-    """All-reduces between the slices of a replica (tensor parallelism)."""
+    """All-reduces between the ranks of a replica (tensor parallelism)."""
     stages: float
-    """Activations that come and gradients that come back (pipeline)."""
+    """Activations that arrive and gradients that return (pipeline)."""
     replicas: float
     """Gradients that replicas exchange (data parallelism)."""
 
@@ -69,31 +71,34 @@ class LinkUse:
         return self.slices + self.stages + self.replicas
 
     def over(self, seconds: float) -> LinkUse:
-        """Seconds as shares of a time."""
+        """Utilisation over a given time."""
         return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that the tensors of a device have at its peak, what they are, and what is in use beside them."""
+    """Peak memory of a device's tensors in bytes, its parts, and the other memory in use."""
 
     peak_bytes: float
     weight_bytes: float
     """Weights and their gradients."""
     optimizer_bytes: float
     activation_bytes: float
-    """Activations of the microbatches in flight, what the one at work needs beside them, and buffers of the
-    framework."""
+    """Activations of the microbatches in flight, temporary memory of the current one, framework buffers."""
     recompute_bytes: float
-    """Of it what the one at work needs: what is recomputed, keys and values of the whole sequence, gradients
-    of activations, and weights that are shared otherwise."""
+    """Part of activation_bytes for the microbatch being processed.
+
+    It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
+    and
+    gathered weights.
+    """
     in_use: InUse
-    """Everything that is in use on the device, by part, each a range."""
+    """All memory in use on the device by part, each a range."""
 
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """What a plan costs on a machine; use `price`."""
+    """Cost of a plan on a machine; use `price`."""
 
     plan: Plan
     machine: Machine
@@ -105,13 +110,13 @@ class Price:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Timeline of a batch with all its communication, or without a flush of two."""
+        """Timeline of a batch with all its communication; of two without a flush."""
         pipeline = self.pipeline
         return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
 
     @cached_property
     def batch_s(self) -> float:
-        """Seconds of a batch by its events, without a flush in the long run."""
+        """Seconds of a batch from its events; without a flush, in the long run."""
         return self.timeline.time_s if self.plan.flushes else batch_s(self.pipeline)
 
     @cached_property
@@ -122,7 +127,7 @@ class Price:
 
     @cached_property
     def alone_s(self) -> float:
-        """The same if communication took no time."""
+        """Seconds of a batch if communication took no time."""
         return batch_s(replace(self.pipeline, stages=tuple(map(silent, self.pipeline.stages))))
 
     @property
@@ -132,11 +137,12 @@ class Price:
 
     @cached_property
     def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Seconds for which a device's link carries what, in one direction, by stage, a mean over replicas.
+        """Busy seconds of a device's link in one direction by use, per stage, averaged over replicas.
 
-        In come activations and, from the stages behind, gradients; as much goes out the other way.
-        All-reduces of slices and the exchange of gradients between replicas use the same link. Empty where
-        a device has other links to others.
+        Activations arrive and, from later stages, gradients; the same amount leaves in the other direction.
+        All-reduces of a replica's ranks and the exchange of gradients between replicas use the same link.
+        Empty for
+        networks in which devices have several links.
         """
         network = self.machine.network
         return (
@@ -153,35 +159,35 @@ class Price:
 
     @property
     def link_s(self) -> float:
-        """Time for which the busiest link works for a batch in one direction."""
+        """Busy seconds per batch of the busiest link in one direction."""
         return max((use.total for use in self.link_uses_s), default=0.0)
 
     @property
     def link_shares(self) -> tuple[LinkUse, ...]:
-        """Share that a device's link carries in one direction of what it could, by stage."""
+        """Utilisation of a device's link in one direction, by stage."""
         return tuple(use.over(self.time_s) for use in self.link_uses_s)
 
     @property
     def link_share(self) -> float:
-        """Share that links carry in one direction of what those of all devices could."""
+        """Mean utilisation of the links of all devices in one direction."""
         return self.mean([use.total for use in self.link_shares]) if self.link_uses_s else 0.0
 
     @property
     def memory_binds(self) -> bool:
-        """Some pass takes longer because its operators share the HBM."""
+        """True if a pass takes longer because its operators share the HBM."""
         hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
         return any(one.held_s(hbm) > one.seconds for stage in stages for one in stage.passes.values())
 
     @property
     def hbm_shares(self) -> tuple[float, ...]:
-        """Share of what the HBM of a device could move that passes move, by stage."""
+        """HBM utilisation by the passes of a device, by stage."""
         moved = [sum(one.hbm_bytes for one in stage.passes.values()) for stage in self.plan.stages]
         turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
         return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
 
     @property
     def busy_s(self) -> tuple[float, ...]:
-        """Seconds of the passes of a device in a batch, by stage, on average over the replicas."""
+        """Seconds of a device's passes per batch, by stage, averaged over the replicas."""
         batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
         return tuple(
             sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.layout.dp
@@ -189,40 +195,40 @@ class Price:
         )
 
     def mean(self, by_stage: Sequence[float]) -> float:
-        """Mean over all devices of what is known by stage."""
+        """Mean over all devices of a value per stage."""
         return float(np.average(by_stage, weights=self.plan.group_devices))
 
     @property
     def compute_share(self) -> float:
-        """Share of device time spent on passes."""
+        """Fraction of device time spent on passes."""
         return self.mean(self.busy_s) / self.time_s
 
     @property
     def exposed_share(self) -> float:
-        """Share of the time that there would not be without communication."""
+        """Fraction of the time that would be saved without communication."""
         return max(self.time_s - self.alone_s, 0.0) / self.time_s
 
     @cached_property
     def bound_by(self) -> Bound:
-        """Resource with the largest part of the critical path, passes by what they spend it on."""
+        """Resource with the largest part of the critical path, where passes are divided by use."""
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
-        """Seconds of a step of the critical path by what they are spent on."""
+        """Seconds of a step of the critical path by use."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
         stage = self.plan.stages[step.stage]
         return self._inside(stage, stage.passes[step.use], step.seconds)
 
     def _inside(self, stage: Stage, one: Pass, seconds: float) -> dict[str, float]:
-        """Seconds in which a pass only works, works while the HBM does, and waits for all-reduces."""
+        """Seconds in which a pass computes with idle HBM, computes with busy HBM, or waits for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
         work_s = one.held_s(hbm) - (charged_s(self.plan, stage, one) if self.plan.claim else 0.0)
         hbm_s = min(one.hbm_bytes / hbm, work_s)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
-        """Seconds of the passes of a microbatch by what they are spent on: kernels by what binds them."""
+        """Seconds of the passes of a microbatch by use; kernels count under their bound."""
         if not stage.spent_s:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
             parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
@@ -231,7 +237,7 @@ class Price:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Shares of device time by use; passes by what they spend their seconds on."""
+        """Fractions of device time by use; passes are divided by use."""
         pipeline, devices = self.timeline.pipeline, self.plan.devices
         found: dict[str, float] = defaultdict(float)
         exchanged = 0.0
@@ -243,7 +249,7 @@ class Price:
             spent = self._spent_s(stage)
             for name, part_s in spent.items():
                 found[name] += of_time * part_s
-            # What replicas exchange in every pass (from ZeRO 2 on), as far as passes take longer for it.
+            # Exchange of replicas in every pass (from ZeRO 2 on) that makes passes longer.
             exchanged += of_time * max(_passes_s(pipeline.stages[q]) - sum(spent.values()), 0.0)
         uses = self.timeline.share_of
         return dict(found) | {
@@ -255,12 +261,12 @@ class Price:
 
     @property
     def peak_bytes(self) -> Floats:
-        """Bytes that a device of each group holds at its peak, (p,)."""
+        """Peak memory of a device of each group in bytes, (p,)."""
         return self.timeline.peak_bytes
 
     @property
     def memory(self) -> Memory:
-        """Memory of the fullest device."""
+        """Memory of the device with peak memory."""
         return self.memory_of(int(np.argmax(self.peak_bytes)))
 
     def memory_of(self, group: int) -> Memory:
@@ -283,29 +289,29 @@ class Price:
 
 
 def price(plan: Plan, machine: Machine) -> Price:
-    """Price of a plan on a machine: use this."""
+    """Price of a plan on a machine."""
     return Price(plan, machine)
 
 
 def charged_s(plan: Plan, stage: Stage, one: Pass) -> float:
-    """Seconds of a pass that the planner charges for all-reduces of t slices."""
+    """Seconds of a pass that the planner charges for all-reduces of t ranks."""
     charged = plan.claimed.network.seconds("all_reduce", one.reduced_bytes, stage.layout.group("tp"))
     return min(charged, one.seconds)
 
 
 def sent_to_slices_bytes(stage: Stage) -> float:
-    """Bytes that a device sends for one microbatch to the other slices of its replica."""
+    """Bytes that a device sends per microbatch to the other ranks of its replica."""
     reduced = np.array([one.reduced_bytes for one in stage.passes.values()])
     return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
 
 
 def silent(stage: StageCost) -> StageCost:
-    """A stage that sends nothing."""
+    """Stage without communication."""
     return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
 
 
 def batch_s(pipeline: Pipeline) -> float:
-    """Seconds of a batch, without a flush in the long run."""
+    """Seconds of a batch; without a flush, in the long run."""
     if not pipeline.rules.flushes:
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
@@ -313,5 +319,5 @@ def batch_s(pipeline: Pipeline) -> float:
 
 
 def _passes_s(stage: StageCost) -> float:
-    """Seconds of the passes of a microbatch, with all that is exchanged in them."""
+    """Seconds of the passes of a microbatch, including exchanges inside them."""
     return stage.forward_s + stage.recompute_s + stage.backward_s

@@ -1,9 +1,9 @@
-"""A study's plan, as the tables have it: its price, and its time under its planner's assumptions.
+"""Price of a study's plan from its tables, and its time under its planner's assumptions.
 
-A planner's time is a formula. The price executes the plan event by event with what the formula leaves out:
-stages take what they take, tensors are under way while devices go on, each stage exchanges its gradients with
-2 (d - 1)/d in both directions at once, tensors that enter a stage share its link, and neither links nor HBM
-carry more than they can (`price`).
+A planner's time is a formula. The price simulates the plan event by event and adds what the formula leaves out.
+Transfers are in flight while devices continue. Each stage exchanges its gradients with 2 (d - 1)/d of its
+weights, in both directions at once. Tensors that enter a stage share its link. Neither links nor HBM exceed
+their bandwidth (`price`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = dict[str, str | int | float | bool]
 
 
 def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
-    """A plan from its row in table plans and its rows in table plan_stages."""
+    """Plan from its row in table plans and its rows in table plan_stages."""
     rows = stages.sort_values("stage").to_dict("records")
     schedule, flat = str(row["schedule"]), float(str(row["network_bandwidth_bytes_per_s"]))
     return Plan(
@@ -62,7 +62,7 @@ def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> 
 
 
 def planned_on(plan: Plan) -> Machine:
-    """Machine that a plan was made for, on which an all-reduce takes its time in a ring."""
+    """Machine that a plan was made for, on which an all-reduce takes its ring time."""
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
@@ -72,25 +72,25 @@ def replay(plan: Plan) -> Price:
 
 
 def loads_s(plan: Plan) -> Floats:
-    """Seconds that the planner charges for a microbatch on a replica, without synchronisation, (p,)."""
+    """Seconds that the planner charges per microbatch on a replica, without synchronisation, (p,)."""
     data = np.array(plan.data)
     loads = np.array([s.time_per_sample_s * s.layout.dp for s in plan.stages]) * plan.layout.microbatch
     if not plan.flushes:
         loads -= data * exchanged_s(plan) / plan.microbatches
-    # What rounding leaves of the loads must not be less than the passes.
+    # Rounding must not make loads shorter than the passes.
     compute: Floats = np.array([s.compute_s for s in plan.stages])
     return np.where(loads > compute, loads, compute)
 
 
 def exchanged_s(plan: Plan) -> Floats:
-    """Seconds that Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
+    """Seconds that Piper charges per batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
     network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
     groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
     return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
 
 
 def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
-    """Pipeline with tensors within the passes as the planner charges them."""
+    """Pipeline with tensors inside the passes, as the planner charges them."""
     loads = loads_s(plan)
     stages = []
     for stage, cost, load in zip(plan.stages, pipeline.stages, loads.tolist(), strict=True):
@@ -101,9 +101,9 @@ def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
 
 
 def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
-    """Seconds that the planner charges for tensors, in the forward and in the backward pass.
+    """Seconds that the planner charges for tensors in the forward and backward pass.
 
-    Piper charges an equal part to both; under Phaze the forward pass waits for what arrives.
+    Piper charges both passes equally; under Phaze the forward pass waits for arriving tensors.
     """
     charged = max(load_s - stage.compute_s, 0.0)
     if not plan.flushes:
@@ -113,9 +113,10 @@ def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
 
 
 def assumed_s(plan: Plan) -> float:
-    """Time per batch of a simulation that assumes what the planner does.
+    """Time per batch of a simulation with the planner's assumptions.
 
-    With a flush all stages take as long as the slowest, and recompute when the gradient is there; without, a
+    With a flush all stages take as long as the slowest, and recompute when the gradient has arrived. Without
+    one, a
     stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with each
     microbatch.
     """
@@ -144,7 +145,7 @@ def _faster(stage: StageCost, layout: Layout, share_s: float) -> StageCost:
 def replay_plans(
     plans: pd.DataFrame, stages: pd.DataFrame, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
+    """Tables simulations and simulation_stages: a row for every feasible plan, and its stages."""
     by_plan = dict(list(stages.groupby(list(PLAN))))
     placed = plans[plans["status"] == "placed"].to_dict("records")
     keys = [{name: plan[name] for name in PLAN} for plan in placed]
@@ -167,9 +168,9 @@ def replay_plans(
 
 
 def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
-    """Rows of tables simulations and simulation_stages, without their key.
+    """Rows of tables simulations and simulation_stages for one plan, without their key.
 
-    A plan is given by its rows in tables plans and plan_stages.
+    The plan is given by its rows in tables plans and plan_stages.
     """
     found = replay(read_plan(pd.Series(row), stages))
     return simulation_row(found), list(simulated_stages(found, float(row["hbm_gib"]) * GIB))

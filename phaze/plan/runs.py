@@ -1,4 +1,4 @@
-"""Runs: rows of a table of training runs of transformers, and their plans."""
+"""Runs: rows of a table of transformer training runs, and their plans."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LLAMA = {
     "gated": True, "activation": "silu", "norm": "rms_norm", "positions": "rotary", "attention_bias": False,
     "feed_forward_bias": False, "tied_embeddings": False, "fused_qkv": False,
 }  # fmt: skip
-"""What a gated model is beside its sizes."""
+"""Fields of a gated model other than its sizes."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A row of a table of runs; `gpus` devices in all."""
+    """Row of a table of runs on `gpus` devices in total."""
 
     hidden: int
     heads: int
@@ -42,33 +42,32 @@ class Run:
     layout: Layout
     schedule: str = "1f1b"
     kv_heads: int = 0
-    """0: as many as heads."""
+    """0: the number of heads."""
     ffn: int = 0
     """0: four times hidden."""
     gated: bool = False
-    """A Llama's block: a gated feed-forward network of width ffn, no biases, no dropout, own head matrix."""
+    """Llama block: a gated feed-forward network of width ffn, no biases, no dropout, untied head matrix."""
     optimizer: Optimizer = "adam"
     gradients: Gradients | None = None
-    """Precision in which gradients are added up and exchanged; the stack's unless given."""
+    """Precision in which gradients are accumulated and exchanged; by default the stack's."""
     overlap: Overlap | None = None
-    """Communication that hides behind computing; the stack's unless given."""
+    """Communication that overlaps with compute; by default the stack's."""
     flash_attention: bool | None = None
-    """Whether attention scores stay on the chip; None: they do for a named model, and where the stack names
-    such kernels."""
+    """True if attention scores stay on chip; None: for a named model, or if the stack names such kernels."""
     spec: Model | None = None
-    """Model with blocks of its own, of which hidden, layers and vocab are; None: the GPT of these sizes."""
+    """Model that hidden, layers and vocab belong to; None: a GPT of these sizes."""
     mtp: int = 0
-    """Layers of multi-token prediction."""
+    """Number of multi-token prediction layers."""
     lora: int = 0
-    """Rank of what alone is trained beside every matrix of a block; 0: everything is trained."""
+    """LoRA rank of the adapters of every matrix of a block; 0: all weights are trained."""
     division: tuple[str, ...] = ()
     """Entries of every virtual stage as in a layout string; empty: `equal_stages`."""
     recomputed: int | None = None
-    """Blocks of a stage that run forward again, the first ones; None: all."""
+    """Number of recomputed blocks per stage, the first ones; None: all."""
 
     def check(self) -> None:
-        """Raise PhazeError where the row cannot be right."""
-        # Chunks are looked at with the schedule, by the name that they have in a row.
+        """Raise PhazeError for an invalid row."""
+        # Chunks are checked with the schedule, by their name in a row.
         replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
         experts = self.spec.experts if self.spec else None
         for name, usual in (("ep", 1), ("etp", 1), ("load", BALANCED)):
@@ -91,7 +90,7 @@ class Run:
         Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
 
     def _check_division(self) -> None:
-        """Raise PhazeError where stages are not those of the layout, or hold another model."""
+        """Raise PhazeError if the stages do not match the layout, or belong to another model."""
         layout, entries, count = self.layout, "".join(self.stages), len(self.stages)
         if count != self.count:
             raise PhazeError(f"pipeline_layout must have pp * chunks = {self.count} stages, got {count}")
@@ -111,7 +110,7 @@ class Run:
             )
 
     def check_overlap(self) -> None:
-        """Raise PhazeError where the row hides exchanges of experts and its layout does not let it."""
+        """Raise PhazeError if the row overlaps token dispatch and its layout does not allow it."""
         layout = self.layout
         if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.mtp):
             raise PhazeError(
@@ -120,7 +119,7 @@ class Run:
             )
 
     def flash_on(self, machine: Machine) -> bool:
-        """Whether attention scores stay on the chip on a machine."""
+        """True if attention scores stay on chip on a machine."""
         if self.flash_attention is None:
             return self.spec is not None or bool(machine.stack.attention)
         return self.flash_attention
@@ -132,7 +131,7 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        """Model of the row, with its vocabulary padded; a GPT with dropout, as Megatron-LM trains it."""
+        """Model of the row with padded vocabulary; a GPT has dropout, as Megatron-LM trains it."""
         if self.spec is not None:
             words = padded_vocabulary(self.vocab, self.layout)
             own = {"vocabulary": words, "mtp": self.mtp, "lora": self.lora or None}
@@ -153,20 +152,20 @@ class Run:
         return Model.parse({**sizes, **(LLAMA if self.gated else kept)}, "model")
 
     def stack_of(self, machine: Machine) -> Stack:
-        """Software stack of the machine, with what the row says otherwise."""
+        """Software stack of the machine with the row's overrides."""
         own: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
         if self.gradients is not None:
             own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
         return machine.stack.model_copy(update=own)
 
     def check_microbatches(self, stack: Stack) -> None:
-        """Raise PhazeError where the stack refuses to run so few microbatches through its pipeline."""
+        """Raise PhazeError if the stack does not support this few microbatches in its pipeline."""
         count = self.global_batch // (self.layout.microbatch * self.layout.dp)
         if stack.full_pipelines and self.schedule == "1f1b" and count < self.layout.pp - 1:
             raise PhazeError(f"microbatches must be at least pp - 1 = {self.layout.pp - 1}, got {count}")
 
     def split_by(self, stack: Stack) -> Run:
-        """Run with the pipeline split of a stack, where the row gives none."""
+        """Run with the pipeline split of a stack, if the row has none."""
         pipelined = self.schedule in ("1f1b", "gpipe") and self.layout.pp > 1
         if stack.pipeline_split == "even" or self.division or self.mtp or not pipelined:
             return self
@@ -175,32 +174,34 @@ class Run:
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
-        """Entries of every virtual stage as in a layout string, of one of the copies of the model that a
-        schedule may have.
+        """Entries of every virtual stage as in a layout string, for one copy of the model.
+
+        A schedule may have several copies.
         """
         return self.division or equal_stages(self.layers, self.mtp, self.count)
 
     @property
     def count(self) -> int:
-        """Virtual stages of a copy of the model."""
+        """Virtual stages per copy of the model."""
         return max(self.layout.stages // SCHEDULES[self.schedule].streams, 1)
 
     @property
     def even(self) -> bool:
-        """Whether every stage can have as many blocks."""
+        """True if every stage can have the same number of blocks."""
         return self.layers % self.count == 0
 
     @property
     def cuts(self) -> tuple[range, ...]:
-        """Layers of every virtual stage, those of every copy."""
+        """Layers of every virtual stage, over all copies."""
         return cuts_of(self.stages) * SCHEDULES[self.schedule].streams
 
     @property
     def model_flops(self) -> float:
-        """The FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT
-        (Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation taken back).
+        """FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT.
 
-        Attention counts in full, not its causal half.
+        Source: Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation reverted.
+        Attention counts
+        in full, not its causal half.
         """
         model = self.model.model_copy(update={"vocabulary": self.vocab})
         products = model.trained_products_per_token(self.seq, causal=False)
@@ -208,7 +209,7 @@ class Run:
 
 
 def plan_of_run(run: Run, machine: Machine) -> Plan:
-    """Plan of a row on a machine; raise PhazeError where the row cannot be right."""
+    """Plan of a row on a machine; PhazeError for an invalid row."""
     run.check()
     run.check_microbatches(machine.stack)
     run = run.split_by(machine.stack)

@@ -1,8 +1,9 @@
-"""Tables of plans and of their stages: what every planner makes of a model on the architectures asked for.
+"""Tables of plans and their stages: the result of every planner for a model on selected architectures.
 
-Phaze, equal and expert place under the model of flushing pipelines (`flush`), Piper under its own. What the
-first three find is also priced under Piper's model: then it is a plan of Piper's space, and no better than
-Piper's.
+Phaze, equal and expert place under the model of flushing pipelines (`flush`), Piper under its own. The plans
+of
+the first three are also priced under Piper's model. In that model they are plans of Piper's space, and no
+better than Piper's.
 """
 
 from __future__ import annotations
@@ -136,9 +137,9 @@ def _each_once(widths: Iterable[int]) -> str:
 
 
 def _memory(found: Planned) -> str:
-    """What happens to activations: stashed, recomputed where there is a choice, or some of each.
+    """Handling of activations: stashed, recomputed wherever possible, or mixed.
 
-    The last stage has one microbatch in flight, so that recomputing never helps it.
+    The last stage has one microbatch in flight, so recomputation never helps it.
     """
     stages = found.plan.stages
     recomputed = sum(one.recomputed for one in found.memory)

@@ -1,4 +1,4 @@
-"""One plan of a study, chosen from its files, replayed and put into words."""
+"""One plan of a study: select it from its files, replay it and summarise it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FACTOR = (
 
 @dataclass(frozen=True)
 class PlanFilter:
-    """Which plan of a file; None: any."""
+    """Filter of the plans in a file; None: any value."""
 
     model: str | None = None
     architecture: str | None = None
@@ -40,7 +40,7 @@ class PlanFilter:
     planner: str | None = None
 
     def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
-        """Fastest of the plans asked for, or raise `PhazeError` if there is none."""
+        """Fastest plan that matches; PhazeError if there is none."""
         found = plans
         for name in PLAN:
             value = getattr(self, name)
@@ -60,7 +60,7 @@ class PlanFilter:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedPlan:
-    """A plan and what its simulation finds."""
+    """Plan with its simulation."""
 
     plan: pd.Series
     found: Price
@@ -81,12 +81,12 @@ class SimulatedPlan:
         }
 
     def in_words(self) -> str:
-        """Answer for a reader."""
+        """Summary in plain text."""
         lines = [self.which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
         return "\n".join(lines)
 
     def _busiest(self) -> Row:
-        """Name of a network of links with its busiest one, and its share of what it could carry."""
+        """Busiest link of a network and its utilisation."""
         if not isinstance(self.found, NetworkReplay):
             return {}
         topology, share = self.found.carried.topology, self.found.carried.utilisation
@@ -111,7 +111,7 @@ class SimulatedPlan:
         return [line]
 
     def which(self) -> str:
-        """Plan in a line."""
+        """One-line description of the plan."""
         plan = self.plan
         return (
             f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by "
@@ -147,8 +147,9 @@ def simulate_file(
 ) -> SimulatedPlan:
     """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
-    It is simulated on the flat network that its planner assumed unless another one is given. Raises
-    PhazeError for another flat one: a plan says nothing of it.
+    By default it is simulated on the flat network that its planner assumed. Raises PhazeError for another
+    flat
+    network, which the plan has no data for.
     """
     row, stages = read_wanted(path, wanted)
     if isinstance(network, System):
@@ -167,7 +168,7 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
 
 
 def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame]:
-    """Fastest plan of a file that is asked for, and the table plan_stages beside it."""
+    """Fastest matching plan of a file, and the table plan_stages that belongs to it."""
     _refuse_absent(path)
     plans, beside = Plans.load(path), stages_beside(path)
     _refuse_absent(beside)
@@ -175,7 +176,7 @@ def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
-    """Plan of a row of table plans; table plan_stages may hold the stages of others too."""
+    """Plan of a row of table plans; `stages` may include other plans' rows."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
     return read_plan(row, mine)
 
@@ -183,7 +184,7 @@ def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
 def replay_one(
     row: pd.Series, stages: pd.DataFrame, network: Cluster | Matrix | None = None
 ) -> SimulatedPlan:
-    """Replay a row of table plans; table plan_stages may hold the stages of others too."""
+    """Replay a row of table plans; `stages` may include other plans' rows."""
     plan = plan_of(row, stages)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
     return SimulatedPlan(row, found)
@@ -197,7 +198,7 @@ def _refuse_absent(path: Path) -> None:
 
 
 def _link_words(row: Mapping[str, object]) -> str:
-    """Load of the links of a stage's devices in one direction, if it is known by device."""
+    """Load of the links of a stage's devices in one direction, if known per device."""
     if "link_share" not in row:
         return ""
     kinds = ("slices", "stages", "replicas")
@@ -206,7 +207,7 @@ def _link_words(row: Mapping[str, object]) -> str:
 
 
 def stages_beside(path: Path) -> Path:
-    """Where the stages of the plans of a file lie."""
+    """Path of the stages that belong to a file of plans."""
     scenario = path.absolute().parent
     if path.name == "plans.parquet" or scenario.parent.name != "plans":
         return path.with_name("plan_stages.parquet")

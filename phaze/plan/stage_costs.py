@@ -1,7 +1,7 @@
-"""Costs of the pipeline stages of a plan on a machine: what its pipeline is simulated with.
+"""Costs of a plan's pipeline stages on a machine, as inputs of the pipeline simulation.
 
-Layers bring their seconds and bytes; here tensors between stages take what the network needs for them, and
-gradients, weights and optimizer states are shared as ZeRO says.
+Layers have their seconds and bytes. This module adds the network time of tensors between stages, and the
+sharding of gradients, weights and optimizer states by ZeRO.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from phaze.plan.plan import Execution, Machine, Plan, Stage
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
-"""How long tensors between stages are on their way: as long as the largest that enters the stage; or one
-after the other on the link of the stage, while operators share the HBM of their device as well."""
+"""Transfer time of tensors between stages.
+
+`longest`: that of the largest one that enters the stage. `all`: one after the other on the stage's link,
+while
+operators also share the HBM of their device.
+"""
 
 
 MATRICES = 4
-"""Weights of a block that buckets hold whole: of attention's first and last product, and of the network's."""
+"""Matrices of a block, which buckets do not split: two of attention and two of the feed-forward network."""
 
 
 def pipeline_of(
     plan: Plan, machine: Machine, tensors: Tensors = "all", costs: Sequence[StageCost] | None = None
 ) -> Pipeline:
-    """Pipeline of a plan, with what lies between its stages as said, or with costs of its stages."""
+    """Pipeline of a plan with transfers in the given mode, or with given stage costs."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     if costs is None:
         costs = [stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))]
@@ -50,7 +54,7 @@ def pipeline_of(
 
 
 def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -> StageCost:
-    """Seconds and bytes of the q-th stage of a plan, with what lies between it and its neighbours."""
+    """Seconds and bytes of the q-th stage of a plan, including communication with its neighbours."""
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
     held = [
@@ -106,7 +110,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
 
 
 def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_s: float) -> float:
-    """Seconds that kernels of the last backward pass lose to the synchronisation concurrent with it."""
+    """Seconds that kernels of the last backward pass lose to the concurrent synchronisation."""
     share, kind = plan.execution.overlap_sync, _sync_kind(stage, machine)
     if not share:
         return 0.0
@@ -116,14 +120,15 @@ def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_
 
 
 def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
-    """Seconds for which the part of layers bound by HBM waits for what an exchange among replicas moves."""
+    """Seconds that HBM-bound parts of layers wait for the bytes of an exchange among replicas."""
     parts = zip(stage.hbm_shares, _exchanged(stage, kind), strict=False)
     return sum(share * moved_s(machine, kind, size, group.ranks) for share, (size, group) in parts)
 
 
 def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_s: float) -> float:
-    """Time for which the weights of ZeRO 1 and 2 hold up a batch: where that overlaps, what is not hidden
-    while the first forward pass leaves the links free, and the first piece.
+    """Exposed time of the weight all-gather of ZeRO 1 and 2 per batch.
+
+    With overlap this is the part that the first forward pass does not cover, and at least the first piece.
     """
     share = plan.execution.overlap_sync
     if not share:
@@ -135,8 +140,9 @@ def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
-    """Time in which replicas exchange the gradients or the weights of a stage, those of experts apart, bucket
-    by bucket where the stack does so.
+    """Time in which replicas exchange the gradients or weights of a stage.
+
+    Those of experts are separate, and gradients go bucket by bucket if the stack has buckets.
     """
     found = 0.0
     for size, group in _exchanged(stage, kind):
@@ -146,7 +152,7 @@ def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
 
 
 def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
-    """Buckets in which replicas sum gradients: no more than matrices, since none is split between two."""
+    """Number of gradient buckets, at most one per matrix, because no matrix is split between two."""
     if not machine.stack.bucket_bytes:
         return 1
     return max(
@@ -155,8 +161,8 @@ def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
 
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
-    """Bytes that replicas exchange of a stage, with the group that does."""
-    weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all
+    """Bytes that replicas of a stage exchange, with their group."""
+    weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
     return [(part * size, group) for part, group in stage.replicated]
 
@@ -164,8 +170,9 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
 def _wait_s(
     stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1], share: float
 ) -> float:
-    """Time for which the share of an exchange among replicas that overlaps with a pass, forward or backward,
-    waits for collectives of the pass: a link that carries both needs the seconds of both.
+    """Time for which an overlapped exchange among replicas waits for collectives of a pass.
+
+    A link that carries both needs the seconds of both. The pass is forward or backward.
     """
     ways = [(kind, size, group) for kind in kinds for size, group in _exchanged(stage, kind)]
     if not stage.links_s or not ways:
@@ -176,7 +183,7 @@ def _wait_s(
 
 
 def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
-    """How replicas synchronise gradients once per batch; None from ZeRO 2 on, where every pass does."""
+    """Collective that synchronises gradients once per batch; None from ZeRO 2 on, where every pass does."""
     zero = stage.layout.zero
     if zero >= 2:
         return None
@@ -184,11 +191,13 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[float, float]:
-    """Time to synchronise gradients once per batch, and of it that follows the last backward pass for
-    certain: what does not overlap even where synchronisation does.
+    """Time to synchronise gradients once per batch, and its part that must follow the last backward pass.
 
-    From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage
-    add, or copies of a stage where microbatches enter at both ends.
+    The second does not overlap even if synchronisation does. From ZeRO 2 on gradients are synchronised after
+    every
+    microbatch, except those shared by the first and the last stage, and those of stage copies in schedules
+    where
+    microbatches enter at both ends.
     """
     stage = plan.stages[q]
     zero, kind = stage.layout.zero, _sync_kind(stage, machine)
@@ -204,7 +213,7 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
     groups = rules.groups(depth, plan.layout.vp)
     if stage.tied_bytes and depth > 1 and groups[0] != groups[-1]:
         found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
-    if rules.streams > 1:  # the other copy of the stage is as far from the other end
+    if rules.streams > 1:  # the other copy of the stage is at the same distance from the other end
         apart, sharers = abs(depth - 1 - 2 * int(groups[q])), stage.layout.group("dp-cp").ranks if zero else 1
         size = stage.exchanged_bytes / sharers
         found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
@@ -212,7 +221,7 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
 
 
 def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
-    """Seconds on the way of what the next stage needs, and of gradients for the one before."""
+    """Transfer time of activations to the next stage, and of gradients to the previous one."""
     sent, returned = 0.0, 0.0
     if q + 1 < len(plan.stages):
         later = plan.stages[q + 1]
@@ -226,7 +235,7 @@ def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tupl
 
 
 def send_s(execution: Execution, machine: Machine, layout: Layout, size_bytes: float) -> float:
-    """Time of a tensor from a stage to one beside it, and there, where it is scattered, to all."""
+    """Time to send a tensor to a neighbouring stage, including the all-gather there if it is scattered."""
     if not size_bytes:
         return 0.0
     network, pair = machine.network, Group(2, layout.group("pp").stride)

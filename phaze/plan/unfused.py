@@ -1,4 +1,4 @@
-"""Kernels that a stack runs one after the other where a fused kernel could do the same."""
+"""Separate kernels of a stack that a fused kernel could replace."""
 
 from __future__ import annotations
 
@@ -11,35 +11,42 @@ from phaze.spec.system import Stack
 from phaze.workload.operators import Operator
 
 BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
-"""Primitives of the biases of an expert's last product, of clamped projections, and that product."""
+"""Primitives of the biases of an expert's last product, of clamped projections, and of that product."""
 BIAS_KERNELS = (2, 6)
-"""Kernels for each expert's bias. Forward: bias times weight, and sum. Backward: two products and two sums
-for the gradients of bias and weight, and two sums that add the gradients of both biases to those of earlier
-microbatches (Megatron-Core, `TEGroupedMLP._apply_bias`, `DistributedDataParallel`)."""
+"""Kernels per expert bias, forward and backward.
+
+Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
+and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
+`TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
+"""
 CLAMP_KERNELS = 3
 """Two clamps and a concatenation, or their gradients (`weighted_bias_quick_geglu_impl`)."""
 ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
-"""Primitives of rotary embeddings with a factor."""
+"""Primitives of scaled rotary embeddings."""
 ROTARY_KERNELS = (11, 8)
-"""Kernels but one for each, forward: two products, negation, concatenation, sum and concatenation, and six on
-the small tables; backward: two products, negation, concatenation, sum, and gradients of two slices with
-their sum (Megatron-Core, `_apply_rotary_pos_emb_bshd`)."""
+"""Kernels beyond the first of a scaled rotary embedding, forward and backward.
+
+Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
+two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
+`_apply_rotary_pos_emb_bshd`).
+"""
 PADDING_KERNELS = 2
-"""Rows are padded before the first product, and its padding is removed after the last one."""
+"""Kernels that pad rows before the first product and remove the padding after the last one."""
 
 
 class Unfused(NamedTuple):
     """Work of operators in addition to their kernels."""
 
     nbytes: float
-    """Bytes that cross HBM."""
+    """Bytes of HBM traffic."""
     launches: int
-    """Kernels that the host starts."""
+    """Kernels that the host launches."""
 
 
 def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
-    """Additional kernels of operators of one pass of a layer: of experts, and of rotary embeddings with a
-    factor, which graphs of attention capture.
+    """Additional kernels of one pass of a layer: of experts, and of scaled rotary embeddings.
+
+    CUDA graphs of attention capture the rotary embeddings.
     """
     found = _of_experts(operators, compute, stack)
     scaled = [one for one in operators if any(_has(one, name) for name in ROTARY)]
@@ -55,9 +62,11 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
 def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
     """Additional kernels of experts.
 
-    Biases of the last product are added expert by expert, as their weight is that of a row. Lower precision
-    needs rows of an expert in multiples of a block: all-to-all dispatch leaves them as they are, and they are
-    copied, while HybridEP pads where it copies anyway.
+    Biases of the last product are added expert by expert, because every row has its own weight. Lower
+    precision
+    needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they are
+    copied;
+    HybridEP pads in its own copy.
     """
     if not any("moe" in one.regions for one in operators):
         return Unfused(0.0, 0)
@@ -84,7 +93,7 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
 
 
 def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
-    """Kernels of router and dispatch beyond those that operators are, where no CUDA graph captures them."""
+    """Kernels of router and dispatch that are no operators; 0 if a CUDA graph captures them."""
     if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(one.name == "router" for one in operators):
         return 0
     own = sum(one.name.startswith("router") for one in operators)
@@ -96,5 +105,5 @@ def _is_backward(operator: Operator) -> bool:
 
 
 def _has(operator: Operator, name: str) -> bool:
-    """Whether a primitive is part of an operator of either pass."""
+    """True if a primitive is part of an operator, forward or backward."""
     return name in primitives_of(operator.name)

@@ -1,8 +1,8 @@
-"""Memory that a device needs while a layer works on a microbatch, beside states and what is kept for later.
+"""Working memory of a device for a microbatch, in addition to states and stored activations.
 
-The peak of a batch is where most is kept and a layer works: where the backward pass starts, when the gradient
-of the logits is made beside the activations of all blocks; or in the last block, when gradients of its
-activations are made and, with recomputation, the activations themselves again.
+A batch has its peak where most is stored and a layer is processed. One candidate is the start of the backward
+pass, when the gradient of the logits exists next to the activations of all blocks. The other is the last
+block, with gradients of its activations and, under recomputation, the recomputed activations.
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ from phaze.workload.operators import Operator
 from phaze.workload.workload import Layer
 
 UNSHARDED = 2
-"""Blocks whose weights, and whose gradients, lie there unshared at once with ZeRO 3: the one at work and the
-one that is fetched or sent (PyTorch, FSDP)."""
+"""Blocks whose weights, and whose gradients, are gathered at once with ZeRO 3.
+
+The current one and the one that is fetched or sent (PyTorch, FSDP).
+"""
 
 
 @dataclass(frozen=True)
 class WorkingBytes:
-    """Bytes that a stage needs at most while it works on a microbatch."""
+    """Peak working memory of a stage for a microbatch."""
 
     work: float
     made: float
-    """Of these temporaries whose number the runtime decides: all but recomputed activations, and keys and
-    values of the whole sequence."""
+    """Temporaries in `work` whose number depends on the runtime.
+
+    These exclude recomputed activations, and keys and values of the whole sequence.
+    """
     copies: float
-    """Temporary copies that may lie beside them, at most."""
+    """Upper bound on temporary copies in addition to `work`."""
 
 
 def working_bytes(
     held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout, stack: Stack, *, flash: bool
 ) -> WorkingBytes:
-    """Bytes that a stage of these layers needs while it works on a microbatch.
+    """Peak working memory of a stage with these layers for a microbatch.
 
-    What the layers behind the one at work had kept is free by then.
+    The activations stored by later layers are already free.
     """
     layers = [cost.layer for cost, _ in held]
     blocks = [layer.trained for layer in layers if layer.name not in KEPT]
@@ -53,8 +57,9 @@ def working_bytes(
 
 
 def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) -> list[float]:
-    """Bytes of recomputed activations, and of keys and values of the whole sequence, while each layer is at
-    work, less those of the head, which are free before blocks pass backward.
+    """Recomputed activations, and keys and values of the whole sequence, while each layer is processed.
+
+    The head's stored activations are subtracted: they are free before blocks go backward.
     """
     freed = sum(cost.kept_bytes(way)[0] for cost, way in held if cost.layer.name == "head")
     return [
@@ -64,8 +69,11 @@ def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) 
 
 
 def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float:
-    """Bytes of temporary copies at most: buffers of overlapped tensor-parallel communication, and with ZeRO 3
-    those from which a block's weights are gathered and its gradients scattered (PyTorch, FSDP2).
+    """Upper bound on temporary copies in bytes.
+
+    These are buffers of overlapped tensor-parallel communication, and with ZeRO 3 the buffers from which a
+    block's
+    weights are gathered and its gradients scattered (PyTorch, FSDP2).
     """
     overlapped = stack.overlap_buffers * ("tp" in stack.overlap)
     buffers = overlapped * _whole_bytes(layers, layout)
@@ -77,14 +85,14 @@ def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float
 
 
 def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:
-    """Bytes of a whole activation between layers, of which sequence parallelism gives each rank a shard."""
+    """Bytes of a whole activation between layers, if sequence parallelism shards it; otherwise 0."""
     if not layout.sequence_parallel or layout.tp == 1:
         return 0.0
     return layout.tp * max(max(layer.input_bytes, layer.output_bytes) for layer in layers)
 
 
 def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
-    """Weights and gradients that ZeRO 3 holds whole while a stage works: of its ends, and of two blocks."""
+    """Weights and gradients that ZeRO 3 gathers while a stage works: of its ends, and of two blocks."""
     held = {layer.name: (layer.parameters, layer.trained) for layer in layers}
     blocks = max((sum(both) for name, both in held.items() if name not in KEPT), default=0)
     ends = sum(parameters for name, (parameters, _) in held.items() if name in KEPT)
@@ -92,8 +100,10 @@ def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
 
 
 def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> float:
-    """Bytes of gradients in the backward pass of a layer: of activations, and of a head's weights where they
-    lie beside those that are added up.
+    """Bytes of gradients in the backward pass of a layer.
+
+    These are gradients of activations, and of a head's weights if they are stored separately from accumulated
+    ones.
     """
     if layer.name == "embedding":
         return 0.0
@@ -101,11 +111,11 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
     if layer.name != "head":
         return layout.bytes_per_element * (results + inputs)
     of_weights = HALF * layer.trained if stack.second_gradients == "layer" else 0.0
-    return max(stack.logit_bytes - layout.bytes_per_element, 0) * results + of_weights  # logits are kept
+    return max(stack.logit_bytes - layout.bytes_per_element, 0) * results + of_weights  # logits are stored
 
 
 def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
-    """Elements of the largest results that products make of one input, and of that input."""
+    """Elements of the largest results that products compute from one input, and of that input."""
     core = layer.attention("forward") if flash else ()
     found = [(0, 0)]
     dense = (operator for operator in layer.forward.operators if operator not in core)

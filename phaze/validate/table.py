@@ -81,8 +81,7 @@ class Prediction:
     """Weights and their gradients."""
     optimizer_gib: float
     activation_gib: float
-    """Activations of the microbatches in flight, temporary memory of the current one, and framework buffers.
-    """
+    """Activations of the microbatches in flight, temporary memory of the current one, framework buffers."""
     recompute_gib: float
     """Part of activation_gib for the microbatch being processed.
 
