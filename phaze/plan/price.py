@@ -221,7 +221,7 @@ class Price:
         return self._inside(stage, stage.passes[step.use], step.seconds)
 
     def _inside(self, stage: Stage, one: Pass, seconds: float) -> dict[str, float]:
-        """Seconds in which a pass computes with idle HBM, computes with busy HBM, or waits for all-reduces."""
+        """Seconds of a pass that compute with idle HBM, compute with busy HBM, and wait for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
         work_s = one.held_s(hbm) - (charged_s(self.plan, stage, one) if self.plan.claim else 0.0)
         hbm_s = min(one.hbm_bytes / hbm, work_s)

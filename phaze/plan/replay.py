@@ -1,6 +1,6 @@
 """Price of a study's plan from its tables, and its time under its planner's assumptions.
 
-A planner's time is a formula. The price simulates the plan event by event and adds what the formula leaves out.
+A planner's time is a formula. The price simulates the plan event by event, with more detail than the formula.
 Transfers are in flight while devices continue. Each stage exchanges its gradients with 2 (d - 1)/d of its
 weights, in both directions at once. Tensors that enter a stage share its link. Neither links nor HBM exceed
 their bandwidth (`price`).
