@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 RUN = "PHAZE_RUN"
 """Environment variable that identifies a job's run: run name, space, file that contains the name."""
 MOST_READ = 2**28
-"""Most bytes, or characters, read from a file at once; parsed JSON takes ten times as many."""
+"""Maximum number of bytes, or characters, read from a file at once; parsed JSON takes ten times as many."""
 UNFINISHED = ".part"
 """Suffix of files that are being written."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 MOST_SHOWN = 10
-"""Most names that a message lists in full; of longer lists it shows the nearest."""
+"""Maximum number of names that a message lists in full; for more it shows the nearest ones."""
 
 
 def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> list[str]:

@@ -8,9 +8,9 @@ UNSEEN = re.compile(
 )
 """Characters that move the cursor, colour or reverse text, or are invisible; not line ends and tabs."""
 LONGEST_WORD, LONGEST_LINE = 300, 1000
-"""Most characters of a word and of a line in an error message."""
+"""Maximum length of a word and of a line in an error message."""
 LONGEST_REMARK = 2000
-"""Most characters of a line in other messages, which may list all flags of a run."""
+"""Maximum length of a line in other messages, which may list all flags of a run."""
 
 
 def printable(text: str) -> str:

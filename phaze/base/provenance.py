@@ -46,7 +46,7 @@ Analysis = tuple[str, tuple[str, ...]]
 """Digest and imports of a source text."""
 
 MOST_KEPT = 5000
-"""Most analyses kept on disk; the oldest are dropped."""
+"""Maximum number of analyses stored on disk; the oldest are dropped."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
 
 @cache
 def phaze_version() -> str:
-    """Version in the pyproject.toml next to the package, else that of the installation."""
+    """Version in the pyproject.toml next to the package, otherwise the installed version."""
     project = ROOT / "pyproject.toml"
     if not project.is_file():
         return library_version(PACKAGE)

@@ -96,8 +96,8 @@ def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backwar
 def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool) -> Floats:
     """Seconds until the last processor finishes its blocks (R,).
 
-    The mask cuts through some key blocks: half a block where the mask is causal, one block at each end of a
-    window.
+    A block also processes keys that the mask leaves to only some of its queries: half a block where the mask
+    is causal, one block at each end of a window.
     """
     wide = shapes.size + shapes.value_size
     rate = _share(shapes, speed) * device.peak_flops_per_s / device.num_tc

@@ -79,7 +79,7 @@ def microbatches_in_flight(schedule: Schedule, stage: int, microbatches: int) ->
 
 
 def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: float, limit: int) -> Ints:
-    """Most microbatches in flight that fit, at most `limit`; -1 if not even zero fit.
+    """Largest number of microbatches in flight that fits, at most `limit`; -1 if not even zero fit.
 
     Memory is affine in their number, so one division answers for every position of a stage.
     """
@@ -107,7 +107,7 @@ def update_bytes(
     *,
     states: bool = True,
 ) -> float:
-    """HBM traffic in bytes of a replica's optimizer step.
+    """Memory traffic in bytes of a replica's optimizer step.
 
     Full-precision weights are loaded and stored back (PALM, IV.A). If `states` is false nothing else moves,
     as in PALM's text. Otherwise gradients are loaded, optimizer states are loaded and stored, and weights are

@@ -73,8 +73,8 @@ def within_limit(
 ) -> Bools:
     """True for each architecture of a grid that belongs to the space of an area limit.
 
-    The authors exclude architectures with less than 30 % of the limit, unless they have a single tensor core
-    or a single vector core.
+    The authors exclude architectures with an area below 30 % of the limit, unless they have a single tensor
+    core or a single vector core.
     """
     area = architectures["area_um2"].to_numpy(np.float64)
     small = area < (minimum_area_share or 0.0) * area_limit_um2

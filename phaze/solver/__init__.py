@@ -20,9 +20,9 @@ class Limits:
     """Limits at which a solve ends without a proof."""
 
     nodes: int = 20000
-    """Most branch-and-bound nodes; the result does not depend on the machine."""
+    """Maximum number of branch-and-bound nodes; the result does not depend on the machine."""
     wall_s: float = 60.0
-    """Most wall time in seconds; ends a solve as `timed_out`."""
+    """Maximum wall time in seconds; ends a solve as `timed_out`."""
     gap: float = 1e-9
     """Relative gap of objective and bound at which a solve counts as proven."""
 
@@ -35,7 +35,7 @@ def relative_gap(objective: float, bound: float) -> float:
 
 
 def highs_version() -> str | None:
-    """Version of HiGHS, equal to that of its wheel; None if it is not installed."""
+    """Version of HiGHS, equal to its wheel's version; None if it is not installed."""
     version = library_version("highspy")
     return None if version == "absent" else version
 

@@ -43,7 +43,7 @@ class Certificates(Table):
 
 
 class Ranges(Table):
-    """Least lower bound and least feasible time per batch over TMP widths, microbatches and recompute."""
+    """Minimum lower bound and minimum feasible time per batch over TMP widths, microbatches and recompute."""
 
     keys = {"model": MODEL, "architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {

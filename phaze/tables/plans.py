@@ -127,7 +127,7 @@ class PlanDevices(Table):
 
 
 class Simulations(Table):
-    """Simulation of every plan: its time per batch, next to the planner's, and what it is bound by."""
+    """Simulation of every plan: time per batch, compared with the planned time, and the limiting resource."""
 
     keys = PLAN
     columns = {

@@ -77,7 +77,7 @@ class TimedGraph(Graph):
     backward_s: Floats
     """Time of the backward pass of a microbatch, including recomputation, shape (n,)."""
     parameter_bytes: Floats
-    """P, bytes of the parameters, equal to those of the gradients that replicas reduce, shape (n,)."""
+    """P, bytes of the parameters and of the gradients that replicas reduce, shape (n,)."""
 
     def __post_init__(self) -> None:
         n = len(self)

@@ -292,7 +292,7 @@ def _forked(layer: LayerGraph) -> set[int]:
 
 
 MOST_OPERATORS = 500_000
-"""Most operators of an unrolled model; a transformer of a thousand blocks has some 35,000."""
+"""Maximum number of operators of an unrolled model; a transformer of a thousand blocks has some 35,000."""
 
 
 @dataclass(frozen=True)

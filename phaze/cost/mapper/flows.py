@@ -93,7 +93,7 @@ def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: fl
     """
     around = 2.0 * flow.down * across_folds + (2.0 if flow.output else 1.0) * flow.across * down_folds
     starts = ROUNDED * flow.stream * around / (core.l2_words * down_folds * across_folds)
-    # With several starts per fold, the last stream may be rounded down one cycle too far.
+    # With a fractional number of starts, the last stream may be rounded down one cycle too little.
     rounded = 1.0 if flow.load > 0.0 else 0.0
     return cycles_of(flow, max(1.0, starts), down_folds, across_folds) - rounded
 

@@ -1,6 +1,6 @@
 """Splits of a product among cores.
 
-Small core counts allow every split, large ones powers of two and a few counts in between.
+A few parts may be split in any way, many parts by powers of two, with some splits in between.
 """
 
 from itertools import product

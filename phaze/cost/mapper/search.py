@@ -98,8 +98,8 @@ def search_all(
 def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: Floats) -> None:
     """Fill `found` (4, C) for ascending counts of equal cores.
 
-    Each count starts from the best mapping of the smaller ones. The result of a count with its own splits is
-    never better than that of the next power of two.
+    Each count starts from the best mapping of the smaller ones. A count with its own splits is never credited
+    with a better result than the next power of two.
     """
     before, divisions, done = job.tables.splits.before, plan.divisions, 0
     _bound_splits(job, before[0], before[divisions.every[plan.count_of[stop - 1]]])

@@ -40,7 +40,7 @@ from phaze.cost.mapper.tiles import FEWER, FOLDS, NUMBER, SIZE
 
 
 class Best(NamedTuple):
-    """Best mapping so far, with the fields of `cost.mapper.tensor.MappedShapes`."""
+    """Best mapping so far: time, array cycles, words to and from the global buffer, and L2 words."""
 
     time: float
     cycles: float

@@ -31,7 +31,7 @@ NEW, DELAYED, LOCAL, QUEUED, RUNNING, BETWEEN = range(6)
 
 
 MOST_LISTED = 2**22
-"""Most node pairs for which a dense lookup table is used."""
+"""Maximum number of node pairs for which a dense lookup table is used."""
 
 
 class RoutedMessages(NamedTuple):

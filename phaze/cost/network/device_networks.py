@@ -24,7 +24,7 @@ class DeviceNetwork(Wired):
     bandwidth_bytes_per_s: Floats
     """B, shape (D, D), > 0 off the diagonal."""
     latency_s: Floats
-    """L, shape (D, D), >= 0; zeros in the paper."""
+    """Shape (D, D), >= 0; the paper assumes zeros."""
 
     def __post_init__(self) -> None:
         shape, devices = self.bandwidth_bytes_per_s.shape, self.devices

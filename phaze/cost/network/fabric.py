@@ -120,7 +120,7 @@ def _levels(system: Cluster, devices: int) -> list[Switches]:
 
 @dataclass(frozen=True)
 class Switches:
-    """Switches of one level, each of which connects `width` children."""
+    """Switches of one level with `width` children each."""
 
     width: int
     """Devices or switches below each switch."""

@@ -113,11 +113,11 @@ class Tier(NamedTuple):
     start_s: float = 0.0
     """Fixed start time of a collective."""
     message_bytes_per_s: float = 0.0
-    """Bandwidth of a message to one other device; 0 means that of collectives."""
+    """Bandwidth of a message to one other device; 0 means the same as collectives."""
     ring_port_devices: int = 1
     """Devices attached to each port to this level, as in NCCL's ring search."""
     exchange_bytes_per_s: float = 0.0
-    """Bandwidth of an all-to-all; 0 means that of other collectives."""
+    """Bandwidth of an all-to-all; 0 means the same as other collectives."""
     tree_latency_s: float = 0.0
     """Latency of a tree step; 0 means rings only."""
     hop_latency_s: float = 0.0

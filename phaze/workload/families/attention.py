@@ -20,7 +20,7 @@ class Heads:
     """Head dimension of queries and keys."""
     value_size: int
     keys: int
-    """Keys per query in blocks of queries, of which a causal mask leaves half: a whole sequence of s, about
+    """Keys per query in blocks of queries, before a causal mask removes half: all of a sequence of s, about
     2w in windows of w tokens, or a chunk.
     """
 

@@ -176,8 +176,8 @@ def further_layer(part: ModelSlice) -> LayerGraph:
 
     It joins the residual stream with the embedding of the next token by a matrix, applies a block, and
     computes logits with the head. It passes the incoming stream on. These layers share one copy of the
-    embedding, of which each counts its part, unless the head has a copy. The head's matrix is on the same
-    stage (Megatron-Core, `MultiTokenPredictionLayer`).
+    embedding, unless the head has a copy; each counts its part of it. The head's matrix is on the same stage
+    (Megatron-Core, `MultiTokenPredictionLayer`).
     """
     model, layer = part.model, LayerBuilder(part.hidden_elements)
     rows = 0 if model.tied_embeddings else -(-part.vocabulary // model.mtp)

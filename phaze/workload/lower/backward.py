@@ -27,7 +27,7 @@ Form = Literal["paired", "split", "data"]
 """Backward form: one operator per forward operator, data and weight gradients apart, or data gradients only.
 """
 Gradients = Literal["both", "data", "weight"]
-"""Gradients that an operator computes: all, those of its inputs, or those of its parameters."""
+"""Gradients that an operator computes: of inputs and parameters, of inputs only, or of parameters only."""
 
 OUTSIDE = -1
 """Maker of a gradient that arrives from another operator."""
