@@ -15,11 +15,11 @@ ends with the last update.
 
 A second model (`held_step_s`) lets a message in flight occupy both the sending and the receiving device. It
 describes a program that sends and receives between its passes, without separate streams for messages, and
-cannot compute meanwhile. Section VII does not say which of the two its simulator uses. Every device then does
-one thing at a time in the order of such a program. For each microbatch it receives from the stages before it,
-computes, and sends to the stages after it; the backward pass is the reverse. A message begins when both
-devices are free, and occupies them for latency + size / bandwidth. The step is never shorter than under the
-first model.
+therefore cannot compute meanwhile. Section VII does not say which of the two its simulator uses. Every device
+then does one thing at a time in the order of such a program. For each microbatch it receives from the stages
+before it, computes, and sends to the stages after it; the backward pass is the reverse. A message begins when
+both devices are free, and occupies them for latency + size / bandwidth. The step is never shorter than under
+the first model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steady-state time per microbatch, and the formulas of ideal pipelines.
+"""Steady-state time per microbatch of a pipeline.
 
 Without a flush the event graph is periodic, and after some batches so are its times. The rate is measured
 over whole periods after that. Set-up and drain are excluded (PALM, V.A.3, for inference).
