@@ -191,8 +191,8 @@ def descend(
 ) -> tuple[int, int]:
     """Outcome of the search for a mapping within the target, and the number of devices tried.
 
-    At most `limit` devices are tried. The mapping is stored in `state`, which must be new. The deadline stops
-    the search as the limit does.
+    The search stops once more than `limit` devices were tried, or at the deadline. The mapping is stored in
+    `state`, which must be new.
     """
     outcome, k, tried = PAUSED, 0, 0
     for _, until in slices(limit + 1, deadline):

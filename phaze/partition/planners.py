@@ -2,7 +2,7 @@
 
 - pipedream: layers in one order, messages overlapped with computation, memory ignored;
 - topological: operators in one topological order, which RaNNC fixes before its dynamic program;
-- piper, phaze: the planners of `plan.phaze` on the graph of layers, with one device per stage and the memory
+- piper, phaze: `plan.piper` and `plan.phaze` on the graph of layers, with one device per stage and the memory
   of (14), independent of in-flight microbatches. Piper may use fewer stages.
 """
 
