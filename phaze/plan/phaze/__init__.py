@@ -1,1 +1,1 @@
-"""The planner of the Phaze paper: layers of a model on the devices of a cluster, for flushing pipelines."""
+"""Planner of the Phaze paper: placement of a model's layers on a cluster, for flushing pipelines."""

@@ -1,20 +1,23 @@
-"""The passes of a stage with branches over one or more groups of devices (Phaze, Appendix B.1).
+"""Passes of a stage with branches over one or more groups of devices (Phaze, Appendix B.1).
 
-Appendix B.1 gives the load of a stage only where the layers form a chain, and says of others that they may
-use more devices where there is branching. What it gives is followed: layers are scheduled one by one, each
-starts when its predecessors are done and its tensors from other devices are there, transfers take bytes /
-bandwidth whatever else is on the network, and those from other stages start at time 0. What it leaves open is
-read in the plainest way that agrees with it:
+Appendix B.1 gives the load of a stage only for chains of layers, and says that others may use more devices
+where there is branching. Its rules are followed: layers are scheduled one by one, each starts when its
+predecessors are done and its tensors from other devices have arrived, transfers take bytes / bandwidth
+independent of other traffic, and those from other stages start at time 0. Where it leaves a choice, the
+simplest consistent one is taken:
 
-- The devices of a stage form groups. A group runs layers as one device would: it has t devices, or one where
-  none of its layers is tensor parallel. Other devices of the stage are as far away as those of other stages.
-- A branch is a longest run of layers in which each is the only one of the stage that comes directly after
-  the one before, which is the only one directly before it; it is not torn apart. A chain is one branch, so it
-  runs on one group.
-- No group waits while a layer of it could start. Of the layers that could, over all groups, the one that can
-  start first is next; of those the first in the topological order of the graph (backwards, the last).
+- The devices of a stage form groups. A group runs layers as one device would: it has t devices, or one if
+none
+  of its layers is tensor parallel. Other devices of the stage are as distant as those of other stages.
+- A branch is a maximal run of layers in which each is the only direct successor, within the stage, of the one
+  before, and has it as its only direct predecessor. A branch is not split. A chain is one branch, so it runs
+  on
+  one group.
+- No group waits while one of its layers could start. Among all groups, the layer that can start first is
+next;
+  ties go to the first in the topological order of the graph (backwards, the last).
 
-On one group that is as fast as any order: whenever it waits, all that is left has to wait too.
+On one group this is as fast as any order: whenever it waits, all remaining layers have to wait too.
 
 The backward pass is a forward pass of the mirrored graph, in which layer v is n - 1 - v, the gradients of
 outgoing edges are the incoming tensors, and the same groups hold the same layers.
@@ -31,7 +34,7 @@ from phaze.base.compiled import njit, njit_inlined
 from phaze.pipeline.flushing import Chain
 
 ANY_GROUP = -1
-"""Group of a branch that goes where it can start first."""
+"""Group of a branch that goes to the group where it can start first."""
 
 
 class PassSteps(NamedTuple):
@@ -40,36 +43,36 @@ class PassSteps(NamedTuple):
     seconds: Floats
     """(n,) time of every layer."""
     first: Ints
-    """(n + 1,) where the edges into every layer begin."""
+    """(n + 1,) index of the first edge into every layer."""
     source: Ints
-    """(edges,)."""
+    """(edges,) source layer."""
     transfer_s: Floats
-    """(edges,)."""
+    """(edges,) transfer time."""
 
 
 class Branches(NamedTuple):
-    """The branches of a stage of m layers, c of them: branch b holds order[first[b]:first[b + 1]]."""
+    """Branches of a stage of m layers, c of them: branch b holds order[first[b]:first[b + 1]]."""
 
     order: Ints
-    """(m,) layers, rising within a branch."""
+    """(m,) layers, ascending within a branch."""
     first: Ints
-    """(c + 1,)."""
+    """(c + 1,) index of the first layer of every branch."""
 
 
 class Desk(NamedTuple):
-    """Room that passes over n layers work in; what a pass leaves there means nothing to the next."""
+    """Scratch buffers of passes over n layers; their contents are not kept between passes."""
 
     following: Ints
-    """(n,) the next layer of every branch."""
+    """(n,) index of the next layer of every branch."""
     done_s: Floats
-    """(n,) the end of every layer."""
+    """(n,) end time of every layer."""
     place: Ints
-    """(n,) group of every layer that ran."""
+    """(n,) group of every layer that has run."""
 
 
 @njit
 def desk_for(nodes: int) -> Desk:
-    """Room for passes over so many layers."""
+    """Scratch buffers of passes over `nodes` layers."""
     return Desk(np.empty(nodes, np.int64), np.empty(nodes), np.empty(nodes, np.int64))
 
 
@@ -91,10 +94,11 @@ def _pass(seconds: Floats, sources: Ints, targets: Ints, transfers: Floats) -> P
 
 
 def covers(graph: Chain) -> tuple[Ints, Ints]:
-    """Layers directly before each, as (n + 1,) where they begin and the layers.
+    """Direct predecessors of each layer, as (n + 1,) indices of the first ones and the layers.
 
-    An edge beside a longer path is none of these; nor is it inside any stage that holds both its ends, as a
-    stage holds what lies between.
+    An edge parallel to a longer path is not one of these. Nor is it one inside any stage that contains both
+    its
+    ends, because the stage also contains the layers between.
     """
     n = len(graph)
     after = np.zeros((n, n), np.bool_)
@@ -128,7 +132,7 @@ def find_branches(inside: Bools, first: Ints, source: Ints) -> Branches:
 
 @njit
 def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
-    """Branch of every layer of a stage, and how many there are."""
+    """Branch of every layer of a stage, and the number of branches."""
     n, count = len(inside), 0
     followers, branch = np.zeros(n, np.int64), np.empty(n, np.int64)
     for v in range(n):
@@ -149,7 +153,7 @@ def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
 
 @njit
 def mirrored(branches: Branches, nodes: int) -> Branches:
-    """Same branches in the mirrored graph; branch b becomes c - 1 - b."""
+    """The same branches in the mirrored graph; branch b becomes c - 1 - b."""
     order, first = np.empty_like(branches.order), np.empty_like(branches.first)
     for i in range(len(order)):
         order[i] = nodes - 1 - branches.order[len(order) - 1 - i]
@@ -162,9 +166,9 @@ def mirrored(branches: Branches, nodes: int) -> Branches:
 def ready_s(
     layer: int, group: int, steps: PassSteps, inside: Bools, done: Floats, place: Ints, arrivals: bool
 ) -> float:
-    """When all that a layer needs is on a group; infinite while a predecessor is not done.
+    """Time at which all inputs of a layer are on a group; inf while a predecessor is not done.
 
-    Without `arrivals` the tensors from other stages are there already.
+    Without `arrivals` the tensors from other stages are already there.
     """
     ready = 0.0
     for e in range(steps.first[layer], steps.first[layer + 1]):
@@ -183,10 +187,11 @@ def ready_s(
 def run_pass(
     steps: PassSteps, branches: Branches, inside: Bools, group: Ints, ends: Floats, arrivals: bool, desk: Desk
 ) -> None:
-    """Run a pass; `ends` (groups,) holds when each group may begin it, and afterwards when it ends it.
+    """Run a pass; `ends` (groups,) has the start time of each group, and afterwards its end time.
 
-    `group` (c,) says where every branch runs; where it is ANY_GROUP, the group where the branch can start
-    first is chosen, of those the first, and written there.
+    `group` (c,) assigns every branch to a group. A branch with ANY_GROUP goes to the first group where it can
+    start
+    earliest, which is written to `group`.
     """
     order, first = branches.order, branches.first
     following, done, place = desk.following, desk.done_s, desk.place

@@ -1,18 +1,19 @@
-"""The best placement of a layer graph with branches (Phaze, Section 5 and Appendix B).
+"""Best placement of a layer graph with branches (Phaze, Section 5 and Appendix B).
 
-What `plan.phaze.flush` does for chains, whose stages are intervals on t devices or one, is done here for any
+`plan.phaze.flush` places chains, whose stages are intervals on t devices or one. This module places any
 directed acyclic graph: stages are differences of nested downsets, and a stage may have more devices and run
-branches side by side. Times, memory and what decides between equal times are those of chains; a chain gets
-the same placement here and there. With N downsets, S nested pairs of them, n layers and up to n stages on one
-of k numbers of devices, it takes
+branches concurrently. Times, memory and tie-breaking are those of chains; a chain gets the same placement
+from
+both modules. With N downsets, S nested pairs of them, n layers and up to n stages with k possible numbers of
+devices, it takes
 
     N^2      to find the pairs
     S n      for the loads, times the assignments of a stage's branches: 2 for two branches, 15 for four
-    S n k    for the recurrence; k is at most n + 1 where all layers, or none, are tensor parallel
+    S n k    for the recurrence; k is at most n + 1 if all layers, or none, are tensor parallel
 
-A chain has N = n + 1 and S = n (n + 1) / 2, two towers of n/2 layers N = (n/2 + 1)^2 and S of about N^2 / 4.
-Under GPipe what fits depends on the microbatches of a pipeline; the recurrence is repeated for ranges of data
-widths until what is best with the room of the widest fits in fact.
+A chain has N = n + 1 and S = n (n + 1) / 2; two towers of n/2 layers have N = (n/2 + 1)^2 and S of about
+N^2 / 4. Under GPipe memory depends on the microbatches of a pipeline. The recurrence is then repeated for
+ranges of data widths, with the memory needs of the widest, until the best placement fits with its own needs.
 """
 
 from __future__ import annotations
@@ -37,29 +38,29 @@ Rank = tuple[float, ...]
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """The tables of pipelines with at least some number of microbatches, and the best of them."""
+    """Tables of pipelines with at least some number of microbatches, and the best pipeline."""
 
     tables: list[Floats]
     """dp[0] to dp[s - 1]."""
     costs: list[Floats]
-    """Load of every option as the last stage, the last but one, ..., infinite where it does not fit."""
+    """Load of every option as the last stage, the last but one, ..., inf where it does not fit."""
     first: FirstStage
 
 
 @dataclass(frozen=True)
 class RangeBest(Generic[Answer]):
-    """The best answer to a range of choices once they are allowed more than each has."""
+    """Best answer for a range of choices under the loosest constraint of the range."""
 
     rank: Rank
     answer: Answer
     holds: bool
-    """The answer is one of those choices as it is, and so the best of them."""
+    """True if the answer is valid for one of these choices, and therefore the best of them."""
 
 
 def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
-    """Best placement over all TMP widths, or why there is none.
+    """Best placement over all TMP widths, or the reason why there is none.
 
-    The layers of the graphs are in one topological order. PhazeError if there are too many downsets.
+    The layers of all graphs have the same topological order. PhazeError if there are too many downsets.
     """
     cuttings = [cutting_of(graphs[layout], layout, setting) for layout in sorted(graphs)]
     placed = [placement for cut in cuttings if (placement := place_cutting(cut, setting)) is not None]
@@ -69,8 +70,9 @@ def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> Placement | I
 def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
     """Best placement of a graph, or None.
 
-    Equal times go to the fewest devices, then to the smallest d, s and first stage. ValueError where the
-    gradients of all stages count: what these instances are made for charges those of the first (18).
+    Ties go to the fewest devices, then to the smallest d, s and first stage. ValueError if the gradients of
+    all
+    stages count: the instances of this planner charge those of the first stage (18).
     """
     if setting.gradients != "first-stage":
         raise ValueError("a graph that is no chain is placed with the gradients of its first stage alone")
@@ -90,7 +92,7 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
 
 
 def _fits(setting: Setting, room: Ints, layout: Layout, options: list[int]) -> bool:
-    """Whether there is room for all microbatches in flight of d pipelines, first stage first."""
+    """True if memory suffices for all microbatches in flight of d pipelines, first stage first."""
     microbatches = setting.in_pipeline(layout)
     depths = range(len(options), 0, -1)
     return all(room[o] >= needed(setting, s, microbatches) for s, o in zip(depths, options, strict=True))
@@ -101,7 +103,8 @@ def _best_pipeline(
 ) -> _Pipeline | None:
     """Best pipeline over all depths, or None.
 
-    Under GPipe all get the room of those with fewest microbatches, so that this is a bound for the others.
+    Under GPipe all data widths are assumed to have the fewest microbatches, so this is a bound for the
+    others.
     """
     first_sync = setting.exchange_s(_weight_bytes_before(cut))
     size = len(cut.graph) - cut.downsets.sizes
@@ -122,12 +125,12 @@ def _best_pipeline(
 
 
 def _weight_bytes_before(cut: Cutting) -> Floats:
-    """Weights of the layers that are not in each downset."""
+    """Weights of the layers that are not in each downset, in bytes."""
     return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
 
 
 def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int]) -> Placement:
-    """The placement with the given options for stages, first stage first."""
+    """Placement whose stages are the given options, first stage first."""
     behind = [cut.behind(option) for option in options]
     outers = [len(cut.downsets) - 1, *behind]
     layers = tuple(cut.downsets.difference(*ends) for ends in zip(outers, behind, strict=False))
@@ -139,7 +142,7 @@ def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int
 
 
 def _trace_back(cut: Cutting, widths: DeviceCounts, found: _Pipeline) -> list[int]:
-    """Option of each stage, first stage first; of stages as good, the smallest is taken."""
+    """Option of each stage, first stage first; ties go to the smallest stage."""
     options, k = [found.first.option], found.first.k
     for s in range(found.first.rank[3] - 1, 0, -1):
         k = int(np.searchsorted(widths.devices, widths.devices[k] - cut.options.devices[options[-1]]))
@@ -148,7 +151,7 @@ def _trace_back(cut: Cutting, widths: DeviceCounts, found: _Pipeline) -> list[in
 
 
 def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, outer: int, k: int) -> int:
-    """Option of a stage that dp[s][outer][k] comes from."""
+    """Option of a stage from which dp[s][outer][k] results."""
     target = found.tables[s][outer, k]
     for stage in range(cut.stages.first[outer], cut.stages.first[outer + 1]):
         inner = cut.stages.inner[stage]
@@ -161,9 +164,9 @@ def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, ou
 
 
 def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | None]) -> Answer | None:
-    """Best answer, or None; `bound` of choices lo to hi - 1 is None where none has an answer.
+    """Best answer, or None; `bound` of choices lo to hi - 1 is None if none has an answer.
 
-    The range with the best bound is halved until an answer holds, which that of a single choice has to.
+    The range with the best bound is halved until an answer holds; the answer of a single choice always holds.
     """
     waiting: list[tuple[Rank, int, int, RangeBest[Answer]]] = []
     ranges = [(0, choices)]
@@ -180,7 +183,7 @@ def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | No
 
 
 def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
-    """Which limit no placement of these graphs respects, and by how much."""
+    """Limit that no placement of these graphs respects, and by how much."""
     formed = [cut for cut in cuttings if min_devices(cut.graph, cut.layout) <= setting.devices]
     if not formed:
         return too_few_devices({cut.layout: cut.graph for cut in cuttings}, setting)
@@ -189,7 +192,7 @@ def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
 
 
 def leanest(cut: Cutting, setting: Setting) -> Leanest:
-    """Placement that needs least memory on its fullest device, of those that are considered."""
+    """Placement with the least peak memory."""
     choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.layout))
 
     def bound(lo: int, hi: int) -> RangeBest[Leanest] | None:
@@ -205,13 +208,13 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
 
 
 def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Bytes of the fullest device of every stage if it is the last, the last but one, ..."""
+    """Yield the peak memory of every stage in bytes, as the last stage, the last but one, ..."""
     for s in range(1, len(cut.graph) + 1):
         yield cut.options.peak_bytes(needed(setting, s, microbatches))
 
 
 def _enough_devices(cut: Cutting, setting: Setting) -> float:
-    """Devices of the smallest cluster on which the graph fits the memory, infinite for none."""
+    """Devices of the smallest cluster on which the graph fits the memory; inf if there is none."""
     widths, choices = cut.widths(cut.layout.tp * len(cut.graph)), pipelines(setting, setting.microbatches)
 
     def bound(lo: int, hi: int) -> RangeBest[int] | None:
@@ -227,7 +230,7 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
 
 
 def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield zero for every stage that fits, infinity for the others, as the last, the last but one, ..."""
+    """Yield 0 for every stage that fits and inf for the others, as the last stage, the last but one, ..."""
     room = cut.room(setting)
     for s in range(1, len(cut.graph) + 1):
         yield np.where(room >= needed(setting, s, microbatches), 0.0, np.inf)

@@ -1,8 +1,8 @@
-"""Best time per batch of many architectures at once, for models that are sequences of layers of any kinds.
+"""Best time per batch of many architectures at once, for sequences of layers of any kinds.
 
-The same optimum as the dynamic program of `plan.phaze.flush`, for every architecture that gives the layers
-other latencies. What fits the memory does not depend on the architecture, nor how many devices a cut takes:
-both are worked out once, for the search of `plan.phaze.sequences`.
+The optimum is the same as of the dynamic program of `plan.phaze.flush`, for every architecture with its own
+layer latencies. Memory and the devices of a cut do not depend on the architecture, so both are computed once,
+for the search of `plan.phaze.sequences`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from phaze.spec.system import Scenario
 
 @dataclass(frozen=True)
 class Runs:
-    """A model as runs of equal layers, in any order; arrays have one value a kind of layer.
+    """Model as runs of equal layers, in any order; arrays have one value per kind of layer.
 
-    Bytes are those of one slice.
+    Bytes are per tensor-parallel rank.
     """
 
     counts: tuple[int, ...]
@@ -41,7 +41,7 @@ class Runs:
     """Tensor that a layer passes to the next."""
     tensor_parallel: Bools
     kinds: tuple[int, ...] = ()
-    """Kind of every run; left out, each is of its own kind."""
+    """Kind of every run; by default every run is of its own kind."""
 
     @cached_property
     def layers(self) -> Ints:
@@ -49,7 +49,7 @@ class Runs:
         return np.repeat(np.array(self.kinds or range(len(self.counts)), np.int64), self.counts)
 
     def chain(self, forward_s: Floats, backward_s: Floats) -> Chain:
-        """The chain with the given latencies, one value a kind."""
+        """Chain with the given latencies, one value per kind."""
         starts = np.arange(len(self.layers) - 1)
         return Chain(
             forward_s=forward_s[self.layers],
@@ -64,16 +64,16 @@ class Runs:
 
     @property
     def totals(self) -> Ints:
-        """Layers of every kind."""
+        """Number of layers of every kind."""
         return np.bincount(self.layers, minlength=len(self.weight_bytes))
 
     def untimed(self) -> Chain:
-        """The chain without latencies."""
+        """Chain without latencies."""
         return self.chain(np.zeros_like(self.weight_bytes), np.zeros_like(self.weight_bytes))
 
 
 def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -> tuple[Runs, list[str]]:
-    """A model as runs, with the name of every kind of layer; `each` is what a parameter takes."""
+    """Read a model as runs, with the name of every kind of layer; `each` gives the bytes per parameter."""
     graph = graph.sort_values("position")
     kinds, names = pd.factorize(graph["layer"])
     rows = layers.set_index("layer").loc[names]
@@ -106,14 +106,15 @@ def best_times(
     settings: Sequence[Setting],
     at_most_s: float = np.inf,
 ) -> Floats:
-    """Best time per batch for all settings and architectures, `at_most_s` where none is better.
+    """Best time per batch for all settings and architectures, at most `at_most_s`.
 
-    The result is (settings, A), the latencies (A, kinds) are of one layer of each kind. Settings in which the
-    same stages fit are worked out once. A limit spares the search for what is not of interest.
+    The result is (settings, A); the latencies (A, kinds) are of one layer of each kind. Settings in which the
+    same
+    stages fit are computed once. A limit prunes the search.
     """
     chain = runs.untimed()
     total_s = (forward_s + backward_s) @ runs.totals
-    order = np.argsort(total_s, kind="stable")  # neighbours are alike
+    order = np.argsort(total_s, kind="stable")  # consecutive architectures are similar
     forward, backward = (_on_grid(values, total_s[:, None])[order] for values in (forward_s, backward_s))
     known: dict[tuple[object, ...], Floats] = {}
     times = []
@@ -132,10 +133,11 @@ def best_times(
 
 
 def _on_grid(values: Floats, total: Floats) -> Floats:
-    """The values, rounded so that all sums of them up to the total are exact.
+    """Values rounded so that all their sums up to the total are exact.
 
-    A stage then takes the same time wherever it starts, and an architecture has the same best time whichever
-    others are asked for. The grid has 2^52 steps up to the total or beyond.
+    A stage then has the same time wherever it starts, and an architecture the same best time in any
+    selection. The
+    grid has 2^52 steps up to the total or beyond.
     """
     above = np.ldexp(1.0, np.frexp(total)[1])
     return np.ascontiguousarray((values + above) - above)
@@ -143,7 +145,7 @@ def _on_grid(values: Floats, total: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Depths:
-    """What fits the memory, whatever the latencies."""
+    """Depths and stages that fit the memory, independent of latencies."""
 
     devices: Ints
     """(s,): fewest devices of a pipeline with s stages, 0 where none fits."""
@@ -151,12 +153,12 @@ class Depths:
     """First layer of the longest last stage that fits."""
 
     def key(self) -> bytes:
-        """Bytes that tell depths apart."""
+        """Bytes that identify these depths."""
         return self.devices.tobytes() + bytes(str(self.last_start), "ascii")
 
 
 def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
-    """Depths with a cut that fits, under GPipe with as few microbatches in flight as can be."""
+    """Depths with a cut that fits, under GPipe with the fewest microbatches in flight."""
     chain = runs.untimed()
     footprints, shape = chain.footprints, shape_of(chain, layout, setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
@@ -175,13 +177,13 @@ class _EqualRoom:
     widths: Ints
 
     def key(self) -> tuple[bytes, ...]:
-        """Bytes that tell groups apart."""
+        """Bytes that identify the group."""
         arrays = (self.room.most_stages, self.room.last_fits, self.counts, self.widths)
         return tuple(array.tobytes() for array in arrays)
 
 
 def _groups(footprints: Footprints, setting: Setting) -> list[_EqualRoom]:
-    """Useful data widths, together where the same stages fit: all of them under 1F1B."""
+    """Useful data widths, grouped where the same stages fit: a single group under 1F1B."""
     counts, widths = useful_widths(setting.microbatches, setting.devices)
     if setting.schedule == "1f1b":
         return [_EqualRoom(room(footprints, setting, setting.microbatches), counts, widths)]
@@ -202,7 +204,7 @@ def _improve(
     group: _EqualRoom,
     times: Floats,
 ) -> None:
-    """Improve the times of all architectures by the best cuts with data widths of the group."""
+    """Improve the times of all architectures with the best cuts at data widths of the group."""
     shape = shape_of(chain, layout, setting.devices)
     fits, used = possible_cuts(chain.footprints, group.room, shape)
     widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
@@ -230,7 +232,7 @@ def _data_widths(chain: Chain, setting: Setting, group: _EqualRoom, widest: Ints
 
 
 def _sequence(runs: Runs, chain: Chain, shape: Shape, setting: Setting, fitting: Room) -> LayerSequence:
-    """What the search needs to know of the layers, their memory and the network."""
+    """Inputs of the search: layers, their memory and the network."""
     between = runs.output_bytes[runs.layers][:-1] / setting.bandwidth_bytes_per_s
     exchange = setting.exchange_s(chain.parameter_bytes)
     split = np.append(np.flatnonzero(chain.tensor_parallel), len(chain))

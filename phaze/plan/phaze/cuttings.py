@@ -1,11 +1,13 @@
-"""All that a graph with branches can be cut into, and the recurrence of its placement (Phaze, Section 5).
+"""Possible cuts of a graph with branches, and the recurrence of its placement (Phaze, Section 5).
 
     dp[s][D][k] = min over downsets D' of D and devices a of max(dp[s - 1][D'][k - a], load(D minus D', a, s))
 
-is the least worst load when downset D is cut into s stages on exactly k devices. Stages are counted from the
-end; the table of s = 0 is 0 for the empty downset on no device. The load of a stage that does not fit the
-memory at its position is infinite. A pipeline takes t devices for each group with a tensor parallel layer and
-one for each other group, so that only some k are possible; k is an index into those.
+is the least worst load if downset D is cut into s stages on exactly k devices. Stages are counted from the
+end;
+the table of s = 0 is 0 for the empty downset on no device. The load of a stage that does not fit the memory
+at
+its position is infinite. A pipeline takes t devices per group with a tensor-parallel layer and one per other
+group, so only some k are possible; k is an index into these.
 """
 
 from __future__ import annotations
@@ -27,25 +29,25 @@ from phaze.plan.phaze.stages import MOST_BRANCHES, TimedLayers, work_of
 
 MOST_DOWNSETS = 10_000
 MOST_STAGES = 1_500_000
-"""Stages that are considered: each takes about 10 us, and 100 bytes for each of its options."""
+"""Limit of considered stages: each takes about 10 us, and 100 bytes per option."""
 NOWHERE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceCounts:
-    """The numbers of devices that a pipeline can have, and how a stage adds to them."""
+    """Possible numbers of devices of a pipeline, and the step to the next for each stage."""
 
     devices: Ints
-    """(k,) rising, from 0."""
+    """(k,) ascending, from 0."""
     step: Ints
-    """(options,) which of the numbers of devices that stages have is that of each option."""
+    """(options,) index of each option's number of devices among those of all stages."""
     after: Ints
-    """(steps, k) index of the devices with such a stage added, NOWHERE if there are too many."""
+    """(steps, k) index of the devices after adding such a stage, NOWHERE if there are too many."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """A graph, for one TMP width, with its downsets and stages."""
+    """Graph for one TMP width, with its downsets and stages."""
 
     graph: Chain
     layout: Layout
@@ -55,12 +57,12 @@ class Cutting:
     options: Options
 
     def room(self, setting: Setting) -> Ints:
-        """How many microbatches in flight each option has room for."""
+        """Number of microbatches in flight that each option has memory for."""
         limit = max(len(self.graph), setting.microbatches)
         return self.options.in_flight(setting.memory_bytes, limit)
 
     def widths(self, devices: int) -> DeviceCounts:
-        """Numbers of devices that a pipeline can have."""
+        """Possible numbers of devices of a pipeline."""
         split = int(np.count_nonzero(self.graph.tensor_parallel))
         groups = np.arange(split + 1)[:, None] * self.layout.tp + np.arange(len(self.graph) - split + 1)
         possible = np.unique(groups[groups <= devices])
@@ -71,11 +73,11 @@ class Cutting:
         return DeviceCounts(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
 
     def behind(self, option: int) -> int:
-        """Downset that the stage of an option leaves behind."""
+        """Downset that remains after the stage of an option."""
         return int(self.stages.inner[np.searchsorted(self.options.first, option, side="right") - 1])
 
     def tables(self, widths: DeviceCounts, costs: Iterator[Floats]) -> Iterator[Floats]:
-        """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., as long as anything can be placed."""
+        """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., until nothing can be placed."""
         dp = np.full((len(self.downsets), len(widths.devices)), np.inf)
         dp[0, 0] = 0.0
         yield dp
@@ -88,7 +90,7 @@ class Cutting:
 
 
 def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
-    """Downsets and stages of a graph; PhazeError if that is too much."""
+    """Downsets and stages of a graph; PhazeError if there are too many."""
     downsets = few_downsets(graph)
     stages = stages_of(downsets)
     work = work_of(graph, layout, setting.bandwidth_bytes_per_s)
@@ -99,7 +101,7 @@ def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
 def few_downsets(
     graph: Chain, most_downsets: int = MOST_DOWNSETS, most_stages: int = MOST_STAGES
 ) -> Downsets:
-    """Downsets of a graph; PhazeError if there are too many, or too many stages."""
+    """Downsets of a graph; PhazeError if they or their stages are too many."""
     try:
         downsets = enumerate_downsets(len(graph), graph.pairs, most_downsets)
     except PhazeError as error:
@@ -111,7 +113,7 @@ def few_downsets(
 
 
 def needed(setting: Setting, s: int, microbatches: int) -> int:
-    """Microbatches in flight that the s-th stage from the end has to have room for."""
+    """Microbatches in flight that the s-th stage from the end needs memory for."""
     return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
@@ -126,7 +128,7 @@ def _too_many(found: str, allowed: str) -> str:
 def _one_more_stage(
     dp: Floats, first: Ints, inner: Ints, option: Ints, step: Ints, after: Ints, cost: Floats
 ) -> Floats:
-    """dp[s] from dp[s - 1]; `cost` (options,) is infinite for what does not fit there."""
+    """dp[s] from dp[s - 1]; `cost` (options,) is inf for options that do not fit."""
     grown = np.full(dp.shape, np.inf)
     lowest, highest = _finite(dp)
     for outer in range(len(dp)):
@@ -146,7 +148,7 @@ def _one_more_stage(
 
 @njit
 def _finite(dp: Floats) -> tuple[Ints, Ints]:
-    """First and the last finite entry of each row, -1 where there is none."""
+    """Index of the first and the last finite entry of each row, -1 if there is none."""
     lowest, highest = np.full(len(dp), -1, np.int64), np.full(len(dp), -1, np.int64)
     for row in range(len(dp)):
         for k in range(dp.shape[1]):
@@ -159,7 +161,7 @@ def _finite(dp: Floats) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """The first stage of the best pipeline of a given depth."""
+    """First stage of the best pipeline of a given depth."""
 
     rank: tuple[float, int, int, int, int]
     """(time per batch, devices of all pipelines, d, s, layers of the first stage)."""
@@ -181,15 +183,16 @@ def best_first_stage(
     counts: Ints,
     data: Ints,
 ) -> FirstStage:
-    """Best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
+    """Best pipeline of s stages: its first stage is added to dp[s - 1] (Phaze, Section 5).
 
         min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
         first_sync[D']
 
-    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; the exchange over very
-    many replicas and the layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data`
-    are the useful ceil(B/d) and d, d rising. Equal times go to the fewest devices, then the smallest d and
-    first stage.
+    with d k <= K. `cost` (options,) is the load, inf for options that do not fit. `first_sync` is the
+    exchange in
+    the limit of many replicas and `size` the layers of the first stage, both by D'. `counts` and `data` are
+    the
+    useful ceil(B/d) and d, d ascending. Ties go to the fewest devices, then the smallest d and first stage.
     """
     rank, (option, k) = _best_first_stage(
         dp, s, (int(stages.first[-2]), int(stages.first[-1])), stages.inner, options.first,

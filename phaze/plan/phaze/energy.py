@@ -1,10 +1,12 @@
-"""Energy of training a sample with a placement: dynamic energy, links, leakage.
+"""Energy per sample of training with a placement: dynamic energy, links, leakage.
 
-A layer runs forward and backward once for every microbatch, forward once more where its stage recomputes
-(all stages but the last), and on every slice of a tensor-parallel layer. Every device of a stage sends the
-activations at its end and receives their gradients once a microbatch; the gradients of all weights go around
-the ring of the d pipelines, 2 (d - 1)/d of their bytes on each device, once a batch. The devices in use leak
-for the whole time per batch. Energies have one column for each part of the chip, in the order of `DYNAMIC`.
+A layer runs forward and backward once per microbatch, and is recomputed if its stage recomputes (all stages
+but
+the last), on every rank of a tensor-parallel layer. Every device of a stage sends the activations at its end
+and receives their gradients once per microbatch. The gradients of all weights go around the ring of the d
+pipelines once per batch, 2 (d - 1)/d of their bytes on each device. The devices in use leak for the whole
+time
+per batch. Energies have one column per part of the chip, in the order of `DYNAMIC`.
 """
 
 from __future__ import annotations
@@ -20,25 +22,25 @@ from phaze.plan.phaze.chains import Runs
 from phaze.spec.architecture import EnergyFigures
 
 DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
-"""Parts that spend energy when they act."""
+"""Parts with dynamic energy."""
 PARTS = (*DYNAMIC, "leakage")
 HBM, LINK = DYNAMIC.index("hbm"), DYNAMIC.index("link")
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What memory, links and leakage cost."""
+    """Energy rates of memory, links and leakage."""
 
     hbm_j_per_byte: float
-    """A byte to or from HBM."""
+    """Energy per byte to or from HBM."""
     link_j_per_byte: float
-    """A byte to another device."""
+    """Energy per byte to another device."""
     leakage_w_per_um2: float
-    """Power of a square micrometre that does nothing."""
+    """Leakage power per square micrometre."""
 
     @classmethod
     def of(cls, figures: EnergyFigures) -> Rates:
-        """Costs in a technology."""
+        """Rates of a technology."""
         return cls(
             hbm_j_per_byte=figures.hbm_j_per_byte,
             link_j_per_byte=figures.link_j_per_byte,
@@ -48,7 +50,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Batch:
-    """How many samples run together."""
+    """Layout with its microbatch, and samples per batch."""
 
     layout: Layout
     global_batch: int
@@ -56,19 +58,22 @@ class Batch:
 
 @dataclass(frozen=True)
 class LayerEnergy:
-    """Energy of one slice of a layer of every kind for one microbatch, arrays (kinds, parts), in joules."""
+    """Energy of every kind of layer on one rank for one microbatch, arrays (kinds, parts), in joules."""
 
     forward_j: Floats
     backward_j: Floats
 
 
 def slices(runs: Runs, layout: Layout) -> Ints:
-    """How many devices compute a layer of every kind."""
+    """Number of devices that compute a layer of every kind."""
     return np.where(runs.tensor_parallel, layout.tp, 1)
 
 
 def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, recompute: bool) -> Floats:
-    """Energy of all layers for one microbatch, by part (parts,); the last stage starts there."""
+    """Energy of all layers for one microbatch, by part (parts,).
+
+    `last_start` is the first layer of the last stage, which does not recompute.
+    """
     each = slices(runs, layout)
     once, again = (
         np.bincount(runs.layers[:end], minlength=len(each)) for end in (None, last_start if recompute else 0)
@@ -78,7 +83,7 @@ def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, re
 
 
 def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:
-    """Bytes between stages for one microbatch, from what leaves every stage but the last."""
+    """Bytes between stages for one microbatch, from the outputs of every stage but the last."""
     return 2.0 * float(boundary_bytes @ devices[:-1])
 
 
@@ -92,7 +97,7 @@ def sample_j(
 ) -> Floats:
     """Joules per sample by part (parts + leakage,).
 
-    `dynamic` and `sent` are of one microbatch, `ring` and the area in use times the time are of a batch.
+    `dynamic` and `sent` are per microbatch; `ring`, and the area in use times the time, are per batch.
     """
     parts = dynamic / batch.layout.microbatch
     parts[LINK] += rates.link_j_per_byte * (sent / batch.layout.microbatch + ring / batch.global_batch)

@@ -1,14 +1,14 @@
-"""The best placement for flushing pipelines (Phaze, Section 5 and Appendix B): t, d, s and the stages.
+"""Best placement for flushing pipelines (Phaze, Section 5 and Appendix B): t, d, s and the stages.
 
 For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cuts of the chain into stages:
 
     minimise (ceil(B/d) + s - 1) * max over stages of load + f (d - 1)/d * weights / bandwidth
 
 such that d pipelines have no more than K devices and every stage fits the memory at its position from the
-end. The weights are those of the stage that has most, or of the first stage, and f is the factor of an
-all-reduce (`Setting`). `pipeline.cuts.best_cut` looks for the best d, s and cut. Under 1F1B the memory does
-not depend on d, so that one table serves all widths; under GPipe there is one table for each number of
-microbatches in a pipeline.
+end.
+The weights are those of the stage that has most, or of the first stage, and f is the factor of an all-reduce
+(`Setting`). `pipeline.cuts.best_cut` finds the best d, s and cut. Under 1F1B the memory does not depend on d,
+so one table serves all widths; under GPipe there is one table per number of microbatches in a pipeline.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from phaze.plan.phaze.reasons import why_infeasible
 
 @dataclass(frozen=True)
 class Placement:
-    """A placement with its time; stage numbers count from the first."""
+    """Placement with its time; stage numbers count from the first."""
 
     layout: Layout
     layers: tuple[Sequence[int], ...]
-    """Positions of the layers of every stage, rising: those of a chain follow each other."""
+    """Layer positions of every stage, ascending; those of a chain are consecutive."""
     devices: tuple[int, ...]
     """Devices of every stage in one pipeline."""
     time_s: float
@@ -51,7 +51,7 @@ class Placement:
 
     @property
     def data(self) -> int:
-        """Data parallel width d."""
+        """Data-parallel width d."""
         return self.layout.dp
 
     @property
@@ -70,26 +70,26 @@ class Placement:
         return self.data * sum(self.devices)
 
     def rank(self) -> tuple[float, int, int, int, int]:
-        """Time, then fewer devices, smaller d, s and t: the best of placements has the least."""
+        """Sort key of placements: time, then fewer devices, smaller d, s and t."""
         return self.time_s, self.devices_used, self.data, self.stages, self.layout.tp
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """No placement exists."""
+    """Reason why no placement exists."""
 
     reason: str
-    """The limit that binds, and by how much."""
+    """Violated limit, and by how much."""
 
     @property
     def limit(self) -> str:
-        """Name of the limit: memory, devices, ..."""
+        """Name of the violated limit: memory, devices, ..."""
         return self.reason.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Where to look: pipeline depths from `fewest` to `most`, and data widths with their ceil(B/d)."""
+    """Search range: pipeline depths from `fewest` to `most`, and data widths with their ceil(B/d)."""
 
     fewest: int
     most: int
@@ -98,8 +98,8 @@ class Widths:
 
 
 def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
-    """Best placement over all TMP widths, or why there is none."""
-    for layout, chain in chains.items():  # before the first of them takes its time
+    """Best placement over all TMP widths, or the reason why there is none."""
+    for layout, chain in chains.items():  # fail before the first of them takes its time
         refuse_large(len(chain), shape_of(chain, layout, setting.devices))
     found = [place_chain(chains[layout], layout, setting, explain=False) for layout in sorted(chains)]
     placed = [placement for placement in found if isinstance(placement, Placement)]
@@ -111,11 +111,11 @@ def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | I
 def place_chain(
     chain: Chain, layout: Layout, setting: Setting, *, explain: bool = True, limit_s: float = np.inf
 ) -> Placement | Infeasible:
-    """Best placement of a chain with TMP width t, or why there is none.
+    """Best placement of a chain with TMP width t, or the reason why there is none.
 
-    Equal times go to the fewest devices, then to the smallest d, s and first stage; `explain` false leaves
-    the reason empty, which saves working it out. A limit that the best time is known to be below spares most
-    of the search.
+    Ties go to the fewest devices, then to the smallest d, s and first stage. `explain` false leaves the
+    reason
+    empty, which saves time. A limit known to exceed the best time prunes most of the search.
     """
     most = shape_of(chain, layout, setting.devices).stages
     widths = Widths(1, most, *useful_widths(setting.microbatches, setting.devices))
@@ -163,7 +163,7 @@ def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
 
 
 def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:
-    """Bytes of the weights of every stage (s,), as one slice has them."""
+    """Weights of every stage (s,) in bytes per tensor-parallel rank."""
     return np.array(
         [chain.footprints.weight_bytes[i, j] for i, j in pairwise((*starts, len(chain)))], np.float64
     )
@@ -176,7 +176,7 @@ def evaluate_cut(
     starts: Sequence[int],
     loads: Loads | None = None,
 ) -> Placement:
-    """Placement with the given stages and widths, timed; whether it fits is not asked."""
+    """Placement with the given stages and widths and its time; memory is not checked."""
     footprints, layout = chain.footprints, replace(layout, pp=len(starts))
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))

@@ -1,11 +1,11 @@
 """Placement instances and results in the JSON format of the Phaze authors' device_placement program.
 
-An instance gives, for every TMP width, the layers (`nodes`) with their sizes and latencies, and the tensors
-passed between them (`edges`); the layer graph is the same for all widths and has no cycle.
-Where it contains a path through all layers, stages are parts of that path; else branches may run side by
-side.
-Sizes are bytes, `bandwidth` bytes per second, latencies seconds. As that program counts memory, SGD keeps
-weights and gradients, and Adam one more copy of the weights.
+For every TMP width, an instance gives the layers (`nodes`) with their sizes and latencies, and the tensors
+between them (`edges`); the layer graph is the same for all widths and has no cycle. If it contains a path
+through all layers, stages are parts of that path; otherwise branches may run concurrently. Sizes are bytes,
+`bandwidth` bytes per second, latencies seconds. As in that program, memory includes weights and gradients
+with
+SGD, and one more copy of the weights with Adam.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from phaze.workload.graphs import edge_arrays
 
 
 class Node(CamelCase):
-    """A layer, or the slice of it that one of t devices runs."""
+    """Layer, or its shard on one of t devices."""
 
     id: Whole
     parameter_size: Size
@@ -41,7 +41,7 @@ class Node(CamelCase):
 
 
 class Instance(CamelCase):
-    """A placement problem."""
+    """Placement problem."""
 
     max_memory_per_device: Positive
     max_devices: Count
@@ -80,17 +80,17 @@ class Instance(CamelCase):
             )
 
     def order(self) -> list[int]:
-        """Layer ids in a topological order: the only one if there is a path through all layers."""
+        """Layer ids in a topological order; it is unique if there is a path through all layers."""
         width = next(iter(self.nodes))
         return _order([node.id for node in self.nodes[width]], _ends(self.edges[width]))
 
     def has_path(self) -> bool:
-        """Whether one layer comes directly after the other: whether there is one order only."""
+        """True if there is a path through all layers, so that their order is unique."""
         ends = _ends(self.edges[next(iter(self.nodes))])
         return all(pair in ends for pair in pairwise(self.order()))
 
     def setting(self) -> Setting:
-        """Cluster and the batch."""
+        """Cluster and batch."""
         return Setting(
             devices=self.max_devices,
             microbatches=self.mbs_in_batch,
@@ -119,7 +119,7 @@ class Instance(CamelCase):
 
 
 class ResultStage(CamelCase):
-    """A stage of a placement."""
+    """Stage of a placement."""
 
     nodes: list[int]
     """Ids of its layers, in order."""
@@ -127,18 +127,18 @@ class ResultStage(CamelCase):
 
 
 class Result(CamelCase):
-    """A placement, or why there is none."""
+    """Placement, or the reason why there is none."""
 
     stages: list[ResultStage]
     tensor_parallel_degree: int | None
     data_parallel_degree: int | None
     final_time_per_batch: float | None
     reason: str | None = None
-    """The limit that binds and by how much; absent if there is a placement."""
+    """Violated limit and by how much; absent if there is a placement."""
 
 
 def read_instance(path: str | Path) -> Instance:
-    """Instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
+    """Read an instance from a JSON file; PhazeError names file, key, value and allowed values."""
     return read_as(Instance, path)
 
 
@@ -150,7 +150,7 @@ def place_instance(instance: Instance) -> Result:
     graphs = {Layout(tp=int(width)): instance.chain(width) for width in instance.nodes}
     if instance.has_path():
         found = place_widths(graphs, instance.setting())
-    else:  # its modules take longer to import than a chain takes to place
+    else:  # lazy import: it takes longer than placing a chain
         from phaze.plan.phaze.branches import place_graphs
 
         found = place_graphs(graphs, instance.setting())
@@ -175,7 +175,7 @@ def place_instance(instance: Instance) -> Result:
 
 
 def result_text(result: Result) -> str:
-    """A result as JSON."""
+    """Result as JSON."""
     content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
     return json.dumps(content, indent=2, allow_nan=False)
 
@@ -201,7 +201,7 @@ def _ends(edges: list[LayerEdge]) -> set[tuple[int, int]]:
 
 
 def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
-    """A topological order, layers as given where they may come in any; ValueError for a cycle."""
+    """Topological order that otherwise keeps the given order; ValueError for a cycle."""
     given = {layer: place for place, layer in enumerate(ids)}
     sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(ids, ()))
     for source, target in edges:

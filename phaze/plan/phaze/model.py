@@ -20,7 +20,7 @@ from phaze.plan.phaze.rows import Found, placement_row, stage_rows
 from phaze.tables import Placements, Stages
 
 ROUNDING = 1e-9
-"""By how much, relatively, the times of two algorithms may differ, whose sums round in another order."""
+"""Relative difference allowed between times of two algorithms whose sums round in different orders."""
 
 
 def place_model(
@@ -34,8 +34,9 @@ def place_model(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of placements and stages of one model in one layout on a shard.
 
-    Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures get
-    the expert's placement as well, where its TMP width is this one.
+    Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures
+    also get
+    the expert's placement, if its TMP width is that of the layout.
     """
     point = read_point(layers, graph, conditions)
     devices = read_devices(point, solves, architectures, screens, conditions)
@@ -84,7 +85,7 @@ def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting
 
 
 def _unlimited(setting: Setting) -> Setting:
-    """Setting with unlimited memory, for which nothing need be recomputed."""
+    """Setting with unlimited memory, which needs no recomputation."""
     return replace(setting, memory_bytes=np.inf, recompute=False)
 
 
@@ -95,10 +96,11 @@ def _place_all(
     reasons: dict[Setting, Infeasible],
     limits_s: Floats,
 ) -> list[Placement | Infeasible]:
-    """Best placement for every setting; of those that differ in memory, the largest come first.
+    """Best placement for every setting; of settings that differ in memory, the largest come first.
 
-    What fits does not depend on latencies: `reasons` collects, for all devices, where nothing does. The best
-    times are below the limits (settings,).
+    Memory does not depend on latencies: `reasons` collects the infeasible settings for all devices. The best
+    times
+    are below the limits (settings,).
     """
     results: list[Placement | Infeasible] = []
     for c, setting in enumerate(settings):
@@ -115,7 +117,7 @@ def _place_all(
 
 
 def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
-    """Best placement for a larger memory if it fits this one: then it is the best here, too."""
+    """Best placement for a larger memory if it fits this one; it is then the best here, too."""
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)

@@ -1,4 +1,4 @@
-"""What a placement needs of the tables: the chain of a model in one layout, and the devices."""
+"""Placement inputs: the chain of a model in one layout, and the devices."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Latencies = tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class Conditions:
-    """Where and how a model is trained."""
+    """Training conditions of a model."""
 
     scenario: Scenario
     training: Training
     energy: EnergyFigures
     sequence: int
-    """Tokens in a sample."""
+    """Tokens per sample."""
     flops_per_token: TokenFlops
-    """FLOPs that training the model needs for a token."""
+    """Training FLOPs per token."""
 
     def settings(self, layout: Layout) -> list[Setting]:
         """Cluster, batch and memory of placements: for every recompute all HBM sizes, the largest first."""
@@ -48,7 +48,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Point:
-    """A model in one layout: its chain, without latencies."""
+    """Model in one layout: its chain, without latencies."""
 
     model: str
     layout: Layout
@@ -56,18 +56,18 @@ class Point:
     """Name of every kind of layer."""
     runs: Runs
     parameters: Floats
-    """Of one layer of each kind."""
+    """Parameters of one layer of each kind."""
     bytes_per_parameter: ParameterBytes
 
     @property
     def layers(self) -> list[str]:
-        """Kind of every layer by name, in order."""
+        """Name of every layer's kind, in order."""
         return [self.kinds[kind] for kind in self.runs.layers]
 
     def repeated(self) -> tuple[int, int]:
-        """Position of the first block and number of blocks: the longest stretch of kinds in a fixed rhythm.
+        """Position of the first block and number of blocks: the longest periodic stretch of kinds.
 
-        The rhythm is there twice at least, so that dense and expert blocks in turns all count.
+        It has at least two periods, so alternating dense and expert blocks all count.
         """
         kinds, first, most = self.runs.layers, 0, 1
         for period in range(1, len(kinds) // 2 + 1):
@@ -81,18 +81,18 @@ class Point:
 
 @dataclass(frozen=True)
 class TimedChip:
-    """An architecture with the latencies of all kinds of layers: as scheduled, and bounded from below."""
+    """Architecture with the latencies of all kinds of layers, as scheduled and as lower bounds."""
 
     name: str
     named: bool
     peak_flops_per_s: float
-    """Of its tensor cores."""
+    """Peak of its tensor cores."""
     area_um2: float
     latencies: Latencies
     bounds: Latencies
     work: LayerEnergy
     traffic: Traffic
-    """Of one layer of each kind."""
+    """Traffic of one layer of each kind."""
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
@@ -145,24 +145,24 @@ def read_devices(
 
 
 def _works(solves: pd.DataFrame, rows: Ints) -> list[LayerEnergy]:
-    """Energy of every kind of layer by part, for each of the architectures of the rows."""
+    """Energy of every kind of layer by part, for each architecture of the rows."""
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
     return [LayerEnergy(forward, backward) for forward, backward in parts]
 
 
 def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
-    """Bytes that every kind of layer moves, for each of the architectures of the rows."""
+    """Bytes that every kind of layer moves, for each architecture of the rows."""
     hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
     return [Traffic(*moved, *summed) for moved, summed in zip(hbm, reduced, strict=True)]
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """One value of the schedules of every kind of layer, for each of the architectures of the rows."""
+    """One column of table solves for every kind of layer, for each architecture of the rows."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
-    """Which row of table solves is about each architecture, direction and kind, (A, 2, kinds)."""
+    """Row of table solves for each architecture, direction and kind, (A, 2, kinds)."""
     found = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
     layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))

@@ -1,8 +1,8 @@
-"""Why nothing can be placed: the limit that binds, and by how much.
+"""Reasons for infeasibility: the violated limit, and by how much.
 
-The leanest placement is the one whose fullest device holds least; the same recurrence finds it, with a
-stage's memory for its load. If it does not fit, memory binds, and the reason says how many devices would do
-with the memory given.
+The leanest placement has the least peak memory. The same recurrence finds it, with a stage's memory as its
+load. If it does not fit, memory is the limit, and the reason gives the number of devices that would suffice
+with this memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phaze.pipeline.flushing import Chain, Footprints, Setting, room, useful_wid
 
 @dataclass(frozen=True)
 class Leanest:
-    """The placement that needs least memory on its fullest device."""
+    """Placement with the least peak memory."""
 
     memory_bytes: float
     layout: Layout
@@ -30,7 +30,7 @@ class Leanest:
 
 
 def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """Which limit no placement of these chains (by TMP width) respects, and by how much."""
+    """Limit that no placement of these chains (by TMP width) respects, and by how much."""
     formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
     if not formed:
         return too_few_devices(chains, setting)
@@ -42,14 +42,14 @@ def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
 
 
 def too_few_devices(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """How many devices are missing where not even one stage can be formed."""
+    """Extra devices needed to form one stage."""
     least = min(min_devices(chain, t) for t, chain in chains.items())
     missing = least - setting.devices
     return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
 
 
 def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
-    """How much memory is missing, and how many devices would do with the memory given, if any."""
+    """Missing memory, and the devices that would suffice with this memory, if any."""
     more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
         f"memory: the leanest placement (t = {lean.layout.tp}, {lean.stages} stages) needs "
@@ -61,7 +61,7 @@ def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
 def why_not_stages(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> str:
-    """Which stage of a given placement does not fit, and by how much; empty if all fit."""
+    """Stage of a given placement with the largest memory excess, and the excess; empty if all fit."""
     needed = stage_memories(footprints, starts, setting, microbatches)
     worst = int(np.argmax(needed))
     if needed[worst] <= setting.memory_bytes:
@@ -84,7 +84,7 @@ def stage_memories(
 def stage_stashes(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> Floats:
-    """Bytes that every stage of a placement keeps for microbatches in flight, from the first."""
+    """Bytes that every stage of a placement stores for microbatches in flight, from the first."""
     n, depth = len(footprints.constant_bytes), len(starts)
     stashes = np.empty(depth)
     for number, (i, j) in enumerate(zip(starts, (*starts[1:], n), strict=True)):
@@ -95,12 +95,12 @@ def stage_stashes(
 
 
 def min_devices(chain: Chain, layout: Layout) -> int:
-    """Devices of the smallest pipeline: one stage, if it fits."""
+    """Devices of the smallest pipeline, which has one stage."""
     return layout.tp if np.any(chain.tensor_parallel) else 1
 
 
 def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
-    """Placement of a chain that needs least memory on its fullest device."""
+    """Placement of a chain with the least peak memory."""
     choices = pipelines(setting, setting.devices // min_devices(chain, layout))
     layouts = [replace(layout, dp=d) for _, d in choices]
     found = [lean for one in layouts for lean in lean_placements(chain, one, setting)]
@@ -108,7 +108,7 @@ def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
 
 
 def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Leanest]:
-    """Leanest placement of every depth that d pipelines can have."""
+    """Leanest placement of every possible depth of d pipelines."""
     shape = shape_of(chain, layout, setting.devices // layout.dp)
     peaks = _peaks(chain.footprints, setting, shape, setting.in_pipeline(layout))
     return [
@@ -140,9 +140,9 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
 
 
 def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
-    """Devices of the smallest cluster on which the chain fits the memory, infinite for none.
+    """Devices of the smallest cluster on which the chain fits the memory; inf if there is none.
 
-    Also infinite where this machine has not the memory to find out.
+    Also inf if this machine lacks the memory to find out.
     """
     shape, footprints = shape_of(chain, layout, layout.tp * len(chain)), chain.footprints
     try:
@@ -157,7 +157,7 @@ def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
 
 
 def readable(size: float) -> str:
-    """A number of bytes in the largest unit that it fills."""
+    """Format a number of bytes in the largest unit that gives at least 1."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
             return f"{size / unit:.4g} {name}"

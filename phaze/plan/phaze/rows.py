@@ -1,4 +1,4 @@
-"""Rows of the tables of placements and stages: where time and memory of a placement go, what binds it."""
+"""Rows of the tables of placements and stages: time and memory of a placement, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from phaze.plan.phaze.reasons import stage_stashes
 
 Row = dict[str, object]
 ENERGIES = ("joules_per_sample", *(f"{part}_j" for part in PARTS))
-"""Columns of table placements."""
+"""Energy columns of table placements."""
 MEMORY_GAIN = 0.01
-"""Memory binds a placement if unlimited memory would make it faster by more than this share."""
+"""Memory is the bottleneck if unlimited memory would make a placement faster by more than this fraction."""
 
 
 @dataclass(frozen=True)
 class PlacedStage:
-    """One stage of a placement; seconds for one microbatch, bytes on each of its devices."""
+    """One stage of a placement; seconds per microbatch, bytes on each of its devices."""
 
     first_layer: int
     last_layer: int
     devices: int
     forward_s: float
     recomputed_s: float
-    """Forward pass run again; 0 where activations are stashed."""
+    """Recompute time; 0 if activations are stashed."""
     backward_s: float
     load_s: float
     static_bytes: float
@@ -45,13 +45,13 @@ class PlacedStage:
 
     @property
     def memory_bytes(self) -> float:
-        """All that each device of the stage stores."""
+        """Total memory on each device of the stage."""
         return self.static_bytes + self.activation_bytes + self.stashed_bytes
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a planner found for one device and setting."""
+    """Result of a planner for one device and setting."""
 
     device: TimedChip
     chain: Chain
@@ -59,13 +59,13 @@ class Found:
     planner: str
     result: Placement | Infeasible
     bound_s: float
-    """Time per batch with the bounds of unproven layers."""
+    """Time per batch with the lower bounds of unproven layers."""
     unlimited_s: float
-    """Time per batch with unlimited memory, without recomputation."""
+    """Time per batch with unlimited memory and without recomputation."""
 
     @cached_property
     def costs(self) -> list[PlacedStage]:
-        """Cost of every stage, none if there is no placement."""
+        """Cost of every stage; empty without a placement."""
         return (
             [] if isinstance(self.result, Infeasible) else stage_costs(self.chain, self.result, self.setting)
         )
@@ -88,7 +88,7 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
         "stages": placement.stages,
         "devices_used": placement.devices_used,
         "time_per_batch_s": placement.time_s,
-        # The bound comes from another algorithm, whose sums may round the other way in the last digit.
+        # The bound comes from another algorithm, whose last digit may round differently.
         "bound_s": min(found.bound_s, placement.time_s),
         "max_load_s": placement.max_load_s,
         "sync_s": placement.sync_s,
@@ -106,7 +106,7 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
 def _energies(
     point: Point, device: TimedChip, placement: Placement, setting: Setting, conditions: Conditions
 ) -> dict[str, float]:
-    """Joules per sample, in all and by part."""
+    """Joules per sample, in total and by part."""
     runs, starts, devices = point.runs, list(placement.starts), np.array(placement.devices)
     ends = runs.output_bytes[runs.layers][np.array(starts[1:], dtype=np.int64) - 1]
     gradients = point.bytes_per_parameter.gradients * point.parameters[runs.layers]
@@ -136,7 +136,7 @@ def _infeasible(result: Infeasible) -> Row:
 
 
 def stage_rows(point: Point, found: Found) -> list[Row]:
-    """Rows of the table of stages; none if there is no placement."""
+    """Rows of the table of stages; empty without a placement."""
     if isinstance(found.result, Infeasible):
         return []
     parameters = np.add.reduceat(point.parameters[point.runs.layers], found.result.starts).tolist()
@@ -207,11 +207,11 @@ def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[Pl
 
 
 def time_parts(costs: list[PlacedStage], placement: Placement, setting: Setting) -> dict[str, float]:
-    """Parts of the time per batch, in seconds: they sum to it.
+    """Parts of the time per batch in seconds, which sum to it.
 
-    The slowest stage works on every microbatch of its pipeline (compute, recompute, transfers), then waits
-    while the pipeline fills and drains (pipeline bubbles) and while the first stage synchronises its
-    gradients (network sync).
+    The slowest stage works on every microbatch of its pipeline (compute, recompute, transfers). Then it waits
+    while
+    the pipeline fills and drains (pipeline bubbles) and while the gradients are synchronised (network sync).
     """
     slowest = costs[int(np.argmax([cost.load_s for cost in costs]))]
     microbatches = setting.in_pipeline(placement.layout)
@@ -225,10 +225,9 @@ def time_parts(costs: list[PlacedStage], placement: Placement, setting: Setting)
 
 
 def binding(parts: dict[str, float], time_s: float, unlimited_s: float) -> str:
-    """Limit of the throughput: memory if more of it would help, else the largest part of the time.
+    """Limit of the throughput: memory if more of it would help, otherwise the largest part of the time.
 
-    `unlimited_s` is the time per batch that the same planner reaches with unlimited memory and without
-    recomputation.
+    `unlimited_s` is the time per batch of the same planner with unlimited memory and without recomputation.
     """
     if unlimited_s < (1.0 - MEMORY_GAIN) * time_s:
         return "memory"

@@ -1,4 +1,4 @@
-"""Best cut of a sequence of layers of any kinds into stages, for many architectures one after another.
+"""Best cut of a sequence of layers of any kinds into stages, for many architectures in sequence.
 
 Stages are numbered from the end: the last is 1, the first is s. For one architecture and every depth s, the
 time of a cut, at its best data width d, is
@@ -6,17 +6,18 @@ time of a cut, at its best data width d, is
     (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d * exchange
 
 Only loads up to a limit can be better than the best time found so far. Within it no stage reaches farther
-than one that starts later, so that two passes give the window of every stage: one from the front the last
-layer `latest(p)` at which stage p can start, and one from the end the first, `earliest(p)`. Mostly the front
-falls behind at once, and no cut of that depth is better. Otherwise the recurrence of `pipeline.cuts`, inside
-the windows, gives the best of them:
+than
+a stage that starts later. Two passes therefore give the window of every stage: one from the front gives
+`latest(p)`, the last layer at which stage p can start, and one from the end `earliest(p)`, the first. Usually
+the pass from the front fails early, and no cut of that depth is better. Otherwise the recurrence of
+`pipeline.cuts`, inside the windows, gives the best of them:
 
     worst(1, i) = load of [i, n)
     worst(p, i) = min over j in window(p - 1) of max(worst(p - 1, j), load of [i, j))    for i in window(p)
 
-Where the batch waits for the longest exchange of any stage, the same is done for shorter and shorter
-exchanges, as long as the loads that they leave can be better. Neighbours among the architectures are often
-alike, so that each starts from the cut of the last.
+If the batch waits for the longest exchange of any stage, this is repeated for shorter and shorter exchanges,
+while their loads can be better. Consecutive architectures are often similar, so each starts from the cut of
+the previous one.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 
 SLACK = 1e-12
-"""Relative error of a load: what a bound excludes by less is looked at."""
+"""Relative error of a load: cuts excluded by less are searched."""
 
 
 class LayerSequence(NamedTuple):
-    """What of a chain of n layers, its memory and the network does not depend on the architecture."""
+    """Properties of a chain of n layers, its memory and the network that no architecture changes."""
 
     kinds: Ints
     """(n,): kind of every layer."""
     fullest: Floats
-    """(s, kinds): of how many layers of a kind some of s stages has at least."""
+    """(s, kinds): least number of layers of a kind in the stage that has most of it, of s stages."""
     transfer_s: Floats
     """(n + 1,): transfer between layers i - 1 and i, 0 at both ends."""
     shortest_s: float
     """Shortest transfer."""
     exchange_s: Floats
-    """(n + 1,): exchange of the gradients of all layers before i over very many replicas."""
+    """(n + 1,): exchange of the gradients of all layers before i, in the limit of many replicas."""
     every_stage: bool
-    """The batch waits for the longest exchange of any stage, not for that of the first."""
+    """True if the batch waits for the longest exchange of any stage, not for that of the first."""
     recompute: bool
     alone: Ints
-    """(n,): end of the longest stage from i on that takes a single device, i for none."""
+    """(n,): end of the longest stage from i on that needs only one device, i if there is none."""
     singles: Ints
-    """(n,): most stages from i on that do."""
+    """(n,): most single-device stages from i on."""
     reach: Ints
     """(s, n): end of the longest stage from i on that fits as the s-th from the end."""
     farthest: Ints
-    """(s, n): the same of stages that start at i or before."""
+    """(s, n): maximum of `reach` over stages that start at i or before."""
     last_start: int
     """First layer of the longest last stage that fits."""
 
@@ -66,39 +67,39 @@ class DataWidths(NamedTuple):
     counts: Ints
     widths: Ints
     widest: Ints
-    """(s, u): index of the widest d that the devices allow with u stages on a single device, -1 for none."""
+    """(s, u): index of the widest d that the devices allow with u single-device stages, -1 for none."""
     least: Floats
-    """(s,): least ceil(B/d) + s - 1, infinite where no cut fits."""
+    """(s,): least ceil(B/d) + s - 1, inf where no cut fits."""
     most: Ints
-    """(s,): the same with any number of them."""
+    """(s,): index of the widest d with any number of single-device stages."""
     wait_s: Floats
-    """(s,): no batch waits less for gradients, over very many replicas."""
+    """(s,): lower bound on the exchange of a batch, in the limit of many replicas."""
 
 
 class _Space(NamedTuple):
-    """Room for one architecture after the other."""
+    """Scratch buffers reused across architectures."""
 
     before_s: Floats
     """(n + 1,): both passes of all layers before i."""
     forward_s: Floats
     earliest: Ints
-    """(s,): window of the first layer of every stage."""
+    """(s,): window of the first layer of every stage, from `earliest` to `latest`."""
     latest: Ints
     worst: Floats
-    """(s, u, n): least worst load of the last s stages, u of them on a single device, from a layer on."""
+    """(s, u, n): least worst load of the last s stages from a layer on, u of them on a single device."""
     end: Ints
     """(s, u, n): end of the first of these stages."""
     tried: Ints
-    """(s,): where every stage of a cut starts."""
+    """(s,): start of every stage of the cut under test."""
     cut: Ints
-    """The same of the best cut found last, with its depth in front."""
+    """(s,): start of every stage of the best cut found last; entry 0 is its depth."""
 
 
 @njit
 def search(
     forward: Floats, backward: Floats, sequence: LayerSequence, choices: DataWidths, times: Floats
 ) -> None:
-    """Improve the times (A,) of all architectures, whose latencies are arrays (A, kinds)."""
+    """Improve the times (A,) of all architectures with latencies (A, kinds)."""
     n, (depths, singles) = len(sequence.kinds), choices.widest.shape
     space = _Space(
         np.zeros(n + 1), np.zeros(n + 1), np.zeros(depths, np.int64), np.zeros(depths, np.int64),
@@ -127,10 +128,12 @@ def _search_one(
     space: _Space,
     best: float,
 ) -> float:
-    """Best time of an architecture, or the best so far.
+    """Best time of an architecture, at most `best`.
 
-    The slowest of s stages takes at least the mean, and as long as that with the most layers of a kind. Of
-    the last stage's load at most a share is a forward pass, which all others run again if any does.
+    The slowest of s stages takes at least the mean, and at least the time of its layers of the most frequent
+    kind.
+    `share` bounds the forward part of the last stage's load, which is not recomputed, unlike that of the
+    others.
     """
     if space.cut[0] > 0:
         best = _price(space.cut[0], sequence, choices, space, best)
@@ -152,7 +155,7 @@ def _search_one(
 
 @njit
 def _price(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
-    """Time of the last cut with its best data width, or the best so far."""
+    """Time of the last cut with its best data width, at most `best`."""
     end, load, wait, singles = len(sequence.kinds), 0.0, 0.0, 0
     for p in range(1, s + 1):
         i = space.cut[p]
@@ -187,7 +190,7 @@ def _single(i: int, j: int, sequence: LayerSequence) -> int:
 
 @njit
 def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
-    """Time of s stages with their best data width, or the best so far."""
+    """Time of s stages with their best data width, at most `best`."""
     if widest < 0 or load >= _longest_s(wait, s, widest, choices, best):
         return best
     for w in range(widest, -1, -1):
@@ -200,7 +203,7 @@ def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, b
 
 @njit
 def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
-    """Load from which on s stages are no better than the best: B/d is at most ceil(B/d)."""
+    """Load from which on s stages are no better than `best`: B/d is at most ceil(B/d)."""
     d, steps = choices.widths[widest], s - 1.0
     alone = best / (choices.counts[0] + steps)
     longest: float = max(alone, (best - (d - 1) / d * wait) / (choices.counts[0] / d + steps))
@@ -210,7 +213,7 @@ def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: floa
 
 @njit
 def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
-    """Best time of s stages, or the best so far."""
+    """Best time of s stages, at most `best`."""
     n = len(sequence.kinds)
     if s == 1:
         widest = choices.widest[1, min(_single(0, n, sequence), choices.widest.shape[1] - 1)]
@@ -232,7 +235,7 @@ def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _
 
 @njit
 def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> bool:
-    """Set where every stage can start, as far as loads and exchanges say; False where no cut is."""
+    """Set the window of every stage from loads and exchanges; False if no cut is possible."""
     last = _earliest_last(limit, cap, s, sequence, space)
     if not _find_latest(limit, cap, last, s, sequence, space) or space.latest[1] < last:
         return False
@@ -262,7 +265,7 @@ def _earliest_last(limit: float, cap: float, s: int, sequence: LayerSequence, sp
 
 @njit
 def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSequence, space: _Space) -> bool:
-    """Set the last layer at which every stage can start; False where they do not get to the last stage."""
+    """Set the last layer at which every stage can start; False if they do not reach the last stage."""
     start, n = 0, len(sequence.kinds)
     if last == n:
         return False
@@ -279,7 +282,7 @@ def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSeq
 
 @njit
 def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> bool:
-    """Whether [i, j), not the last stage, can be within load and cap: if so, all shorter ones can."""
+    """True if [i, j), not the last stage, may be within load and cap; then all shorter ones may."""
     out = sequence.shortest_s
     if sequence.recompute:
         out = max(out, space.forward_s[j] - space.forward_s[i])
@@ -291,7 +294,7 @@ def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, spa
 
 @njit
 def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> None:
-    """Set worst and end of the last 1 to s stages from the layers in their windows on."""
+    """Set `worst` and `end` of the last 1 to s stages for starts in their windows."""
     n, singles = len(sequence.kinds), space.worst.shape[1]
     for i in range(space.earliest[1], space.latest[1] + 1):
         for u in range(singles):
@@ -306,7 +309,7 @@ def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
 
 @njit
 def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> None:
-    """Set worst and end of p stages that start at layer i."""
+    """Set `worst` and `end` of p stages that start at layer i."""
     singles, worst, last = min(p, sequence.singles[i]), np.inf, space.latest[p - 1]
     for j in range(max(space.earliest[p - 1], i + 1), min(last, sequence.reach[p, i]) + 1):
         if not _fits(i, j, min(limit, worst), cap, sequence, space):
@@ -325,7 +328,7 @@ def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence,
 def _best_first_stage(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> float:
-    """Best time where the exchange of the first stage counts, or the best so far."""
+    """Best time if the exchange of the first stage counts, at most `best`."""
     singles, found, first = space.worst.shape[1] - 1, -1, 0
     for j in range(max(space.earliest[s - 1], 1), min(space.latest[s - 1], sequence.reach[s, 0]) + 1):
         load, step = _load_s(0, j, sequence, space), min(_single(0, j, sequence), singles)
@@ -343,7 +346,7 @@ def _best_first_stage(
 
 @njit
 def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -> float:
-    """Try the cut behind a first stage that ends there; return the longest exchange of its stages."""
+    """Trace the cut with a first stage that ends at `first`; return the longest exchange of its stages."""
     singles, i, j = space.worst.shape[1] - 1, 0, first
     wait = _exchange_s(0, j, sequence)
     for p in range(s, 0, -1):
@@ -358,7 +361,7 @@ def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -
 
 @njit
 def _note(s: int, space: _Space) -> None:
-    """Note the cut tried as the best."""
+    """Store the cut under test as the best."""
     space.cut[0] = s
     for p in range(1, s + 1):
         space.cut[p] = space.tried[p]
@@ -368,10 +371,11 @@ def _note(s: int, space: _Space) -> None:
 def _best_of_cap(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> tuple[float, float]:
-    """Best time of cuts whose exchanges are below a cap, and the cap of those left.
+    """Best time of cuts whose exchanges are below a cap, and the cap of the remaining ones.
 
-    The load of a cut found is the least for every exchange down to its own, and no longer than those of
-    shorter ones. Where these cannot be better, the cap is 0.
+    The load of a cut found is the least for every cap above its own exchange, and shorter exchanges have no
+    smaller
+    loads. If these cannot be better, the cap is 0.
     """
     cap = 0.0
     for u in range(space.worst.shape[1]):

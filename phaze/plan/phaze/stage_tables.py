@@ -1,8 +1,8 @@
-"""All stages that a graph with branches can be cut into, with what they may be.
+"""Possible stages of a graph with branches, with their options.
 
-Stages are the differences of nested downsets; each has options, one for every number of devices that may
-pay; each option has schedules, equally fast, that store differently; each schedule has groups of devices.
-Every level is a flat array, with where each part of the level above begins.
+Stages are the differences of nested downsets. Each has options, one for every useful number of devices. Each
+option has schedules that are equally fast but differ in memory. Each schedule has groups of devices. Every
+level is a flat array, with the index of the first entry of each part of the level above.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ Values = TypeVar("Values", Ints, Floats)
 
 @dataclass(frozen=True, eq=False)
 class NestedStages:
-    """The stages of a graph, by the downset that they begin with."""
+    """Stages of a graph, by the downset that they begin with."""
 
     first: Ints
-    """(downsets + 1,) where the stages that begin with each downset begin."""
+    """(downsets + 1,) index of the first stage that begins with each downset."""
     inner: Ints
-    """(stages,) downset that is left behind the stage, larger ones first: smaller stages first."""
+    """(stages,) downset that remains after the stage, larger ones first: smaller stages first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What the stages may be; fewest devices first."""
+    """Options of the stages; fewest devices first."""
 
     first: Ints
-    """(stages + 1,) where the options of each stage begin."""
+    """(stages + 1,) index of the first option of each stage."""
     devices: Ints
-    """(options,)."""
+    """(options,) number of devices."""
     load_s: Floats
-    """(options,)."""
+    """(options,) load."""
     schedule: Ints
-    """(options + 1,) where the schedules of each option begin."""
+    """(options + 1,) index of the first schedule of each option."""
     group: Ints
-    """(schedules + 1,) where the groups of each schedule begin."""
+    """(schedules + 1,) index of the first group of each schedule."""
     constant_bytes: Floats
-    """(groups,)."""
+    """(groups,) bytes stored once."""
     stashed_bytes: Floats
-    """(groups,) for each microbatch in flight."""
+    """(groups,) bytes per microbatch in flight."""
 
     def in_flight(self, memory_bytes: float, limit: int) -> Ints:
-        """How many microbatches in flight each option has room for, -1 where not even none fits.
+        """Number of microbatches in flight that each option has memory for, -1 if not even none fits.
 
         B.1 returns the largest s; under 1F1B it is one more.
         """
@@ -62,14 +62,14 @@ class Options:
         return np.asarray(np.maximum.reduceat(fitting, self.schedule[:-1]), np.int64)
 
     def peak_bytes(self, in_flight: int) -> Floats:
-        """Memory of the fullest device of each option."""
+        """Peak memory of each option."""
         needed = self.constant_bytes + in_flight * self.stashed_bytes
         needed = np.maximum.reduceat(needed, self.group[:-1])
         return np.asarray(np.minimum.reduceat(needed, self.schedule[:-1]), float)
 
 
 def count_stages(downsets: Downsets) -> int:
-    """How many stages there are."""
+    """Number of stages."""
     return int(_inside(downsets.words).sum())
 
 
@@ -81,7 +81,7 @@ def stages_of(downsets: Downsets) -> NestedStages:
 
 @njit
 def _inside(words: Words) -> Ints:
-    """How many smaller downsets each holds."""
+    """Number of smaller downsets that each contains."""
     count = np.zeros(len(words), np.int64)
     for outer in range(len(words)):
         for inner in range(outer):
@@ -91,7 +91,7 @@ def _inside(words: Words) -> Ints:
 
 @njit
 def _inner(words: Words, first: Ints) -> Ints:
-    """Smaller downsets that each holds, larger ones first."""
+    """Smaller downsets that each contains, larger ones first."""
     inner = np.empty(first[-1], np.int64)
     for outer in range(len(words)):
         filled = first[outer]
@@ -105,7 +105,7 @@ def _inner(words: Words, first: Ints) -> Ints:
 def options_of(
     work: TimedLayers, downsets: Downsets, stages: NestedStages, recompute: bool, most_branches: int
 ) -> Options:
-    """Options of every stage; those that end the pipeline do not recompute."""
+    """Options of every stage; stages that end the pipeline do not recompute."""
     ways, begins = all_assignments(most_branches)
     return Options(*_options(work, downsets.membership, stages.first, stages.inner, recompute, ways, begins))
 
@@ -158,7 +158,7 @@ def _real() -> Floats:
 
 @njit
 def _grown(values: Values, position: int) -> Values:
-    """An array that has room at a position."""
+    """Array that is long enough for a position."""
     if position < len(values):
         return values
     longer = np.zeros(2 * len(values), values.dtype)

@@ -1,20 +1,23 @@
-"""What a stage of a graph with branches may be: its load and memory on a devices (Phaze, Appendix B.1).
+"""Options of a stage of a graph with branches: its load and memory on a devices (Phaze, Appendix B.1).
 
-For every number of devices a the lowest load of a stage is looked for, and only then its memory: "in general
-we do not solve this more complex problem. Instead, we attempt to identify the overall lowest-latency
-schedule, and calculate its memory usage". A schedule is an assignment of branches to groups of devices
-(`branch_passes`). Up to MOST_BRANCHES branches, all assignments are tried. Beyond, for each number of
-groups, the branches go one by one where they can start first.
+For every number of devices a the lowest load of a stage is found first, and then its memory: "in general we
+do
+not solve this more complex problem. Instead, we attempt to identify the overall lowest-latency schedule, and
+calculate its memory usage". A schedule is an assignment of branches to groups of devices (`branch_passes`).
+Up
+to MOST_BRANCHES branches, all assignments are tried. Beyond, for each number of groups, the branches go one
+by
+one to the group where they can start first.
 
-The load of a stage is its "maximum latency over the a accelerators". Groups that exchange tensors, also by
-way of others, run their passes together: their latency is the last end of the forward pass plus the last end
-of the backward pass, as the passes of other microbatches may have to wait that long. Groups that exchange
-none do not wait for each other. Where a stage recomputes, a group runs its forward pass again, from stashed
-inputs, before its backward pass.
+The load of a stage is its "maximum latency over the a accelerators". Groups that exchange tensors, directly
+or
+through others, run their passes together. Their latency is the last end of the forward pass plus the last end
+of the backward pass, because passes of other microbatches may have to wait for that time. Other groups do not
+wait for each other. If a stage recomputes, a group recomputes from stashed inputs before its backward pass.
 
-The memory of a group is that of a stage with its layers, where what recomputation stashes is what arrives
-from other stages. Schedules with the same load are all kept, unless another needs no more memory whatever the
-number of microbatches in flight.
+The memory of a group is that of a stage with its layers; recomputation stashes the tensors that arrive from
+other stages. Schedules with the same load are all kept, unless another needs no more memory for any number of
+microbatches in flight.
 """
 
 from __future__ import annotations
@@ -41,49 +44,49 @@ from phaze.plan.phaze.branch_passes import (
 )
 
 MOST_BRANCHES = 6
-"""Branches of a stage of which all assignments are tried: 203 for six."""
+"""Largest number of branches for which all assignments are tried: 203 for six."""
 
 
 class TimedLayers(NamedTuple):
-    """A graph of n layers in topological order, as compiled code wants it, for one TMP width."""
+    """Graph of n layers in topological order for one TMP width, as input of compiled code."""
 
     forward: PassSteps
     backward: PassSteps
     cover_first: Ints
     cover: Ints
-    """Layers directly before each layer."""
+    """Direct predecessors of each layer."""
     edge_bytes: Floats
     """(edges,) in the order of the forward pass."""
     constant_bytes: Floats
     """(n,) weights, gradients, optimizer state and activations of one microbatch."""
     activation_bytes: Floats
     split: Bools
-    """(n,) the layer is tensor parallel."""
+    """(n,) true if the layer is tensor parallel."""
     wide: int
     """Devices of a group with such a layer."""
 
 
 class GroupSchedules(NamedTuple):
-    """Schedules of a stage of c branches, v of them, on at most g groups; some are worth considering."""
+    """Schedules of a stage of c branches, v of them, on at most g groups, and the useful ones."""
 
     group: Ints
     """(v, c) group of every branch."""
     groups: Ints
-    """(v,)."""
+    """(v,) number of groups."""
     devices: Ints
-    """(v,)."""
+    """(v,) number of devices."""
     load_s: Floats
-    """(v,)."""
+    """(v,) load."""
     constant_bytes: Floats
-    """(v, g)."""
+    """(v, g) bytes stored once."""
     stashed_bytes: Floats
-    """(v, g) for each microbatch in flight."""
+    """(v, g) bytes per microbatch in flight."""
     kept: Ints
-    """Those worth considering, fewest devices first."""
+    """Indices of the useful schedules, fewest devices first."""
 
 
 def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> TimedLayers:
-    """A graph as compiled code wants it."""
+    """Convert a graph to the input of compiled code."""
     cover_first, cover = covers(graph)
     size = {(u, v): size for u, v, size in graph.tensors}
     forward = forward_pass(graph, bandwidth_bytes_per_s)
@@ -102,10 +105,11 @@ def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Timed
 
 
 def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
-    """Every way to put up to so many branches into groups, and where those of each number begin.
+    """All assignments of up to `most_branches` branches to groups, and the first index for each number.
 
-    Groups are numbered by their first branches; (ways, most_branches), of which c columns count for c
-    branches, and (most_branches + 1,) of which entry c - 1 is where those of c branches begin.
+    Groups are numbered by their first branches. The result is (ways, most_branches), of which c columns count
+    for c
+    branches, and (most_branches + 1,) with the start of the assignments of c branches as entry c - 1.
     """
     ways: list[tuple[int, ...]] = [()]
     rows: list[tuple[int, ...]] = []
@@ -121,7 +125,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
 def stage_schedules(
     work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: Desk
 ) -> GroupSchedules:
-    """Schedules of a stage; `inside` (n,) says which layers it has, `ways` are all assignments.
+    """Schedules of a stage; `inside` (n,) marks its layers, `ways` are all assignments.
 
     The last stage of a pipeline does not recompute.
     """
@@ -154,7 +158,7 @@ def stage_schedules(
 
 @njit
 def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk: Desk) -> Ints:
-    """An assignment for each number of groups, (ways, branches), branches where they start first."""
+    """One assignment per number of groups, (ways, branches): each branch goes where it starts first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
     for g in range(1, count):
@@ -167,7 +171,7 @@ def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk:
 def _branch_bytes(
     work: TimedLayers, branches: Branches, inside: Bools, recompute: bool
 ) -> tuple[Floats, Floats, Bools]:
-    """Bytes that each branch stores once and for each microbatch in flight, and which are split."""
+    """Bytes of each branch, once and per microbatch in flight, and flags of tensor-parallel branches."""
     count, forward = len(branches.first) - 1, work.forward
     constant, stashed, split = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
     for b in range(count):
@@ -186,7 +190,7 @@ def _branch_bytes(
 
 @njit
 def _devices(group: Ints, groups: int, split: Bools, wide: int) -> int:
-    """Devices of an assignment: t for each group with a branch that is split, else one."""
+    """Devices of an assignment: t for each group with a tensor-parallel branch, one for each other group."""
     devices = 0
     for g in range(groups):
         any_split = False
@@ -224,7 +228,7 @@ def _load_s(
 
 @njit
 def _links(work: TimedLayers, branches: Branches, inside: Bools, branch: Ints) -> Bools:
-    """Which branches pass tensors to which, (c, c); `branch` (n,) is room to work in."""
+    """Flags (c, c) of branches that pass tensors to each other; `branch` (n,) is a scratch buffer."""
     count, forward = len(branches.first) - 1, work.forward
     linked = np.zeros((count, count), np.bool_)
     for b in range(count):
@@ -239,7 +243,7 @@ def _links(work: TimedLayers, branches: Branches, inside: Bools, branch: Ints) -
 
 @njit
 def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
-    """A number for every group that is the same for groups that exchange tensors."""
+    """Component number of every group; groups that exchange tensors share one."""
     crew = np.arange(groups)
     for source in range(len(group)):
         for target in range(len(group)):
@@ -253,7 +257,7 @@ def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
 
 @njit
 def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
-    """Longest latency of groups with the same number."""
+    """Longest latency over pairs of groups with the same number."""
     longest = 0.0
     for g in range(len(crew)):
         for h in range(len(crew)):
@@ -264,7 +268,7 @@ def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
 
 @njit
 def _total_s(work: TimedLayers, inside: Bools) -> float:
-    """Time of both passes of layers that wait for nothing."""
+    """Time of both passes of layers without waiting."""
     forward = backward = 0.0
     n = len(inside)
     for v in range(n):
@@ -277,9 +281,9 @@ def _total_s(work: TimedLayers, inside: Bools) -> float:
 
 @njit
 def _keep(found: GroupSchedules) -> int:
-    """Write which schedules are worth considering and return how many they are.
+    """Store the useful schedules and return their number.
 
-    They are the fastest for each number of devices, unless another makes them needless.
+    These are the fastest for each number of devices, except ones that another schedule dominates.
     """
     count, devices = 0, 0
     while True:
@@ -299,7 +303,7 @@ def _keep(found: GroupSchedules) -> int:
 
 @njit
 def _needless(found: GroupSchedules, v: int, count: int) -> bool:
-    """Whether one of the schedules kept is as fast as v and stores no more."""
+    """True if a kept schedule is as fast as v and needs no more memory."""
     for i in range(count):
         w = found.kept[i]
         if found.load_s[w] <= found.load_s[v] and _leaner(found, w, v):
@@ -309,7 +313,7 @@ def _needless(found: GroupSchedules, v: int, count: int) -> bool:
 
 @njit
 def _leaner(found: GroupSchedules, v: int, w: int) -> bool:
-    """Whether each group of v needs at most what some group of w needs, both once and in flight."""
+    """True if each group of v needs at most as much as some group of w, once and per microbatch in flight."""
     for g in range(found.groups[v]):
         covered = False
         for h in range(found.groups[w]):

@@ -1,1 +1,1 @@
-"""Piper: every stage with its own data and tensor parallelism, every layer with its own configuration."""
+"""Piper planner: data and tensor parallelism per stage, and a configuration per layer."""

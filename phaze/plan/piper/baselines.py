@@ -1,15 +1,15 @@
-"""Piper and what it is compared with (Piper, Section 5): its planner with less to choose from, equal stages.
+"""Piper and its baselines (Piper, Section 5): its planner with fewer choices, and equal stages.
 
     no-dp        no data parallelism: d = 1
     no-tp        no tensor parallelism: t = 1
     no-ar        no recomputation of activations
     equi         equal stages, see `equal`
     equi-no-tp   equal stages with t = 1, in place of PipeDream-2BW's planner
-    pipedream    t = 1, no recomputation, and no limit of memory, in place of PipeDream's planner
+    pipedream    t = 1, no recomputation, and no memory limit, in place of PipeDream's planner
 
-A configuration recomputes activations if its name has `recomp` in it, in capitals or not, as the authors'
-`activation recomp`. PipeDream's own planner takes paths of layers only; here any graph is planned. As it does
-not know of memory, its stages may not fit.
+A configuration recomputes activations if its name contains `recomp` in any case, as the authors' `activation
+recomp`. PipeDream's own planner takes only paths of layers; here any graph is planned. It ignores memory, so
+its stages may not fit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from phaze.plan.piper.planner import SearchOptions, plan, plan_over_devices
 
 
 def without_tensor_parallelism(layers: ProfiledLayers) -> ProfiledLayers:
-    """Layers with their configurations on one device."""
+    """Layers with only their single-device configurations."""
     return replace(layers, options={t: options for t, options in layers.options.items() if t == 1})
 
 
 def without_recomputation(layers: ProfiledLayers) -> ProfiledLayers:
-    """Layers with the configurations that keep activations, and the widths that have any."""
+    """Layers with only the configurations that store activations, and the widths that have any."""
     kept = {
         t: options.take(np.array(["recomp" not in name.lower() for name in options.names], dtype=np.bool_))
         for t, options in layers.options.items()
@@ -41,31 +41,31 @@ def without_recomputation(layers: ProfiledLayers) -> ProfiledLayers:
 
 @dataclass(frozen=True)
 class Contender:
-    """A planner, in the two ways that it is asked."""
+    """Baseline planner, for one cluster or for all numbers of devices."""
 
     restrict: Callable[[ProfiledLayers], ProfiledLayers] = lambda layers: layers
-    """Layers with the configurations that it may choose."""
+    """Layers restricted to the configurations that the planner may choose."""
     most_data: int | None = None
-    """The largest degree of data parallelism."""
+    """Largest degree of data parallelism."""
     limited: bool = True
-    """Stages have to fit the memory."""
+    """True if stages have to fit the memory."""
     equal: bool = False
-    """Stages are equal, cut from one order of the layers whatever is asked."""
+    """True for equal stages, cut from one order of the layers with any options."""
 
     def plan(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> PiperPlan | None:
-        """Best plan of layers as restricted, None if nothing fits."""
+        """Best plan of restricted layers, None if nothing fits."""
         if self.equal:
             return plan_equally(layers, cluster)
         return plan(layers, self._seen(cluster), replace(options, most_data=self.most_data))
 
     def sweep(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> Floats:
-        """Best time with at most 1, …, K devices, (K,), infinite where nothing fits, from a single run."""
+        """Best time with at most 1, …, K devices, (K,), from a single run; inf if nothing fits."""
         if not self.equal:
             options = replace(options, most_data=self.most_data)
             return plan_over_devices(layers, self._seen(cluster), options)[1:]
         times, most = np.full(cluster.devices, np.inf), cluster.devices
         while most and (found := plan_equally(layers, replace(cluster, devices=most))):
-            # A plan is the best down to the devices that it uses.
+            # A plan stays the best down to the number of devices it uses.
             times[found.devices - 1 : most] = found.time_per_sample_s
             most = found.devices - 1
         return times

@@ -1,4 +1,4 @@
-"""The cases of a study: every planner on every cluster of a point, as rows of tables (Piper, Section 5)."""
+"""Cases of a study: every planner on every cluster of a point, as rows of tables (Piper, Section 5)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan_point(
 ) -> dict[str, pd.DataFrame]:
     """Tables cases, pipelines and curves of one point of a case.
 
-    `source` is the name of the input. Raises PhazeError where its layers cannot be repeated.
+    `source` is the name of the input. Raises PhazeError if its layers cannot be repeated.
     """
     sized = repeat_layers(layers, point.blocks) if point.blocks else layers
     rows: dict[str, list[Row]] = {name: [] for name in ("cases", "pipelines", "curves")}
@@ -74,7 +74,7 @@ def _record(
         return by.sweep(given, cluster(devices), options)
 
     def best_times() -> Floats:
-        """(K,) with at most 1, …, K devices: from a single run, or of plans for those asked."""
+        """Best times (K,) with at most 1, …, K devices, from one run or one plan per number of devices."""
         if len(point.devices) == 1:
             return sweep(point.devices[0])
         times = np.full(max(point.devices), np.inf)

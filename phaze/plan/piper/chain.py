@@ -1,25 +1,25 @@
-"""A model on one architecture as Piper's layers: its configurations are Phaze's own estimates and schedules.
+"""Model on one architecture as Piper's layers, with configurations from Phaze's estimates and schedules.
 
-Every TMP width of the study gives each layer two configurations, as far as the study allows them: to stash
-its activations, which takes p = forward + backward, or to recompute them, p = 2 forward + backward. Latencies
-are the scheduled ones, with the communication between the slices; memory is that of one slice under
-PipeDream-2BW, with gradients and optimizer state as `cost.memory` counts them. A layer that is
-not tensor parallel runs whole on each of the t devices, as its tables at width t say.
+Every TMP width of the study gives each layer up to two configurations, as the study allows: stashing its
+activations, which takes p = forward + backward, or recomputing them, p = 2 forward + backward. Latencies are
+the scheduled ones, including communication between tensor-parallel ranks. Memory is per rank under
+PipeDream-2BW, with gradients and optimizer state as in `cost.memory`. A layer that is not tensor parallel
+runs
+whole on each of the t devices, as in its tables for width t.
 
 A tensor on an edge arrives at one of the t devices, and each of them needs all of it (Appendix B): c_fw and
-c_bw are its bytes for t > 1, and nothing for t = 1.
+c_bw are its bytes for t > 1, and 0 for t = 1.
 
 Memory of a layer is an affine function of the microbatches in flight (Section 3.5 and Appendix A): a device
-holds a ceil(s/d) + b bytes. What is in a, for each microbatch, and in b, once:
+holds a ceil(s/d) + b bytes, with a per microbatch and b once:
 
                                   a                       b
     PipeDream-2BW                 activations             2 weights + the rest
     PipeDream-2BW, recomputing    inputs                  2 weights + the rest + (activations - inputs)
 
-PipeDream-2BW keeps two versions of the weights, however many microbatches are in flight. With recomputation
-only the activations that arrive at the layer wait for the backward pass, and the others exist for the one
-microbatch at work. The rest is what is there once for each parameter: gradients, optimizer state, and
-temporary buffers.
+PipeDream-2BW stores two versions of the weights for any number of microbatches in flight. With recomputation
+only the inputs of the layer wait for the backward pass, and the other activations exist for the current
+microbatch. The rest exists once per parameter: gradients, optimizer state, and temporary buffers.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from phaze.plan.piper.stages import costs_of, planned_stage
 STASH, RECOMPUTE = "stash", "recompute"
 """Names of the configurations."""
 CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selective": "selective"}
-"""By what a layout recomputes; no layer has one that recomputes a part."""
+"""Configuration by the recompute option of a layout; no layer has a selective one."""
 
 
 def read_layers(
     chains: Mapping[Layout, Chain], names: Sequence[str], recompute: Sequence[bool]
 ) -> ProfiledLayers:
-    """A model on an architecture from its chains by layout, all for one microbatch.
+    """Read a model on an architecture from its chains by layout, all with one microbatch.
 
-    `names` are those of the layers; `recompute` says which configurations there are: stash for False,
-    recompute for True.
+    `names` are those of the layers; `recompute` selects the configurations: stash for False, recompute for
+    True.
     """
     layouts = sorted(chains)
     graph = chains[layouts[0]]
@@ -67,7 +67,7 @@ def _configurations(chain: Chain, layout: Layout, recompute: Sequence[bool]) -> 
     np.add.at(inputs, chain.targets, chain.edge_bytes)
     times_s, stashes, fixed = [], [], []
     for again in recompute:
-        # An input that the backward pass does not need has to be there to recompute from.
+        # Recomputation needs an input even if the backward pass does not.
         held = np.maximum(chain.activation_bytes, inputs) if again else chain.activation_bytes
         stash = inputs if again else held
         rest = 2.0 * chain.parameter_bytes + (chain.static_bytes - chain.parameter_bytes)
@@ -93,9 +93,9 @@ def _by_layer(kinds: Sequence[Floats]) -> Floats:
 
 
 def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Data width that Piper would not choose: one that does not divide N; empty if all do.
+    """Data width that Piper would not choose because it does not divide N; empty if all divide it.
 
-    Such a plan has a price, if some replicas have a microbatch less, but it is none of Piper's.
+    Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
     """
     for layout in layouts if cluster.synchronisation == "batch" else ():
         if cluster.microbatches % layout.dp:
@@ -106,10 +106,11 @@ def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
 def price(
     layers: ProfiledLayers, cluster: FlatCluster, cuts: Sequence[range], layouts: Sequence[Layout]
 ) -> float | str:
-    """Time per sample of given stages under Piper's cost model, or what keeps them from running.
+    """Time per sample of given stages under Piper's cost model, or the reason why they cannot run.
 
-    Stages come in the order of the data flow, their layers as positions; all layers of a stage run in the
-    configuration that its layout says. Whether the data widths divide N is not asked (`why_outside`).
+    Stages are in the order of the data flow, with layers as positions; all layers of a stage have the
+    configuration
+    of its layout. Data widths need not divide N (see `why_outside`).
     """
     degree, devices = sum(one.dp for one in layouts), sum(one.devices for one in layouts)
     if devices > cluster.devices:

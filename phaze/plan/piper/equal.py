@@ -1,14 +1,16 @@
-"""The baseline `equi`: stages of equal numbers of repeated layers, all with the same d and t.
+"""Baseline `equi`: stages of equal numbers of repeated layers, all with the same d and t.
 
-What repeats are the layers of the most frequent name; where all names differ, as in GNMT and ResNet-50, all
-layers. What precedes them (embedding, masks) and what follows them (pooling) are stages of their own, or join
-the first and the last group. The layers stand in the topological order of a depth-first search, from the
-smallest id and along edges as the input lists them. Where w groups cannot be equal, the later ones, which
-keep fewer microbatches in flight, have one layer more. (Piper, Section 5, says what is tried; the order and
-the uneven groups, of which it says nothing, are those with which all its printed times come out.)
+The repeated layers are those with the most frequent name, or all layers if all names differ, as in GNMT and
+ResNet-50. Layers before (embedding, masks) and after them (pooling) are stages of their own, or join the
+first
+and the last group. The layers are in the topological order of a depth-first search, from the smallest id and
+along edges as the input lists them. If w groups cannot be equal, the later ones, which store fewer
+microbatches
+in flight, have one layer more. (Piper, Section 5, gives the options that are tried. It says nothing of the
+order and the uneven groups; these choices reproduce all its printed times.)
 
-With d alike, the stage that is j-th from the end keeps ceil(j d / d) = j microbatches whatever d is: memory
-decides about groups, width and configurations, and the degrees d compare by time alone.
+With equal d, the j-th stage from the end stores ceil(j d / d) = j microbatches for any d: memory decides
+about groups, width and configurations, and the degrees d differ only in time.
 """
 
 from __future__ import annotations
@@ -25,32 +27,32 @@ from phaze.layout import Layout
 from phaze.plan.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 
 Cut = tuple[int, ...]
-"""Where stages begin in the order of the layers."""
+"""Positions at which stages begin in the order of the layers."""
 
 
 @dataclass(frozen=True, eq=False)
 class _EqualStages:
-    """L stages at one width, whatever their degree of data parallelism."""
+    """L stages at one width, for any degree of data parallelism."""
 
     layout: Layout
-    """That of one replica."""
+    """Layout of one replica."""
     members: list[Ints]
     chosen: Ints
-    """(n,) the configuration of each layer."""
+    """(n,) configuration of each layer."""
     time_s: Floats
-    """(L,) per sample, with d = 1."""
+    """(L,) time per sample, with d = 1."""
     weight_s: Floats
     """(L,) 4 w / B."""
     memory_bytes: Floats
-    """(L,)"""
+    """(L,) memory."""
 
     def times(self, cluster: FlatCluster, widths: Ints) -> Floats:
-        """Time per sample of every stage at data widths, (widths, L)."""
+        """Time per sample of every stage for several data widths, (widths, L)."""
         shares = np.array([cluster.exchanged(Layout(dp=d)) / d for d in widths.tolist()])
         return self.time_s / widths[:, None] + shares[:, None] * self.weight_s
 
     def plan(self, cluster: FlatCluster, layout: Layout) -> PiperPlan:
-        """Stages of one layout."""
+        """Plan of these stages in a layout."""
         times = self.times(cluster, np.array([layout.dp]))[0]
         return PiperPlan(
             tuple(
@@ -98,8 +100,8 @@ def plan_equally(layers: ProfiledLayers, cluster: FlatCluster) -> PiperPlan | No
 
 
 def depth_first_order(layers: ProfiledLayers) -> Ints:
-    """Positions in topological order, (n,)."""
-    import networkx as nx  # takes its time: whoever plans chains does without
+    """Layer positions in topological order, (n,)."""
+    import networkx as nx  # slow import that planners of chains do not need
 
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(layers)))
@@ -116,7 +118,7 @@ def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
 
 
 def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cut]:
-    """Yield the cut of repeated layers, as positions, into groups: what is around them joined, or apart."""
+    """Yield cuts of repeated layers, as positions, into groups, with the other layers joined or separate."""
     size, longer = divmod(len(repeated), groups)
     inner = tuple(repeated[j * size + max(0, j - (groups - longer))] for j in range(groups))
     before, after = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < layers)
@@ -126,7 +128,7 @@ def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cu
 
 
 def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
-    """Yield for each name the configurations of that name, (n,); a layer without such takes its fastest."""
+    """Yield, for each name, configurations (n,) of that name; layers without one get their fastest."""
     first = options.first(layers)
     if np.any(first[1:] == first[:-1]):
         return

@@ -1,18 +1,18 @@
-"""The best plan on a network with levels (Piper, Appendix E): the least time at which some plan keeps the
-time.
+"""Best plan on a network with levels (Piper, Appendix E): the least time that some plan keeps.
 
-A plan cuts the layers into superstages of the highest level. One with data parallel degree d runs on d
+A plan cuts the layers into superstages of the highest level. A superstage with data-parallel degree d runs on
+d
 devices of that level, each of which takes every d-th microbatch and cuts the same layers again for the
-devices inside it. What is cut at level 1 are stages with data and tensor parallelism, as on a flat network.
+devices
+inside it. The parts at level 1 are stages with data and tensor parallelism, as on a flat network.
 
-The time per sample is the largest over all devices of all levels, so the optimum is found by bisection on
-it: `hierarchy_search` says whether a time suffices, and
-a plan that keeps it is traced back from its tables. A plan that is found replaces the upper end by its own
-time, which is no longer; the search ends when at most 1e-12 of it could still be gained. (The text of
-Appendix E prints a maximum over k where the final result is the minimum.)
+The time per sample is the largest over all devices of all levels, so the optimum is found by bisection:
+`hierarchy_search` decides if a time suffices, and its tables give a plan that keeps it. A plan replaces the
+upper end by its own time, which is no longer. The search ends when at most 1e-12 of it could still be gained.
+(The text of Appendix E prints a maximum over k where the final result is the minimum.)
 
-Configurations are chosen exactly, not by the bang-per-buck rule: that may find a faster choice for more
-microbatches in flight, so that "the greatest s that keeps the time" would not say all.
+Configurations are chosen exactly, not by the bang-per-buck rule. That rule may find a faster choice for more
+microbatches in flight, and "the greatest s that keeps the time" would then not be sufficient.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from phaze.plan.piper.layers import Hierarchy, PiperPlan, PlannedStage, Profiled
 from phaze.plan.piper.stages import planned_stage
 
 MAX_DOWNSETS = 2_000
-"""Unless the caller says otherwise; all pairs of nested ones are compared."""
+"""Default limit of downsets; all pairs of nested ones are compared."""
 TOLERANCE = 1e-12
-"""Of the time per sample: what the optimum may be below the plan's."""
+"""Fraction of the time per sample by which the optimum may be below the plan's."""
 CLOSE = 1e-4
-"""Of the time per sample: from here on it pays to ask for anything better than a plan that was just found."""
+"""Relative gap from which on the search asks for anything better than the plan just found."""
 Link = tuple[int, int, int]
-"""A set, the number of its way to run, and s, the degrees from it on as the device around it sees them."""
+"""A set, the index of its way to run, and s.
+
+s is the sum of its degrees and all later ones, as its enclosing device sees them.
+"""
 
 
 def plan_hierarchy(
@@ -47,7 +50,7 @@ def plan_hierarchy(
     linear: bool = False,
     max_downsets: int = MAX_DOWNSETS,
 ) -> PiperPlan | None:
-    """Plan with the least time per sample, None where nothing fits (Piper, Appendix E).
+    """Plan with the least time per sample, None if nothing fits (Piper, Appendix E).
 
     linear: cut only between prefixes of one linear order, for graphs with too many downsets; more than
     `max_downsets` of them, or too many pairs, are an error.
@@ -82,7 +85,7 @@ def _between(low: float, high: float) -> float:
 
 
 def _plan_at(within: WithinTime) -> PiperPlan | None:
-    """Plan that keeps the time, None where there is none."""
+    """Plan that keeps the time, None if there is none."""
     hierarchy, fewest = within.costs.hierarchy, within.fewest()
     sums = fewest[-1].copy()
     if hierarchy.inner.exactly:
@@ -95,7 +98,7 @@ def _plan_at(within: WithinTime) -> PiperPlan | None:
 
 
 def _highest(within: WithinTime, fewest: Greatest, degree: int) -> Iterator[Link]:
-    """Yield the superstages of the highest level, the first in the data flow first."""
+    """Yield the superstages of the highest level in the order of the data flow."""
     ways = within.ways(len(within.costs.hierarchy.levels), 1)
     number = within.costs.sets.number
     at = len(fewest) - 1
@@ -133,12 +136,12 @@ def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: i
 
 
 def _joins(ways: Ways, pair: int, o: int, s: int) -> bool:
-    """Whether a set can run this way with s."""
+    """True if a set can run this way with s."""
     return pair >= 0 and bool(ways.degree[o] <= s <= ways.limit[pair, o])
 
 
 def _stage(within: WithinTime, level: int, around: int, link: Link) -> PlannedStage:
-    """Stage with the configurations that are best for it, or superstage with all that is in it."""
+    """Stage with its best configurations, or superstage with all its parts."""
     pair, o, s = link
     ways, costs = within.ways(level, around), within.costs
     data, inner, member = int(ways.data[o]), int(ways.inner[o]), costs.sets.member[pair]

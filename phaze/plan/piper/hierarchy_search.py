@@ -1,32 +1,34 @@
-"""Whether some plan keeps a time on every device of every level (Piper, Appendix E, turned around).
+"""Decide if some plan keeps a time on every device of every level (Piper, Appendix E, inverted).
 
 A stage of level 1 with degrees d and t, of which the levels above run q replicas, takes for a sample of the
 whole
 
     1/(q d) * [sum p + 2 (c + c_fw or c_bw) / B_1 over the border + L sum w / B_1]
 
-where L = 4 (d-1)/d for synchronisation by rounds and L = 4 (d-1) q/N by batches. Which configurations are
-best depends on t, on L and on how many microbatches are in flight; on d and q only through these. So one
-staircase for each set, t and L says all: the least time as a function of what is in flight.
+where L = 4 (d-1)/d for synchronisation by rounds and L = 4 (d-1) q/N by batches. The best configurations
+depend
+on t, on L and on the microbatches in flight; on d and q only through these. So one staircase per set, t and L
+is enough: the least time as a function of the microbatches in flight.
 
-A superstage of level l takes 1/(q d) * [L W + 2 sum of c over the border] / B_l. There the weights of a
-layer are those of the whole layer, which all devices inside hold together: W sums t X.w over the layers,
-with the least t that a layer has configurations for (and the largest X.w of these). Appendix E leaves this
-open, as it ignores tensor parallelism where it states the cost. Slices that t devices copy rather than
-share, such as those of normalisations, are counted once. What a layer's t devices exchange (c_fw, c_bw)
-stays inside level 1.
+A superstage of level l takes 1/(q d) * [L W + 2 sum of c over the border] / B_l. There the weights of a layer
+are those of the whole layer, which all devices inside hold together: W sums t X.w over the layers, with the
+least t that a layer has configurations for (and the largest X.w of these). Appendix E leaves this open,
+because
+it ignores tensor parallelism where it states the cost. Shards that t devices copy rather than divide, such as
+those of normalisations, are counted once. The exchange of a layer's t devices (c_fw, c_bw) stays inside level
+1.
 
-Appendix E tabulates dp[D, D'][k][s, x], the least time. Asked instead whether a time t suffices, the sums s
-need no axis. A set of layers that fits on a device with s fits with any smaller s (fewer microbatches are
-in flight), so that the greatest s that fits says all: G[D, D'][x], found level by level from
+Appendix E tabulates dp[D, D'][k][s, x], the least time. To decide if a time t suffices, the sums s need no
+axis. A set of layers that fits on a device with s fits with any smaller s (fewer microbatches are in flight),
+so the greatest s that fits is enough: G[D, D'][x], found level by level from
 
     r[D][k][x] = max over D°, d, x° of min(r[D°][k - c][x - x°], S[D - D°, d, x°] - x)
 
-where r = s - x counts the degrees of what follows the whole set, c is the devices and x° the degrees that
-the last superstage takes, and S is the greatest s with which it keeps the time: at level 1 d times the
-microbatches that may be in flight, at a level above d G[x°/d] of the level below (as ceil(s/d) <= G if and
-only if s <= d G) if its own communication keeps the time. At the highest level D' is empty and s = x, and
-f[D][s], the fewest devices, is enough. Devices beyond those used do no harm: k counts what may be used.
+where r = s - x counts the degrees of all that follows the whole set, c is the devices and x° the degrees that
+the last superstage takes, and S is the greatest s with which it keeps the time. At level 1 S is d times the
+microbatches that may be in flight. At a level above it is d G[x°/d] of the level below (as ceil(s/d) <= G if
+and only if s <= d G) if its own communication keeps the time. At the highest level D' is empty and s = x, and
+f[D][s], the fewest devices, is enough. Unused devices do no harm: k is an upper limit.
 """
 
 from __future__ import annotations
@@ -49,38 +51,38 @@ from phaze.plan.piper.layers import FlatCluster, Hierarchy, ProfiledLayers
 from phaze.plan.piper.stages import ConfigurationCosts, costs_of, price_stage
 
 PAIRS = 400_000
-"""Contiguous sets that are planned for at most."""
+"""Limit of contiguous sets."""
 NONE = np.int32(1 << 30)
 Greatest = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """All contiguous sets that are not empty, P of them, as pairs of downsets: `outer` without `inner`."""
+    """All P non-empty contiguous sets, as pairs of downsets: `outer` without `inner`."""
 
     outer: Ints
-    """(P,) downset, rising."""
+    """(P,) downset, ascending."""
     inner: Ints
-    """(P,) downset inside it, rising for one outer."""
+    """(P,) downset inside it, ascending for one outer."""
     number: Ints
-    """(downsets, downsets) which set an outer and an inner make, or -1."""
+    """(downsets, downsets) index of the set of an outer and an inner downset, or -1."""
     member: Bools
-    """(P, n) whether it holds a layer."""
+    """(P, n) true if the set contains a layer."""
 
 
 class Staircase(NamedTuple):
-    """The least time of every set as a function of the microbatches in flight, in steps."""
+    """Least time of every set as a step function of the microbatches in flight."""
 
     start: Ints
-    """(P + 1,) first step of each set."""
+    """(P + 1,) index of the first step of each set."""
     time_s: Floats
-    """(steps,) rising within a set."""
+    """(steps,) ascending within a set."""
     until: Ints
-    """(steps,) the most in flight at that time, rising within a set."""
+    """(steps,) most microbatches in flight at that time, ascending within a set."""
 
 
 class Ways(NamedTuple):
-    """Ways to run a set of layers as one superstage or stage of a level, O of them."""
+    """O ways to run a set of layers as one superstage or stage of a level."""
 
     data: Ints
     """(O,) d."""
@@ -91,11 +93,11 @@ class Ways(NamedTuple):
     degree: Ints
     """(O,) x°."""
     limit: Greatest
-    """(P, O) the greatest s that keeps the time; less than x° where none does."""
+    """(P, O) greatest s that keeps the time; less than x° if none does."""
 
 
 def sets_of(downsets: Downsets) -> Sets:
-    """All pairs of nested downsets; too many: an error that says what to do."""
+    """All pairs of nested downsets; DownsetsError with advice if there are too many."""
     inside: list[Ints] = []
     pairs = 0
     for i in range(len(downsets)):
@@ -116,11 +118,13 @@ def sets_of(downsets: Downsets) -> Sets:
 
 @njit
 def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, most: int) -> Staircase:
-    """Least times of stages with d = q = 1, and gradients exchanged as often as given.
+    """Least times of stages with d = q = 1, for a given number of gradient exchanges.
 
-    With more in flight, nothing gets smaller: the least time rises. The choice that is best for m
-    microbatches stays so until it no longer fits, hence one knapsack for each step of the staircase. member:
-    (P, n); t: the position of the width; exchanged: as for `price_stage`; most: in flight at all.
+    The least time rises with the microbatches in flight. The best choice for m microbatches stays the best
+    until it
+    no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the width;
+    exchanged:
+    as for `price_stage`; most: upper limit of microbatches in flight.
     """
     sets = len(member)
     start = np.zeros(sets + 1, dtype=np.int64)
@@ -149,7 +153,7 @@ def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: fl
 
 @njit
 def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
-    """Most microbatches in flight, of `most`, that fit."""
+    """Most microbatches in flight that fit, at most `most`."""
     if stash * most + fixed <= limit:
         return most
     m = int((limit - fixed) / stash)
@@ -162,7 +166,7 @@ def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
 
 @njit
 def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
-    """Most microbatches in flight whose least cost is allowed, of each set; 0 where none, (P,)."""
+    """Most microbatches in flight of each set whose least cost is allowed, (P,); 0 if there is none."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
         low, high = stairs.start[p], stairs.start[p + 1]
@@ -181,7 +185,7 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
     """r[D][k][x], -1 where nothing keeps the time, shape (len(around), devices + 1, degrees + 1).
 
-    `around` lists D' and then the downsets D that hold it, smaller ones first.
+    `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
     cost, degree, limit = ways.cost, ways.degree, ways.limit
     r = np.full((len(around), devices + 1, degrees + 1), np.int32(-1))
@@ -225,8 +229,9 @@ def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Great
 def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaining: Ints) -> Greatest:
     """f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
 
-    What exceeds the devices when the `remaining` (at least needed for the layers outside D) are added is left
-    out: no plan extends it.
+    A state is dropped if it exceeds the devices with `remaining` added, the lower bound of devices for the
+    layers
+    outside D: no plan extends it.
     """
     cost, degree, limit = ways.cost, ways.degree, ways.limit
     f = np.full((len(number), degrees + 1), NONE)
@@ -258,10 +263,10 @@ def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaini
 
 
 class LevelCosts:
-    """What stages and superstages on all contiguous sets cost, whatever the time that is asked for."""
+    """Costs of stages and superstages on all contiguous sets, independent of the time asked for."""
 
     def __init__(self, layers: ProfiledLayers, hierarchy: Hierarchy, downsets: Downsets) -> None:
-        """Sum up what does not depend on degrees."""
+        """Compute the sums that do not depend on degrees."""
         self.hierarchy, self.sets = hierarchy, sets_of(downsets)
         self.costs = costs_of(layers, hierarchy.inner)
         member = self.sets.member
@@ -272,9 +277,9 @@ class LevelCosts:
         """(P,) W."""
         work_s = layers.least(lambda width, options: width * options.time_s, hierarchy.inner.devices)
         self.work_s: Floats = downsets.membership.astype(float) @ np.where(np.isinf(work_s), 0.0, work_s)
-        """(downsets,) device seconds that the layers need at least."""
+        """(downsets,) lower bound on the device seconds of the layers."""
         self.constant_s = [_constant_weight_s(self.costs, member, t) for t in range(len(self.costs.widths))]
-        """For each width sum w / B_1 of every set (P,), None where it depends on the configurations."""
+        """Sum w / B_1 of every set (P,) for each width, None where it depends on the configurations."""
         self._stairs: dict[tuple[int, float], Staircase] = {}
 
     def most_in_flight(self, t: int, layout: Layout, around: int, time_s: float) -> Ints:
@@ -291,7 +296,7 @@ class LevelCosts:
         return longest_in_flight(self._stairs[key], allowed)
 
     def superstage_s(self, level: int, layout: Layout, around: int) -> Floats:
-        """Communication of a device of a level, per sample of the whole, (P,)."""
+        """Communication time of a device of a level, per sample of the whole, (P,)."""
         cluster = self.hierarchy.cluster(level, around)
         gradients = BOTH_DIRECTIONS * cluster.exchanged(layout) * self.weight_bytes
         return (gradients + 2 * self.border_bytes) / cluster.bandwidth_bytes_per_s / (layout.dp * around)
@@ -325,7 +330,7 @@ class WithinTime:
     _ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
 
     def ways(self, level: int, around: int) -> Ways:
-        """How sets run as superstages of a level, with replicas of it whose d multiply to `around`."""
+        """Ways to run sets as superstages of a level, with replicas whose d multiply to `around`."""
         key = (level, around)
         if key not in self._ways:
             rows = list(self._stages(around) if level == 1 else self._superstages(level, around))
@@ -338,7 +343,7 @@ class WithinTime:
         return self._ways[key]
 
     def _degrees(self, level: int, cluster: FlatCluster) -> int:
-        """Most that degrees may sum up to in a device of the level above."""
+        """Largest sum of degrees in a device of the level above."""
         return min(self.costs.hierarchy.devices(level), cluster.microbatches)
 
     def fewest(self) -> Greatest:

@@ -3,16 +3,16 @@
     maxDevices           K
     maxMemoryPerDevice   M, bytes
     bandwidth            B, bytes per second in and out of a device
-    mbsInBatch           N, the microbatches of a batch
-    nodes                the layers: `id`, `name`, and `TMPCs`, from every width t, as a string, to a list of
+    mbsInBatch           N, microbatches per batch
+    nodes                layers: `id`, `name`, and `TMPCs`, from every width t, as a string, to a list of
                          configurations, which may be empty
-    edges                the tensors between layers: `sourceId`, `destId`, `communicationCost` (bytes)
+    edges                tensors between layers: `sourceId`, `destId`, `communicationCost` (bytes)
 
-A configuration has an `id` (its name), `timePerSample` (seconds, or any unit: times come out in it, with the
-transfers counted as seconds), `parameterSize` (bytes of weights on each device), `memoryUsageA` and
-`memoryUsageB` (bytes: A for each microbatch in flight, B beside it), `syncTimeFw` and `syncTimeBw` (bytes
-that the t devices exchange when an edge crosses the border of the stage). `syncTimeFw` has a key, the id of
-the other end, for every incoming edge, `syncTimeBw` for every outgoing one.
+A configuration has an `id` (its name), `timePerSample` (seconds, or any unit: resulting times have that unit,
+with transfers counted as seconds), `parameterSize` (bytes of weights on each device), `memoryUsageA` and
+`memoryUsageB` (bytes: A per microbatch in flight, B once), `syncTimeFw` and `syncTimeBw` (bytes that the t
+devices exchange if an edge crosses the border of the stage). `syncTimeFw` has a key, the id of the other end,
+for every incoming edge, `syncTimeBw` for every outgoing one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from phaze.spec.values import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 EXCHANGE_BYTES = 64
-"""Of a configuration and an edge: forward and backward, as read, in seconds, and the least of each layer."""
+"""Bytes per configuration and edge: forward and backward, as read, in seconds, least of each layer."""
 SHOWN = 10
-"""How many mistakes of one kind are listed."""
+"""Number of mistakes of one kind that are listed."""
 
 
 class StoredConfiguration(CamelCase):
-    """How t devices run a layer."""
+    """Configuration of a layer on t devices."""
 
     id: str
     time_per_sample: Size
@@ -60,7 +60,7 @@ class StoredConfiguration(CamelCase):
 
 
 class StoredLayer(CamelCase):
-    """A layer with its configurations by width."""
+    """Layer with its configurations by width."""
 
     id: Whole
     name: str
@@ -68,7 +68,7 @@ class StoredLayer(CamelCase):
 
 
 class PiperInstance(CamelCase):
-    """Layers, the cluster, and the batch."""
+    """Layers, cluster and batch."""
 
     max_devices: Count
     max_memory_per_device: Positive
@@ -79,7 +79,7 @@ class PiperInstance(CamelCase):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        # What follows takes for granted what precedes it.
+        # Later checks assume that earlier ones passed.
         for mistakes in (_bad_layers(self.nodes), _bad_graph(self), _bad_syncs(self)):
             found = list(mistakes)
             if found:
@@ -88,9 +88,9 @@ class PiperInstance(CamelCase):
         return self
 
     def layers(self) -> ProfiledLayers:
-        """Layers; their positions follow the ids, so that the smallest id is the first.
+        """Layers in the order of their ids.
 
-        Raises PhazeError where configurations times edges are more than the machine can hold.
+        Raises PhazeError if configurations times edges exceed the machine's memory.
         """
         configurations = sum(len(given) for node in self.nodes for given in node.configurations.values())
         refuse_beyond_memory(
@@ -113,7 +113,7 @@ class PiperInstance(CamelCase):
 
 
 def read_instance(path: str | Path) -> PiperInstance:
-    """Instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
+    """Read an instance from a JSON file; PhazeError names file, key, value and allowed values."""
     return read_as(PiperInstance, path)
 
 
@@ -143,7 +143,7 @@ def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Co
 
 
 def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
-    """Mistakes of the layers by themselves."""
+    """Mistakes within single layers."""
     yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
     for node in nodes:
         where = f"nodes: id {node.id}: TMPCs:"
@@ -161,7 +161,7 @@ def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
 
 
 def _bad_graph(instance: PiperInstance) -> Iterator[str]:
-    """Mistakes of the edges; a cycle only if they join layers."""
+    """Mistakes of the edges; cycles are checked only if the edges are valid."""
     found = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
     yield from found or _cycle(instance.edges)
 
@@ -178,7 +178,7 @@ def _cycle(edges: list[LayerEdge]) -> Iterator[str]:
 
 
 def _bad_syncs(instance: PiperInstance) -> Iterator[str]:
-    """Yield each configuration whose synchronised tensors are not those of its layer's edges."""
+    """Yield mistakes of configurations whose synchronised tensors differ from their layer's edges."""
     sources: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
     targets: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
     for edge in instance.edges:
@@ -203,7 +203,7 @@ def _bad_keys(where: str, given: dict[str, float], wanted: set[str], what: str) 
 
 
 def write_instance(path: str | Path, layers: ProfiledLayers, cluster: FlatCluster) -> None:
-    """Write layers and cluster as an instance with a checksum; numbers keep all digits."""
+    """Write layers and cluster as an instance with a checksum, with all digits of numbers."""
     content = {
         "maxDevices": cluster.devices,
         "maxMemoryPerDevice": cluster.memory_bytes,

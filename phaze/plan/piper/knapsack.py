@@ -1,33 +1,35 @@
-"""The knapsack of a stage: which configuration of each layer, by the paper's rule and exactly.
+"""Knapsack of a stage: a configuration for each layer, by the paper's rule or exactly.
 
-The rule saves the most memory for the least time (Piper, Section 4).
-Every layer starts with its fastest configuration. While the stage needs too much memory, the configuration
-with the highest ratio of memory saved to time added, over all layers, takes its layer's place. A layer's
-next step depends on nothing but its last one, and its ratios fall from step to step: so do all steps in the
-order in which they are taken, and a stage takes the same steps whatever its memory is, only more or fewer.
+The rule saves the most memory for the least time (Piper, Section 4). Every layer starts with its fastest
+configuration. While the stage needs too much memory, the configuration with the highest ratio of memory saved
+to time added, over all layers, replaces its layer's current one. A layer's next step depends only on its
+previous one, and its ratios fall from step to step. So all steps are taken in order of falling ratio, and a
+stage takes the same steps with any memory limit, only more or fewer of them.
 
-The rule is not monotone in what it is asked for: with more microbatches in flight every configuration needs
-more memory, but by other amounts, so that the ratios change places. What overshoots the limit by a cheap
-step with few microbatches may do with a cheaper one with more. Nothing here or in the planner assumes that a
-stage which meets a time with s microbatches also meets it with fewer.
+The rule is not monotone: with more microbatches in flight every configuration needs more memory, but by
+different amounts, so the order of the ratios changes. A stage that needs a cheap step which overshoots the
+limit with few microbatches may get by with a cheaper one with more. Therefore neither this module nor the
+planner assumes that a stage which meets a time with s microbatches also meets it with fewer.
 
-Exactly it is the fastest choice of configurations that fits the memory.
-Layer by layer, f_v holds what the first v layers can do, as pairs (memory, time) of which none is at least as
-good as another in both:
+The exact choice is the fastest one that fits the memory. Layer by layer, f_v holds the outcomes of the first
+v
+layers, as undominated pairs (memory, time):
 
     f_0 = {(0, 0)},   f_v = the undominated ones of {(m + X.m, t + X.t) : (m, t) in f_(v-1), X in T(v)}
 
-and the least time in f_n with memory at most M is the answer. It stays short, although the problem is
-NP-hard, since layers are alike, and since pairs are dropped that cannot lead to a better choice
-than the rule's (Piper, Section 4), which is known beforehand:
+The least time in f_n with memory at most M is the answer. The problem is NP-hard, but f_v stays short,
+because
+layers are alike, and because pairs are dropped that cannot lead to a better choice than the rule's (Piper,
+Section 4), which is known beforehand:
 
 - with the least memory of the remaining layers they do not fit;
 - with the Lagrangian bound of the remaining layers, sum of min (X.t + p X.m) - p (M - m) for a price p >= 0
-  of memory, they take no less time. Any price gives a bound; the best is that of the linear relaxation;
+  of memory, they take no less time. Any price gives a bound; the best one is that of the linear relaxation;
 - with the fastest of the remaining layers they take no less time.
 
-A bound may be off by a rounding error, and pairs within SLACK of it are kept; more where price times memory
-is so large that times vanish beside it. Configurations too slow for any better choice then set no price.
+A bound may have a rounding error, so pairs within SLACK of it are kept; more if price times memory is so
+large
+that times vanish next to it. Configurations too slow for any better choice are then ignored in the price.
 """
 
 from __future__ import annotations
@@ -38,17 +40,18 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 
 SLACK = 1e-9
-"""Share of a bound within which it excludes nothing."""
+"""Fraction of a bound within which it excludes nothing."""
 
 
 @njit
 def choose_by_ratio(
     first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
-    """Choose a configuration for every layer of a stage, and return whether they fit the memory.
+    """Choose a configuration for every layer of a stage by the rule; return true if they fit the memory.
 
-    first: (n + 1,) where a layer's configurations begin; member: (n,); time_s, memory_bytes: what each adds
-    to the stage; chosen: (n,) is written for the layers of the stage.
+    first: (n + 1,) index of a layer's first configuration; member: (n,); time_s, memory_bytes: contributions
+    of
+    each to the stage; chosen: (n,) is written for the layers of the stage.
     """
     following, ratios = np.empty(len(member), dtype=np.int64), np.empty(len(member))
     for v in range(len(member)):
@@ -76,7 +79,7 @@ def choose_by_ratio(
 
 @njit
 def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
-    """Fastest configuration, of equals the smallest, of those the first."""
+    """Fastest configuration; ties go to the smallest memory, then to the first."""
     best = begin
     for x in range(begin + 1, end):
         smaller = time_s[x] == time_s[best] and memory_bytes[x] < memory_bytes[best]
@@ -87,7 +90,7 @@ def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
 
 @njit
 def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
-    """Configuration with the highest ratio to the current, of equals the nearest; -1: none."""
+    """Configuration with the highest ratio to the current one, of ties the nearest; -1: none."""
     best, highest = -1, -1.0
     for x in range(begin, end):
         if memory_bytes[x] >= memory_bytes[current]:
@@ -100,9 +103,9 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
 
 @njit
 def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
-    """Whether x is the better of two of one ratio: free steps go all the way, others go short.
+    """True if x is the better of two with the same ratio: free steps save most, others save least.
 
-    Two that take the same time are of one ratio only because what they save is rounded: take the smaller.
+    Two with the same time have the same ratio only because the saved memory is rounded: take the smaller.
     """
     if time_s[x] == time_s[best]:
         return bool(memory_bytes[x] < memory_bytes[best])
@@ -111,7 +114,7 @@ def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats)
 
 @njit
 def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> float:
-    """Memory saved over time added; infinite where no time is added; -1 for no other."""
+    """Memory saved over time added; inf if no time is added; -1 if there is no other."""
     if other < 0:
         return -1.0
     added = time_s[other] - time_s[current]
@@ -122,9 +125,9 @@ def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> flo
 def choose_exactly(
     first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
-    """Choose the fastest configurations that fit the memory, and return whether there are any.
+    """Choose the fastest configurations that fit the memory; return true if there are any.
 
-    Arguments are those of `choose_by_ratio`, whose choice stays unless another one is faster.
+    Arguments are those of `choose_by_ratio`, whose choice remains unless another one is faster.
     """
     if not choose_by_ratio(first, member, time_s, memory_bytes, limit_bytes, chosen):
         return False
@@ -165,13 +168,13 @@ def choose_exactly(
 
 @njit
 def _rounding(layers: int, largest: float) -> float:
-    """By how much sums over layers up to a value may be off."""
+    """Rounding error of sums over layers up to a value."""
     return 1e-15 * (layers + 1) * largest
 
 
 @njit
 def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floats:
-    """Times, those that exceed their layer's fastest by more than `more_s` lowered to that."""
+    """Times, capped at their layer's fastest plus `more_s`."""
     lowered_s = time_s.copy()
     for v in layers:
         least_s = time_s[first[v] : first[v + 1]].min()
@@ -184,7 +187,7 @@ def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floa
 def _extend(
     begin: int, end: int, memory: Floats, time: Floats, time_s: Floats, memory_bytes: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Undominated pairs with one more layer, by rising memory, and where they come from."""
+    """Undominated pairs with one more layer, by ascending memory, with their origins."""
     count = end - begin
     memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
     for i in range(len(memory)):
@@ -207,7 +210,7 @@ def _extend(
 
 @njit
 def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float) -> int:
-    """Fastest pair that fits, of those faster than what is known; -1: none."""
+    """Index of the fastest pair that fits and is faster than `known`; -1: none."""
     best, least = -1, known
     for i in range(len(memory)):
         if memory[i] <= limit_bytes and time[i] < least:
@@ -217,7 +220,7 @@ def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float)
 
 @njit
 def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
-    """(layers + 1,) the sum of the least value + price memory over the layers from each on."""
+    """(layers + 1,) sums of the least value + price memory over all layers from each one on."""
     rest = np.zeros(len(layers) + 1)
     for i in range(len(layers) - 1, -1, -1):
         least = np.inf
@@ -231,10 +234,11 @@ def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats
 def memory_price(
     first: Ints, layers: Ints, time_s: Floats, memory_bytes: Floats, limit_bytes: float
 ) -> float:
-    """Price of memory, in seconds for a byte, that gives the highest Lagrangian bound.
+    """Price of memory, in seconds per byte, that gives the highest Lagrangian bound.
 
-    The bound is the lower envelope of a line for each choice, T + p (memory - M), so that the highest point
-    lies between one that falls and one that rises, and their crossing shows a lower line or is that point.
+    The bound is the lower envelope of a line for each choice, T + p (memory - M). Its highest point lies
+    between a
+    falling and a rising line; their crossing is that point, or shows a lower line.
     """
     fast_s, fast_bytes = cheapest(first, layers, time_s, memory_bytes, 0.0)
     small_bytes, small_s = cheapest(first, layers, memory_bytes, time_s, 0.0)
@@ -254,7 +258,7 @@ def memory_price(
 
 @njit
 def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
-    """Sums of value and of what is priced, each layer as cheap as it can be, then as small."""
+    """Sums of value and of `priced`; each layer has its cheapest configuration, of ties the smallest."""
     total, amount = 0.0, 0.0
     for v in layers:
         best = first[v]

@@ -1,8 +1,8 @@
-"""The nouns of Piper: layers with their configurations, clusters, plans (Piper, Section 3.6, Appendix E).
+"""Classes of Piper: layers with configurations, clusters, plans (Piper, Section 3.6, Appendix E).
 
-A tensor model parallelism configuration (TMPC) says how one layer runs on t devices: its time, its weights,
-its memory as an affine function of the microbatches in flight, and what the t devices exchange when the
-layer's edges cross the border of a stage. Memory-saving choices such as recomputation are configurations too.
+A tensor model parallelism configuration (TMPC) describes a layer on t devices: its time, its weights, its
+memory as an affine function of the microbatches in flight, and the exchange of the t devices if the layer's
+edges cross the border of a stage. Memory-saving choices such as recomputation are also configurations.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from phaze.layout import Layout
 from phaze.workload.graphs import Graph
 
 Synchronisation = Literal["batch", "round"]
-"""Gradients of a stage are synchronised once for N microbatches, or once for d (Section 3.4)."""
+"""Gradients of a stage are synchronised once per N microbatches, or once per d (Section 3.4)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """The configurations of all layers at one width t, by layer and then as given; C of them."""
+    """Configurations of all layers at one width t, by layer and then in the given order; C of them."""
 
     names: tuple[str, ...]
     layer: Ints
-    """(C,) position of the layer, rising."""
+    """(C,) position of the layer, ascending."""
     time_s: Floats
-    """(C,) X.p: time per sample with the communication between the t devices."""
+    """(C,) X.p: time per sample including communication between the t devices."""
     weight_bytes: Floats
     """(C,) X.w: parameters on each device."""
     stash_bytes: Floats
-    """(C,) X.a: memory for each microbatch in flight."""
+    """(C,) X.a: memory per microbatch in flight."""
     fixed_bytes: Floats
-    """(C,) X.b: memory beside that."""
+    """(C,) X.b: memory in addition."""
     forward_sync_bytes: Floats
     """(C, E) X.c_fw of the layer's incoming edges; zero for other edges."""
     backward_sync_bytes: Floats
     """(C, E) X.c_bw of the layer's outgoing edges; zero for other edges."""
 
     def first(self, layers: int) -> Ints:
-        """Where each layer's configurations begin, (layers + 1,); equal neighbours: it has none."""
+        """Index of each layer's first configuration, (layers + 1,); equal to the next if it has none."""
         return np.searchsorted(self.layer, np.arange(layers + 1)).astype(np.int64)
 
     def take(self, rows: Ints | Bools) -> Configurations:
-        """Some of them, by position or by mask."""
+        """Selected configurations, by position or by mask."""
         columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)[1:]}
         return replace(self, names=tuple(np.array(self.names, dtype=object)[rows]), **columns)
 
 
 @dataclass(frozen=True, eq=False)
 class ProfiledLayers(Graph):
-    """A directed acyclic graph of n layers with E edges c(u, v); layers are positions in it, in any order."""
+    """Directed acyclic graph of n layers with E edges c(u, v); layers are positions in it, in any order."""
 
     ids: tuple[int, ...]
-    """(n,) what the user calls them."""
+    """(n,) ids in the user's input."""
     names: tuple[str, ...]
     options: dict[int, Configurations]
-    """Configurations by width t, rising."""
+    """Configurations by width t, ascending."""
 
     def __len__(self) -> int:
         """Number of layers."""
         return len(self.ids)
 
     def least(self, value: Callable[[int, Configurations], Floats], widest: float = np.inf) -> Floats:
-        """Least value over the configurations of each layer up to a width, infinite without any, (n,)."""
+        """Least value over the configurations of each layer up to a width, (n,); inf if it has none."""
         found = np.full(len(self), np.inf)
         for width, options in self.options.items():
             if width <= widest:
@@ -83,16 +83,19 @@ class FlatCluster:
     devices: int
     """K."""
     memory_bytes: float
-    """M, of a device."""
+    """M, per device."""
     bandwidth_bytes_per_s: float
-    """B, which holds for what goes in and out of a device together."""
+    """B, total of input and output of a device."""
     microbatches: int
-    """N: what the data parallel degrees of all stages may sum up to."""
+    """N: upper limit of the sum of the data-parallel degrees of all stages."""
     exactly: bool = False
-    """The degrees must sum up to N, rather than to N at most."""
+    """True if the degrees must sum to exactly N."""
     synchronisation: Synchronisation = "batch"
-    """`batch`: 4 (d-1)/d w for N microbatches, and d divides N, as the authors' program has it; `round`: for
-    d microbatches and any d, as Section 4 and the printed Table 1."""
+    """Frequency of gradient synchronisation.
+
+    `batch`: 4 (d-1)/d w per N microbatches, and d divides N, as in the authors' program; `round`: per d
+    microbatches and for any d, as in Section 4 and the printed Table 1.
+    """
 
     @property
     def network(self) -> Flat:
@@ -100,19 +103,19 @@ class FlatCluster:
         return Flat(self.bandwidth_bytes_per_s, BOTH_DIRECTIONS)
 
     def data_widths(self, most: int | None = None) -> Ints:
-        """Data parallel widths d that a stage may have, rising; none above `most`."""
+        """Possible data-parallel widths d of a stage, ascending; at most `most`."""
         widths = np.arange(1, min(self.devices, self.microbatches, most or self.devices) + 1)
         divides = self.microbatches % widths == 0
         return widths[divides] if self.synchronisation == "batch" else widths
 
     def exchanged(self, layout: Layout) -> float:
-        """Gradient exchanges for each microbatch on all replicas, (d-1)/n: how often it pays 4 w/B."""
+        """Gradient exchanges per microbatch on all replicas, (d-1)/n, in units of 4 w/B."""
         together = self.microbatches if self.synchronisation == "batch" else layout.dp
         return (layout.dp - 1) / together
 
 
 class NetworkLevel(NamedTuple):
-    """Devices of a level in one device of the next, and what goes in and out of each of them."""
+    """Number of devices of a level in one device of the next, and the bandwidth of each."""
 
     devices: int
     bandwidth_bytes_per_s: float
@@ -120,17 +123,19 @@ class NetworkLevel(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A network with levels, and the batch (Piper, Appendix E).
+    """Network with levels, and the batch (Piper, Appendix E).
 
     K_L devices of the highest level share the batch. Each consists of K_{L-1} devices of the level below, and
     so on down to level 1, whose devices compute. Devices of level l within one device of level l + 1 exchange
-    data at B_l. With `batch`, every level synchronises once for the N microbatches of the whole, and the
-    product of the widths around and of a stage divides N; with `round` once for the d microbatches that reach
-    the device around it, with any d, as Appendix E prints it.
+    data
+    at B_l. With `batch`, every level synchronises once per N microbatches of the whole, and the product of a
+    stage's width and all widths around it divides N. With `round` it synchronises once per d microbatches
+    that
+    reach the device around it, for any d, as Appendix E prints it.
     """
 
     inner: FlatCluster
-    """K_1 and B_1; M, of a device of level 1; N of the whole, where replicas at several levels multiply."""
+    """K_1 and B_1; M, per device of level 1; N of the whole, where replicas of several levels multiply."""
     above: tuple[NetworkLevel, ...] = ()
     """K_2 and B_2 to K_L and B_L."""
 
@@ -140,13 +145,13 @@ class Hierarchy:
         return (NetworkLevel(self.inner.devices, self.inner.bandwidth_bytes_per_s), *self.above)
 
     def devices(self, levels: int) -> int:
-        """Devices of level 1 in all of the lowest levels, so many of them."""
+        """Number of level-1 devices in the lowest `levels` levels."""
         return prod(level.devices for level in self.levels[:levels])
 
     def cluster(self, level: int, around: int) -> FlatCluster:
         """Devices of a level in one device of the next, with their share of the batch.
 
-        around: the product of the data widths at the levels above.
+        around: product of the data widths at the levels above.
         """
         count, bandwidth = self.levels[level - 1]
         share = self.inner.microbatches // around
@@ -155,31 +160,31 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a plan; at a level above the first each of its d devices runs all of `parts`."""
+    """Stage of a plan; above level 1 each of its d devices runs all of `parts`."""
 
     layers: tuple[int, ...]
-    """Positions, rising."""
+    """Layer positions, ascending."""
     layout: Layout
-    """Its data and tensor parallel degrees d and t."""
+    """Data- and tensor-parallel degrees d and t."""
     time_s: float
-    """Time per sample of the whole, TPS(S, t, d, s); above level 1 the communication of a device of it."""
+    """Time per sample of the whole, TPS(S, t, d, s); above level 1 the communication of one device."""
     configurations: tuple[int, ...] = ()
-    """For each layer the index into `ProfiledLayers.options[layout.tp]`."""
+    """Index of each layer's configuration in `ProfiledLayers.options[layout.tp]`."""
     in_flight: int = 0
     """Microbatches in flight on each device, ceil(s/d)."""
     memory_bytes: float = 0.0
-    """Of each device."""
+    """Memory of each device."""
     level: int = 1
     parts: tuple[PlannedStage, ...] = ()
-    """In the order of the data flow."""
+    """Parts in the order of the data flow."""
 
     @property
     def degree(self) -> int:
-        """Data parallel degrees of the stages inside, summed up, times d."""
+        """Sum of the data-parallel degrees of the stages inside, times d."""
         return self.layout.dp * (sum(part.degree for part in self.parts) or 1)
 
     def walk(self, around: int = 1) -> Iterator[tuple[int, PlannedStage]]:
-        """Yield the stage and all in it, outer before inner, each with the product of d around it."""
+        """Yield the stage and all its parts, outer before inner, each with the product of d around it."""
         yield around, self
         for part in self.parts:
             yield from part.walk(around * self.layout.dp)
@@ -187,7 +192,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class PiperPlan:
-    """Stages in the order of the data flow, of the highest level where there are several."""
+    """Stages in the order of the data flow; with several levels, those of the highest."""
 
     stages: tuple[PlannedStage, ...]
 
@@ -198,26 +203,27 @@ class PiperPlan:
 
     @property
     def devices(self) -> int:
-        """Devices used, of the highest level."""
+        """Devices used, in units of the highest level."""
         return sum(stage.layout.devices for stage in self.stages)
 
     @property
     def degree(self) -> int:
-        """s, the sum of the data parallel degrees."""
+        """s, the sum of the data-parallel degrees."""
         return sum(stage.degree for stage in self.stages)
 
     @property
     def binding_level(self) -> int:
-        """Network level of the slowest device, the innermost where several are."""
+        """Network level of the slowest device; ties go to the innermost."""
         slowest = self.time_per_sample_s
         parts = (part for stage in self.stages for _, part in stage.walk())
         return min(part.level for part in parts if part.time_s == slowest)
 
 
 def in_flight(degree: int, layout: Layout) -> int:
-    """Microbatches in flight on each device, ceil(s/d), s being a stage's and all later stages' degrees.
+    """Microbatches in flight on each device, ceil(s/d), with s the degrees of a stage and all later ones.
 
-    In steady state, a stage and those behind it work on s microbatches. All of them wait for their backward
-    pass in the stage, in equal shares on its d devices.
+    In steady state, a stage and the later ones work on s microbatches. All of them wait for their backward
+    pass in
+    the stage, in equal shares on its d devices.
     """
     return -(-degree // layout.dp)

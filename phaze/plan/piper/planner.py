@@ -1,10 +1,12 @@
 """Piper's planner: stages, degrees and configurations with the least time per sample (Piper, Section 4).
 
 The least time is found by thresholds, each answered by the dynamic program of `search`. A plan found within a
-threshold lowers the upper bound to its own slowest stage, none found raises the lower bound; the end is a
-threshold just below the best plan (1e-11 of it) within which there is no plan. Each plan is traced back,
-priced again by `best_stage`, and must agree with what the search took it for. Where there is no plan, the
-reason is the first thing that no plan can get around.
+threshold lowers the upper bound to its own slowest stage; otherwise the lower bound rises to the threshold.
+The
+search ends with a threshold just below the best plan (1e-11 of it) within which there is no plan. Each plan
+is
+traced back, priced again by `best_stage`, and must agree with the search. If there is no plan, the reason is
+the first violated necessary condition.
 """
 
 from __future__ import annotations
@@ -27,23 +29,23 @@ from phaze.plan.piper.stages import best_stage, costs_of
 from phaze.plan.piper.sums import downset_bytes, list_steps, most_in_flight, sum_up
 
 BELOW = 1 - 1e-11
-"""A plan is better if its time is less than this part of another's."""
+"""A plan is better if its time is less than this fraction of another's."""
 CLOSE = 1.001
-"""Bounds this near are no longer halved but tried just below the upper."""
+"""Ratio of bounds from which on the search tries just below the upper one instead of halving."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How the best plan is searched."""
+    """Options of the search for the best plan."""
 
     linear: bool = False
-    """Only the prefixes of one linear order are downsets, as in Table 1 of the paper."""
+    """True if only the prefixes of one linear order are downsets, as in Table 1 of the paper."""
     exact_knapsack: bool = False
-    """Configurations are chosen by an exact knapsack, and not by the paper's rule."""
+    """True if an exact knapsack chooses configurations, instead of the paper's rule."""
     most_data: int | None = None
-    """The largest degree of data parallelism."""
+    """Largest degree of data parallelism."""
     max_downsets: int = 100_000
-    """More are an error."""
+    """Limit of downsets; more are an error."""
 
 
 def plan(
@@ -52,12 +54,12 @@ def plan(
     options: SearchOptions = SearchOptions(),
     below_s: float = np.inf,
 ) -> PiperPlan | None:
-    """Plan with the least time per sample; None: nothing fits, or takes less (Piper, Section 4).
+    """Plan with the least time per sample; None if nothing fits within the limit (Piper, Section 4).
 
-    below_s: what the plan has to take less than.
+    below_s: strict upper limit of the plan's time.
     """
     search = ThresholdSearch(layers, cluster, options)
-    # One search, where the best plan takes many.
+    # One search rules it out, while the best plan takes many.
     if below_s < np.inf and (not search.possible or search.within(below_s * BELOW, cluster.devices) is None):
         return None
     return search.best(cluster.devices, search.first_plan())
@@ -66,7 +68,7 @@ def plan(
 def plan_over_devices(
     layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions = SearchOptions()
 ) -> Floats:
-    """Least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
+    """Least time per sample on at most k devices, (K + 1,); inf if nothing fits."""
     search = ThresholdSearch(layers, cluster, options)
     times = np.full(cluster.devices + 1, np.inf)
     devices, known, faster_s = cluster.devices, search.first_plan(), 0.0
@@ -75,14 +77,14 @@ def plan_over_devices(
         if best is None:
             break
         times[best.devices : devices + 1] = best.time_per_sample_s
-        # Fewer devices than the fewest for a time take longer, and little longer where there are many.
+        # Fewer devices than the fewest for a time take longer, but little longer if there are many.
         devices, known, faster_s = best.devices - 1, None, best.time_per_sample_s
     return times
 
 
 @dataclass
 class ThresholdSearch:
-    """The search for one input, whatever the number of devices up to the cluster's."""
+    """Search for one input, for any number of devices up to the cluster's."""
 
     layers: ProfiledLayers
     cluster: FlatCluster
@@ -90,20 +92,20 @@ class ThresholdSearch:
     _known: Known | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be planned whatever the cluster."""
+        """Raise PhazeError for an input that cannot be planned on any cluster."""
         if not len(self.layers):
             raise PhazeError("a plan needs at least one layer, got none")
 
     @cached_property
     def possible(self) -> bool:
-        """Whether every layer has a configuration and the batch a device for each degree wanted."""
+        """True if every layer has a configuration, and there is a device per required degree."""
         if self.cluster.exactly and self.cluster.microbatches > self.cluster.devices:
             return False
         return bool(np.isfinite(self.layers.least(lambda _, options: options.time_s)).all())
 
     @cached_property
     def downsets(self) -> Downsets:
-        """Sets of layers that may be what is left of the pipeline."""
+        """Sets of layers that can remain as the rest of a pipeline."""
         if self.options.linear:
             return enumerate_prefixes(len(self.layers), self.layers.pairs)
         each = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
@@ -111,7 +113,7 @@ class ThresholdSearch:
 
     @cached_property
     def problem(self) -> SearchTables:
-        """Tables of compiled code, downsets by work and those of equal work by size."""
+        """Input tables of compiled code, with downsets sorted by work, then by size."""
         costs = costs_of(self.layers, self.cluster)
         sums = sum_up(costs, self.downsets)
         order = np.lexsort((self.downsets.sizes, sums.work_s))
@@ -138,7 +140,7 @@ class ThresholdSearch:
 
     @cached_property
     def table(self) -> Table:
-        """Room for f(D, s)."""
+        """Buffer for f(D, s)."""
         count, degrees = len(self.downsets), self.most_degree + 1
         refuse_beyond_memory(
             4.0 * count * degrees,
@@ -149,20 +151,20 @@ class ThresholdSearch:
 
     @cached_property
     def slowest_s(self) -> float:
-        """Time that no stage exceeds."""
+        """Upper bound on the time of any stage."""
         costs = costs_of(self.layers, self.cluster)
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> PiperPlan | None:
-        """Best plan along one linear order, a quick upper bound; None where that is no quicker."""
+        """Best plan along one linear order, a quick upper bound; None if that is no quicker."""
         if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
         straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Best plan on so many devices at most; `known` is one, none takes `faster_s`."""
+        """Best plan on at most `devices`; `known` is one, and every plan takes longer than `faster_s`."""
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)
@@ -179,7 +181,7 @@ class ThresholdSearch:
         return found
 
     def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
-        """Plan that is not far from a lower bound, by the margin first, if there is a plan."""
+        """Plan not far above a lower bound, with a growing margin; None if there is no plan."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
@@ -189,7 +191,7 @@ class ThresholdSearch:
         return self.within(self.slowest_s, devices)
 
     def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
-        """Plan whose stages all take the threshold at most, on the fewest devices."""
+        """Plan whose stages take at most the threshold, on the fewest devices."""
         known = self._known or nothing_known(self.problem)
         costs = costs_of(self.layers, self.cluster)
         self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
@@ -203,7 +205,7 @@ class ThresholdSearch:
         return found
 
     def _trace(self, known: Known, threshold_s: float, degree: int) -> PiperPlan:
-        """Stages from the sources on that the table holds."""
+        """Stages from the sources on, traced from the table."""
         stages: list[PlannedStage] = []
         outer = len(self.downsets) - 1
         while outer:
@@ -213,7 +215,7 @@ class ThresholdSearch:
         return PiperPlan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
-        """Stage priced on its own."""
+        """Stage priced separately."""
         members = Downsets(len(self.layers), self.problem.sums.words).difference(outer, inner)
         layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
         stage = best_stage(self.layers, self.cluster, members, layout, degree, self.options.exact_knapsack)
@@ -223,7 +225,7 @@ class ThresholdSearch:
 
 
 def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
-    """Reason for layers that the planner found no plan for."""
+    """Reason why the planner found no plan for layers."""
     single = layers.least(lambda _, one: one.stash_bytes + one.fixed_bytes, cluster.devices)
     total = layers.least(lambda width, one: width * (one.stash_bytes + one.fixed_bytes), cluster.devices)
     if np.isinf(single).any():

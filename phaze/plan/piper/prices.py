@@ -1,14 +1,18 @@
-"""Whether the stage between two downsets keeps within a time, for the search.
+"""Decide if the stage between two downsets keeps within a time, for the search.
 
-Where the configurations of a layer differ in nothing but X.p, X.a and X.b, a stage takes the time of its
-fastest configurations and what saving memory adds: following the steps of the rule that are its own, listed
-beforehand in their order. What is added does not depend on d and is kept while a stage is looked at. The
-steps, the last of them in part, are also the best solution of the knapsack's linear relaxation, so that most
-stages need no exact knapsack to tell that they meet a time, or never do.
+If the configurations of a layer differ only in X.p, X.a and X.b, a stage takes the time of its fastest
+configurations plus the extra time of saving memory. The extra time follows the rule's steps of its own
+layers,
+which are listed beforehand in their order. It does not depend on d and is cached while a stage is examined.
+The
+steps, with the last one in part, are also the optimum of the knapsack's linear relaxation. Most stages
+therefore need no exact knapsack to decide that they meet a time, or never do.
 
-Sums that are differences carry rounding errors: a memory within 1e-12 of the limit is summed up again
-layer by layer, as the rule of `knapsack` does, and so is a time that is the difference of sums 1e5 times as
-long as the threshold. Stages whose configurations differ in more are priced as a whole.
+Sums computed as differences have rounding errors. A memory within 1e-12 of the limit is therefore summed
+again
+layer by layer, as in the rule of `knapsack`, and so is a time that is the difference of sums 1e5 times as
+long
+as the threshold. Stages whose configurations differ in more are priced as a whole.
 """
 
 from __future__ import annotations
@@ -37,51 +41,51 @@ from phaze.plan.piper.sums import (
 )
 
 SLACK = 1 + 1e-9
-"""Bounds are only believed beyond rounding."""
+"""Factor beyond rounding errors that bounds must exceed."""
 MOST_DIFFERENCE = 1e5
 """Sums this many times as long as a threshold have rounding errors near `planner.BELOW` of it."""
 
 
 class SearchTables(NamedTuple):
-    """What the search for a threshold needs beside it."""
+    """Inputs of the search for a threshold, except the threshold itself."""
 
     sums: Sums
     steps: SavingSteps
     widths: Ints
-    """(T,) the widths t."""
+    """(T,) widths t."""
     memory_bytes: Floats
     """(C, 2) X.a and X.b."""
     limit_bytes: float
     """M."""
     degrees: Ints
-    """Data parallel degrees d allowed, rising."""
+    """Allowed data-parallel degrees d, ascending."""
     exchanged: Floats
-    """For each, how often a microbatch pays 4 w/B on all replicas."""
+    """Gradient exchanges per microbatch on all replicas for each degree, in units of 4 w/B."""
     products: Ints
-    """Devices d·t that a stage may have, rising."""
+    """Possible numbers d·t of a stage's devices, ascending."""
     exact: bool
-    """Configurations are chosen by an exact knapsack."""
+    """True if an exact knapsack chooses configurations."""
 
 
 class Known(NamedTuple):
-    """What saving memory adds to d times the time of a stage."""
+    """Cache of the extra time of saving memory, added to d times the time of a stage."""
 
     stage: Ints
-    """(c + 1,) the stage looked at last, with so many microbatches in flight."""
+    """(c + 1,) stage examined last, by microbatches in flight."""
     added_s: Floats
-    """(c + 1,) what it adds by the rule."""
+    """(c + 1,) its extra time by the rule."""
     bound_s: Floats
-    """(c + 1,) what it adds at least, however configurations are chosen."""
+    """(c + 1,) lower bound on its extra time for any choice of configurations."""
     keys: Ints
-    """(2^x,) stages that were priced otherwise, by hash; -1 where there is none."""
+    """(2^x,) hash table of stages priced as a whole; -1 for empty slots."""
     prices_s: Floats
-    """(2^x,) what it adds there."""
+    """(2^x,) their extra time."""
     wanted: Ints
-    """(R, 5) t, i, j, d and microbatches in flight, of stages that are to be priced; row 0: how many."""
+    """(R, 5) t, i, j, d and microbatches in flight of stages waiting for a price; row 0 has their number."""
 
 
 def nothing_known(problem: SearchTables) -> Known:
-    """Room for what will be known."""
+    """Empty cache."""
     count = problem.steps.whose.shape[1]
     return Known(
         stage=np.full(count, -1),
@@ -95,9 +99,9 @@ def nothing_known(problem: SearchTables) -> Known:
 
 @njit
 def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
-    """Time on one device of the stage between downsets i and j, all layers fastest, and 4 w/B.
+    """Time on one device of the stage between downsets i and j, with all layers fastest, and 4 w/B.
 
-    threshold_s: what the times are compared with.
+    threshold_s: the time with which it will be compared.
     """
     inner, outer = sums.totals[t, i], sums.totals[t, j]
     largest = max(outer[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S], outer[WEIGHT_S])
@@ -113,7 +117,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[
 
 @njit
 def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
-    """The same without differences, layer by layer."""
+    """The same values without differences, layer by layer."""
     time_s, weight_s = 0.0, 0.0
     for v in range(sums.layer_s.shape[1]):
         if _between(sums.words, i, j, v):
@@ -133,10 +137,11 @@ def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
 def meets(
     problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
 ) -> bool:
-    """Whether a stage with `in_flight` microbatches fits the memory and adds up to `margin_s` by it.
+    """True if a stage with `in_flight` microbatches fits the memory with at most `margin_s` extra time.
 
-    margin_s is of d times the time, beyond that of the fastest configurations. Where that is not known, the
-    stage is added to those wanted, and the answer is no.
+    margin_s applies to d times the time, beyond that of the fastest configurations. If the extra time is
+    unknown,
+    the stage is added to `wanted`, and the result is false.
     """
     if in_flight >= len(known.stage):
         return False
@@ -153,7 +158,7 @@ def meets(
 
 @njit
 def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
-    """Time that saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
+    """Extra time of a stage that is priced as a whole; inf until it has been priced."""
     key = _key(problem, known, t, i, j, index, in_flight)
     at = _place(known.keys, key)
     if known.keys[at] == key:
@@ -168,20 +173,20 @@ def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: i
 
 @njit
 def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
-    """Number for a stage and its width."""
+    """Unique number of a stage and its width."""
     return (i * downsets + j) * widths + t
 
 
 @njit
 def _key(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> int:
-    """Number for a stage with its width and degree, by position, and its microbatches in flight."""
+    """Unique number of a stage with its width and degree, by position, and its microbatches in flight."""
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     return (stage * len(problem.degrees) + index) * len(known.stage) + in_flight
 
 
 @njit
 def _place(keys: Ints, key: int) -> int:
-    """Where a key is, or where it would be."""
+    """Slot of a key, or the free slot where it belongs."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
     while keys[at] != key and keys[at] != -1:
         at = (at + 1) & (len(keys) - 1)
@@ -189,7 +194,7 @@ def _place(keys: Ints, key: int) -> int:
 
 
 def price_wanted(problem: SearchTables, costs: ConfigurationCosts, known: Known) -> Known:
-    """Prices known once the stages wanted are priced."""
+    """Price the wanted stages and add them to the cache."""
     count = int(known.wanted[0, 0])
     if not count:
         return known
@@ -217,7 +222,7 @@ def _copy_prices(known: Known, larger: Known) -> None:
 def _price_some(
     problem: SearchTables, costs: ConfigurationCosts, known: Known, begin: int, end: int, exact: bool | None
 ) -> None:
-    """Price some rows of the stages wanted. Numba leaves out what follows a test of `exact` for None."""
+    """Price some rows of the wanted stages. Numba omits the branch after a test of `exact` for None."""
     for row in range(begin, end):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
@@ -229,7 +234,7 @@ def _price_some(
 
 @njit
 def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
-    """Time that saving memory adds by the rule, and at least; infinite: nothing fits."""
+    """Extra time of the greedy choice and its lower bound; inf if infeasible."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
     inner, outer = sums.totals[t, i], sums.totals[t, j]
     doubtful = 1e-12 * (limit + outer[STASH] * in_flight + outer[FIXED])
@@ -254,7 +259,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
 
 @njit
 def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
-    """Whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
+    """True if a stage fits after `taken` steps of all layers, with its memory summed layer by layer."""
     whose, total = problem.steps.whose, 0.0
     for v in range(problem.sums.fast.shape[1]):
         if _between(problem.sums.words, i, j, v):
@@ -268,7 +273,7 @@ def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, t
 
 @njit
 def _between(words: Words, i: int, j: int, v: int) -> bool:
-    """Whether layer v is in downset j and not in i."""
+    """True if layer v is in downset j and not in i."""
     return contains(words, j, v) and not contains(words, i, v)
 
 
@@ -283,9 +288,9 @@ def _added_in_all(
     in_flight: int,
     exact: bool | None,
 ) -> float:
-    """Time that the chosen configurations add to the sums over the fastest, by pricing all layers.
+    """Extra time of the chosen configurations over the sums of the fastest, by pricing all layers.
 
-    What all configurations of a layer pay is in these sums, so that only what is each one's own is looked at.
+    Costs common to all configurations of a layer are already in these sums, so only the difference is added.
     """
     member = np.zeros(costs.first.shape[1] - 1, dtype=np.bool_)
     for v in range(len(member)):

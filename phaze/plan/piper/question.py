@@ -1,4 +1,4 @@
-"""What a user asks of Piper about an instance."""
+"""User's options for planning an instance with Piper."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from phaze.plan.piper.layers import FlatCluster, Hierarchy, NetworkLevel
 from phaze.spec.names import MOST
 
 LEAST_GIB, MOST_GIB = 1e-12, 1e18
-"""Memory and bandwidth in GiB that a user may ask for."""
+"""Allowed range of memory and bandwidth in GiB."""
 
 
 @dataclass(frozen=True)
 class PiperQuestion:
-    """What to plan beside the layers; None: what the instance says."""
+    """Overrides of an instance's cluster and batch; None: the value of the instance."""
 
     devices: int | None = None
     memory_gib: float | None = None
@@ -27,16 +27,16 @@ class PiperQuestion:
     """GiB/s."""
     exactly: bool = False
     paper_table1: bool = False
-    """Plan as the paper's Table 1: along one linear order, and gradients synchronised once a round."""
+    """Plan as in the paper's Table 1: along one linear order, with gradients synchronised once per round."""
     exact_knapsack: bool = False
     baselines: bool = False
     levels: str | None = None
-    """Devices and bandwidth of a network's levels, from the inside out, such as 8@300,8@25 (GiB/s)."""
+    """Devices and bandwidth of a network's levels, innermost first, such as 8@300,8@25 (GiB/s)."""
     max_downsets: int | None = None
-    """None: what the planner allows."""
+    """None: the planner's default."""
 
     def __post_init__(self) -> None:
-        """Refuse what no cluster has."""
+        """Raise PhazeError for values outside the allowed range."""
         for name, value in (("memory-gib", self.memory_gib), ("bandwidth-gib", self.bandwidth_gib)):
             if value is not None and not LEAST_GIB <= value <= MOST_GIB:
                 raise PhazeError(
@@ -47,7 +47,7 @@ class PiperQuestion:
                 raise PhazeError(f"place: --{name}: must be from 1 to {MOST}, got {count}")
 
     def hierarchy(self, instance: PiperInstance) -> Hierarchy | None:
-        """Network with levels and the batch, None where no levels are given."""
+        """Network with levels and the batch, None if no levels are given."""
         if self.levels is None:
             return None
         for name in ("devices", "bandwidth-gib", "baselines"):
@@ -79,7 +79,7 @@ class PiperQuestion:
         )
 
     def given(self) -> list[str]:
-        """Names of what is not left as it is by default."""
+        """Names of the fields that differ from their defaults."""
         return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
 

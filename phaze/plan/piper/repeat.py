@@ -1,8 +1,9 @@
-"""A deeper or shallower model from the profile of one: its repeated layers occur another number of times.
+"""Deeper or shallower model from an existing profile, with another number of repeated layers.
 
-The layers of the most frequent name must form a chain v_0 → … → v_{m-1}, m ≥ 3. The first and the last stay;
-between them v_1 … v_{m-2} follow each other as often as needed, each with its own configurations and with
-what it takes from layers outside the chain (Piper, Section 5.1: "created by expanding our BERT-32 profiles").
+The layers of the most frequent name must form a chain v_0 → … → v_{m-1}, m ≥ 3. The first and the last stay.
+Between them v_1 … v_{m-2} are repeated cyclically, each with its own configurations and its inputs from
+outside
+the chain (Piper, Section 5.1: "created by expanding our BERT-32 profiles").
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from phaze.plan.piper.layers import Configurations, ProfiledLayers
 
 
 def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
-    """Layers with those of the most frequent name so many times, or raise PhazeError."""
+    """Layers with `times` layers of the most frequent name; PhazeError if they form no chain."""
     chain = _chain(layers)
     if times == len(chain):
         return layers
@@ -41,7 +42,7 @@ def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
 
 
 def _chain(layers: ProfiledLayers) -> list[int]:
-    """Repeated layers in the order of the data flow; raise PhazeError if they are no chain."""
+    """Repeated layers in the order of the data flow; PhazeError if they form no chain."""
     name, most = Counter(layers.names).most_common(1)[0]
     members = {v for v, other in enumerate(layers.names) if other == name}
     after = {u: v for u, v in layers.pairs if u in members and v in members}
@@ -61,9 +62,9 @@ def _chain(layers: ProfiledLayers) -> list[int]:
 def _edges(
     layers: ProfiledLayers, chain: list[int], originals: list[int]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the new edges: source, target, and the old edges that their sizes are those of.
+    """Yield the new edges: source, target, and the two old edges that provide their sizes.
 
-    Of the first comes what leaves the source, c(u, v) and c_bw; of the second what arrives, c_fw.
+    The first gives the values at the source, c(u, v) and c_bw; the second those at the target, c_fw.
     """
     outside = len(layers) - len(chain)
     new = {v: position for position, v in enumerate(originals[:outside])}
@@ -81,7 +82,7 @@ def _edges(
 
 
 def _ids(layers: ProfiledLayers, originals: list[int]) -> tuple[int, ...]:
-    """The old id of every first copy, and ids above all old ones for the others."""
+    """Old id of every first copy, and new ids above all old ones for the others."""
     first = {v: p for p, v in reversed(list(enumerate(originals)))}
     fresh = count(max(layers.ids) + 1)
     return tuple(layers.ids[v] if first[v] == p else next(fresh) for p, v in enumerate(originals))

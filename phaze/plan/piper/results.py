@@ -1,21 +1,21 @@
-"""Plans as JSON: the stages of Piper, with or without levels, and of its baselines, or why there are none.
+"""Plans as JSON: stages of Piper, with or without levels, and of its baselines, or a reason.
 
 time_per_sample   of the slowest stage, null if there is no plan; in the unit of the input's times
-devices, degree   the sums of d t and of d over the stages
-stages            in the order of the data flow: `layers` (ids), `d`, `t`, `configurations` (ids, one for
-                  each layer), `in_flight` (microbatches on each device, ceil(s/d)), `time_per_sample`,
+devices, degree   sums of d t and of d over the stages
+stages            in the order of the data flow: `layers` (ids), `d`, `t`, `configurations` (ids, one per
+                  layer), `in_flight` (microbatches on each device, ceil(s/d)), `time_per_sample`,
                   `memory_bytes` (of each device)
-reason            why there is no plan; only then
-fits_memory       false where stages exceed the memory, which only PipeDream's may; only then
+reason            reason why there is no plan; only then
+fits_memory       false if stages exceed the memory, which only PipeDream's may; only then
 baselines         the same for each baseline by name; only if asked for
 
 With levels:
-devices           of the highest level that are used
-degree            the sum over the stages of d times all d around it
-binding_level     the level of the slowest device
-stages            above level 1: `level`, `layers` (ids), `d`, `time_per_sample` (the communication of a
-                  device of the level) and `stages`, what each of the d devices is cut into. At level 1 as
-                  above; times are per sample of the whole
+devices           used devices of the highest level
+degree            sum over the stages of d times all d around it
+binding_level     level of the slowest device
+stages            above level 1: `level`, `layers` (ids), `d`, `time_per_sample` (communication of a device of
+                  the level) and `stages`, the parts that each of the d devices runs. At level 1 as above;
+                  times are per sample of the whole
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Content = dict[str, object]
 
 
 def answer(instance: PiperInstance, question: PiperQuestion) -> Content:
-    """Piper's plan, and those of the baselines by name if they are asked for; or why there is none."""
+    """Piper's plan and, if asked for, those of the baselines by name; or the reason why there is none."""
     layers, hierarchy = instance.layers(), question.hierarchy(instance)
     if hierarchy is not None:
         return _answer_levels(layers, question, hierarchy)
@@ -68,7 +68,7 @@ def _result(layers: ProfiledLayers, cluster: FlatCluster, found: PiperPlan | Non
 
 
 def _stage(layers: ProfiledLayers, stage: PlannedStage) -> Content:
-    """A stage in the user's words: ids of layers and configurations."""
+    """Stage with the user's ids of layers and configurations."""
     ids = [layers.ids[v] for v in stage.layers]
     if stage.parts:
         return {
@@ -91,11 +91,11 @@ def _stage(layers: ProfiledLayers, stage: PlannedStage) -> Content:
 
 
 def _answer_levels(layers: ProfiledLayers, question: PiperQuestion, hierarchy: Hierarchy) -> Content:
-    """The best plan on a network with levels, or why there is none."""
+    """Best plan on a network with levels, or the reason why there is none."""
     most = question.max_downsets or MAX_DOWNSETS
     found = plan_hierarchy(layers, hierarchy, linear=question.paper_table1, max_downsets=most)
     if found is None:
-        # Widths are limited to level 1, memory is that of all devices.
+        # Widths are limited to level 1; memory counts over all devices.
         inner = hierarchy.inner
         runs = np.isfinite(layers.least(lambda _, options: options.time_s, inner.devices)).all()
         devices = hierarchy.devices(len(hierarchy.levels)) if runs else inner.devices
@@ -111,7 +111,7 @@ def _answer_levels(layers: ProfiledLayers, question: PiperQuestion, hierarchy: H
 
 
 def as_text(content: Content) -> str:
-    """Content as JSON, lists of plain values in a line."""
+    """Content as JSON, with lists of plain values on one line."""
     text = json.dumps(content, indent=2, allow_nan=False)
     lines = re.compile(r"\n\s+")
     return re.sub(r"\[\n\s+([^\[\]{}]*?)\n\s+\]", lambda found: f"[{lines.sub(' ', found[1])}]", text)

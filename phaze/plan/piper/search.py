@@ -1,26 +1,27 @@
-r"""The fewest devices that keep every stage within a time: Piper's dynamic program for a threshold.
+r"""Fewest devices that keep every stage within a time: Piper's dynamic program for a threshold.
 
-For a time τ let f(D, s) be the fewest devices that run the downset D in stages of at most τ each whose data
-parallel degrees sum up to exactly s. With Piper's recursion (Section 4),
+For a time τ let f(D, s) be the fewest devices that run the downset D in stages of at most τ each whose
+data-parallel degrees sum to exactly s. With Piper's recursion (Section 4),
 
     f(∅, 0) = 0,    f(D, s) = min of f(D', s - d) + d t  over downsets D' of D, t, d
                               with TPS(D \ D', t, d, s) <= τ,
 
 and a plan within τ exists if f(V, s) <= K for an s that the batch allows. A table of times for every k is not
-needed. s is the true sum, so that nothing is assumed of how TPS changes with s: with the rule of `knapsack` a
-stage may take less time with more in flight.
+needed. s is the exact sum, so no monotonicity of TPS in s is assumed: with the rule of `knapsack` a stage may
+take less time with more microbatches in flight.
 
-What is left out, and why the optimum stays:
+The search prunes two kinds of states without losing the optimum:
 
-- A stage on d devices of width t has d t τ >= Σ t (X.p + what is sent): d·t devices can do no more in a time
-  per sample of τ. States from which the layers left, their configurations chosen freely, need more than the
-  K - f devices left are not extended, nor are stages whose own work exceeds d t τ or that leave too few
-  devices for the rest. Every stage of a plan within τ and K devices passes both tests.
-- Of two ways to reach (D, s) only that with fewer devices is kept: what follows depends on D and s, and it
-  can only use devices that are left. A way that is no better is not priced at all.
+- A stage on d devices of width t has d t τ >= Σ t (X.p + transfers): d·t devices can do no more in a time per
+  sample of τ. States are not extended if the remaining layers, with any configurations, need more than the
+  K - f remaining devices. Stages are not tried if their own work exceeds d t τ or they leave too few devices
+  for the rest. Every stage of a plan within τ and K devices passes both tests.
+- Of two ways to reach (D, s) only the one with fewer devices is kept: the rest depends only on D, s and the
+  remaining devices. A way that is no better is not priced at all.
 
-Downsets are sorted by work, which respects inclusion; the supersets worth a look then lie in windows: for
-each number q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q τ of work.
+Downsets are sorted by work, which respects inclusion. Candidate supersets then lie in windows: for each
+number
+q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q τ of work.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ NONE = 2**30
 
 
 FIRST_PAIRS = 100_000
-"""Pairs of downsets of the first slice, so that few downsets are searched in one."""
+"""Pairs of downsets in the first slice, so that small searches need only one slice."""
 
 
 class States(NamedTuple):
-    """What the search has found."""
+    """States reached by the search."""
 
     fewest: Table
-    """(m, S + 1) f(D, s), NONE where no plan is known."""
+    """(m, S + 1) f(D, s), NONE if no plan is known."""
     low: Ints
-    """(m,) the smallest s with a plan."""
+    """(m,) smallest s with a plan."""
     high: Ints
-    """(m,) the largest."""
+    """(m,) largest s with a plan."""
 
 
 def fewest_devices(
@@ -67,11 +68,12 @@ def fewest_devices(
     threshold_s: float,
     fewest: Table,
 ) -> Known:
-    """Write f(D, s) for all downsets, (m, S + 1), NONE where more than `devices` are needed.
+    """Write f(D, s) for all downsets, (m, S + 1), NONE if more than `devices` are needed.
 
-    The search stops behind a downset from which stages lead whose price only an exact knapsack or a look at
-    all layers tells, and goes on from that downset once they are priced. It goes on in slices, between which
-    Ctrl-C ends it. Returns what is known of prices.
+    The search stops at a downset with stages whose price needs an exact knapsack or all layers, and continues
+    from
+    it once they are priced. It runs in slices, between which Ctrl-C is handled. Returns the updated cache of
+    prices.
     """
     count = len(fewest)
     rest = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)
@@ -98,9 +100,9 @@ def _search(
     begin_with: int,
     end_before: int,
 ) -> int:
-    """Extend the states of some downsets in their order, and return the first whose extensions want prices.
+    """Extend the states of some downsets in order; return the first whose extensions need prices.
 
-    rest: (m,) devices that the layers outside each downset need at least.
+    rest: (m,) lower bound on the devices for the layers outside each downset.
     """
     sums = problem.sums
     last = len(sums.work_s) - 1
@@ -127,7 +129,7 @@ def _search(
 
 @njit
 def _least_used(states: States, i: int) -> int:
-    """Fewest devices of a state of downset i."""
+    """Fewest devices of any state of downset i."""
     used = NONE
     for s in range(states.low[i], states.high[i] + 1):
         used = min(used, states.fewest[i, s])
@@ -136,7 +138,7 @@ def _least_used(states: States, i: int) -> int:
 
 @njit
 def _first_from(values: Floats, least: float) -> int:
-    """First position whose value is `least` or more; values rise."""
+    """Index of the first value that is at least `least`; values ascend."""
     begin, end = 0, len(values)
     while begin < end:
         middle = (begin + end) // 2
@@ -158,9 +160,9 @@ def _extend(
     j: int,
     used: int,
 ) -> None:
-    """Let the stage between downsets i and j follow the states of i, up to `room` devices together.
+    """Relax every state of downset j with stage (i, j), up to `room` devices in total.
 
-    used: the fewest devices of a state of i.
+    used: fewest devices of any state of i.
     """
     sums = problem.sums
     for t in range(len(problem.widths)):
@@ -190,9 +192,9 @@ def _follow(
     t: int,
     index: int,
 ) -> None:
-    """Let the stage with t and d follow the states of downset i that use up to `most` devices.
+    """Relax states of downset j with stage (i, j) at t and d, from states of i with at most `most` devices.
 
-    margin_s: what saving memory may add to d times the time.
+    margin_s: allowed extra time of saving memory, for d times the time.
     """
     fewest, d = states.fewest, problem.degrees[index]
     checked, fits = -1, False
@@ -218,7 +220,7 @@ def last_stage(
     j: int,
     s: int,
 ) -> tuple[int, int, int]:
-    """(D', t, d) with which f(D, s) came about, t and d by position."""
+    """(D', t, d) from which f(D, s) results, with t and d as indices."""
     sums = problem.sums
     for i in range(j):
         if not holds(sums.words, j, i):

@@ -1,14 +1,17 @@
-"""Costs of a stage: its time per sample and its memory (Piper, Section 4, "TPS of a fixed configuration").
+"""Costs of a stage: time per sample and memory (Piper, Section 4, "TPS of a fixed configuration").
 
-A stage S with data and tensor parallel degrees d and t takes
+A stage S with data- and tensor-parallel degrees d and t takes
 
     1/d · [Σ X(v).p + (Σ over incoming edges (u, v) of 2 (c + X(v).c_fw)
                      + Σ over outgoing edges (v, w) of 2 (c + X(v).c_bw)) / B] + 4 (d-1)/d · Σ X(v).w / (n B)
 
-where the gradients of n microbatches are synchronised at once: n = N (`batch`) or n = d (`round`). It holds
-Σ (X(v).a · ceil(s/d) + X(v).b) bytes. Both are sums over layers of what the layer's configuration adds, so
-that choosing configurations is a knapsack. (The paper prints the second sum over incoming edges again;
-Appendix B has it over outgoing ones.)
+where the gradients of n microbatches are synchronised at once: n = N (`batch`) or n = d (`round`). Its memory
+is
+Σ (X(v).a · ceil(s/d) + X(v).b) bytes. Both are sums of contributions of the layers' configurations, so
+choosing
+configurations is a knapsack. (The paper prints the second sum over incoming edges again; Appendix B has it
+over
+outgoing ones.)
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.layers import FlatCluster, PlannedStage, ProfiledLayers, in_flight
 
 Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
-"""A rule that writes the configuration of every layer and says whether there is one."""
+"""Rule that writes the configuration of every layer and returns true if there is a choice that fits."""
 
 
 class ConfigurationCosts(NamedTuple):
-    """Layers on a cluster as compiled code takes them; configurations of all T widths follow each other."""
+    """Layers on a cluster as input of compiled code, with the configurations of all T widths concatenated."""
 
     widths: Ints
-    """(T,) the widths t."""
+    """(T,) widths t."""
     first: Ints
-    """(T, n + 1) where the configurations of a layer begin."""
+    """(T, n + 1) index of a layer's first configuration."""
     time_s: Floats
     """(C,) X.p."""
     weight_s: Floats
@@ -49,16 +52,16 @@ class ConfigurationCosts(NamedTuple):
     backward_s: Floats
     """(C, E) 2 (c + X.c_bw) / B of outgoing edges."""
     sources: Ints
-    """(E,)"""
+    """(E,) source layer."""
     targets: Ints
-    """(E,)"""
+    """(E,) target layer."""
     limit_bytes: float
     """M."""
 
 
 @lru_cache(maxsize=16)
 def costs_of(layers: ProfiledLayers, cluster: FlatCluster) -> ConfigurationCosts:
-    """Costs of all configurations, as compiled code takes them."""
+    """Costs of all configurations as input of compiled code."""
     options = [layers.options[t] for t in sorted(layers.options)]
     bandwidth = cluster.bandwidth_bytes_per_s
     begin = np.cumsum([0, *(len(o.layer) for o in options)])
@@ -80,7 +83,7 @@ def costs_of(layers: ProfiledLayers, cluster: FlatCluster) -> ConfigurationCosts
 
 
 def _stacked(tables: list[Floats]) -> Floats:
-    """Tables below each other, rows in one piece whatever the tables' order in memory."""
+    """Concatenated tables in row-major order."""
     return np.ascontiguousarray(np.concatenate(tables), dtype=np.float64)
 
 
@@ -92,11 +95,11 @@ def best_stage(
     degree: int,
     exact: bool = False,
 ) -> PlannedStage | None:
-    """TPS(S, t, d, s) with the configurations that give it, None where there are none (Section 4).
+    """TPS(S, t, d, s) with its configurations, None if there are none (Section 4).
 
-    members: positions of the layers of S; layout: d and t; degree: s, the sum of the data parallel degrees of
-    this stage and of those behind it, at least d. The rule of `knapsack` chooses configurations, or an exact
-    knapsack does.
+    members: positions of the layers of S; layout: d and t; degree: s, the sum of the data-parallel degrees of
+    this
+    stage and all later ones, at least d. Configurations are chosen by the rule of `knapsack` or exactly.
     """
     if layout.tp not in layers.options or layout.devices > cluster.devices or degree > cluster.microbatches:
         return None
@@ -117,10 +120,11 @@ def planned_stage(
     choose: Choose,
     around: int = 1,
 ) -> PlannedStage | None:
-    """Stage with the configurations that a rule chooses, None where there are none.
+    """Stage with the configurations that a rule chooses, None if there are none.
 
-    member: (L,) its layers; layout: d and t; waiting: microbatches in flight; exchanged: gradients exchanged
-    per microbatch, as `price_stage` takes them; around: replicas of the pipeline that it is in.
+    member: (L,) its layers; layout: d and t; waiting: microbatches in flight; exchanged: gradient exchanges
+    per
+    microbatch, as in `price_stage`; around: replicas of the enclosing pipeline.
     """
     t = int(np.searchsorted(costs.widths, layout.tp))
     own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, waiting)
@@ -142,11 +146,12 @@ def planned_stage(
 def price_stage(
     costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, in_flight: int
 ) -> tuple[Floats, Floats, float]:
-    """Additions of each configuration to d times the time (C,), to the memory (C,), and of all layers alike.
+    """Contributions of each configuration to d times the time (C,) and to the memory (C,), and a common time.
 
-    What a layer's configurations pay at least beside X.p is common; each adds the difference to it. Where
-    they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal. And nothing
-    is taken off that was added: a configuration that costs 1e20 leaves the price of the others as it is.
+    The minimum over a layer's configurations of all terms except X.p is common; each configuration adds its
+    difference. If they are equal, ratios of memory to time have no rounding error: equal ones stay equal.
+    Nothing
+    that was added is subtracted: a configuration that costs 1e20 does not affect the price of the others.
     """
     own_s, memory_bytes = np.empty(len(costs.time_s)), np.empty(len(costs.time_s))
     for x in range(len(own_s)):
@@ -168,7 +173,7 @@ def price_stage(
 
 @njit
 def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
-    """Add what configurations cost more than the least to what is their own, and return the least."""
+    """Add each configuration's cost above the least to its own time, and return the least."""
     least_s = np.inf
     for x in range(begin, end):
         least_s = min(least_s, cost_s[x, column])

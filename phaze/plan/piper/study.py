@@ -1,4 +1,4 @@
-"""Piper as a planner of a study's models, and what its model says of the plans of others."""
+"""Piper as a planner of a study's models, and its price of other planners' plans."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from phaze.plan.planners import Planned, PlanningTask, StageMemory
 
 
 def plan_piper(task: PlanningTask) -> Planned | Infeasible:
-    """The best plan over microbatches.
+    """Best plan over microbatches.
 
-    To accumulate gradients of g of them is never better (Appendix A): it changes N and nothing else, and the
-    degrees sum up to N at most.
+    Accumulating gradients of g microbatches is never better (Appendix A): it changes only N, and the degrees
+    sum to
+    at most N.
     """
     models, samples = models_of(task), task.conditions.scenario.global_batch
     best: tuple[float, int, PiperPlan] | None = None
@@ -45,7 +46,7 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
 def _stage(
     task: PlanningTask, model: ProfiledLayers, microbatch: int, given: PlannedStage
 ) -> tuple[Stage, StageMemory]:
-    """A stage whose layers each have their configuration."""
+    """Stage whose layers have individual configurations."""
     chosen, options = list(given.configurations), model.options[given.layout.tp]
     again = np.array([options.names[c] == RECOMPUTE for c in chosen])
     stage = task.prospect(Layout(tp=given.layout.tp, microbatch=microbatch)).stage(
@@ -61,7 +62,7 @@ def _stage(
 
 
 def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
-    """Time per sample of a plan under Piper's model, infinite if unfit, and why its space lacks it."""
+    """Time per sample under Piper's model, inf if infeasible, and why the plan is outside its space."""
     plan, microbatch = planned.plan, planned.plan.layout.microbatch
     if plan.schedule == "2bw":
         return plan.claimed.time_per_sample_s, ""
@@ -75,7 +76,7 @@ def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
 
 @lru_cache(maxsize=1)
 def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
-    """The model as Piper's layers, by microbatch."""
+    """Model as Piper's layers, by microbatch."""
     chains: dict[int, dict[Layout, Chain]] = {}
     for one in task.prospects:
         chains.setdefault(one.point.layout.microbatch, {})[one.point.layout] = one.chain
@@ -84,7 +85,7 @@ def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
 
 
 def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
-    """Devices and the batch as Piper's planner takes them, without further accumulation."""
+    """Devices and batch for Piper's planner, without further accumulation."""
     scenario = task.conditions.scenario
     return FlatCluster(
         devices=scenario.devices,

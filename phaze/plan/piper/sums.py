@@ -1,13 +1,14 @@
-"""Sums over downsets: what lets a stage be priced by a few subtractions.
+"""Sums over downsets, which allow pricing a stage by a few subtractions.
 
-A stage is a downset D without a smaller one D'. What its layers add to time and memory is a sum over D less
-a sum over D'. Its incoming edges are those into D from outside, less those that lead on into D'; its outgoing
-edges are those into D' from outside, less those that come from outside D. All sums are for the fastest
-configuration of every layer; where the configurations of a layer differ in nothing but X.p, X.a and X.b (the
-width is `alike` then) they are exact, and else they bound the time from below.
+A stage is a downset D without a smaller one D'. The contribution of its layers to time and memory is a sum
+over
+D minus a sum over D'. Its incoming edges are those into D from outside, minus those that lead on into D'; its
+outgoing edges are those into D' from outside, minus those that come from outside D. All sums are for the
+fastest configuration of every layer. If the configurations of a layer differ only in X.p, X.a and X.b (the
+width is then `alike`), they are exact; otherwise they are lower bounds on the time.
 
-A difference of large sums says little of small ones: next to a layer that takes 1e20 s at a width that no
-plan uses, all others would take nothing. Where that could matter a stage is summed up layer by layer.
+A difference of large sums is inaccurate for small terms: next to a layer that takes 1e20 s at a width that no
+plan uses, all others would appear to take nothing. Where that could matter a stage is summed layer by layer.
 """
 
 from __future__ import annotations
@@ -26,45 +27,49 @@ from phaze.plan.piper.knapsack import best_step, ratio
 from phaze.plan.piper.stages import ConfigurationCosts
 
 MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
-"""Columns of `Sums.totals`: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b
-of any configuration, and the edges into the downset from outside, at their heads and at their tails."""
+"""Columns of `Sums.totals`.
+
+They are: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b of any
+configuration,
+and the edges into the downset from outside, at their heads and at their tails.
+"""
 
 
 STEP_BYTES = 88
-"""Of a step of the rule while steps are sorted."""
+"""Bytes per step of the rule while steps are sorted."""
 
 
 class Sums(NamedTuple):
     """Sums over m downsets for T widths."""
 
     words: Words
-    """(m, words)"""
+    """(m, words) bits of the downsets."""
     totals: Floats
     """(T, m, 9) by column."""
     fast: Ints
-    """(T, n) the fastest configuration of each layer; any where it has none."""
+    """(T, n) fastest configuration of each layer; arbitrary if it has none."""
     alike: Bools
-    """(T,)"""
+    """(T,) true if a layer's configurations differ only in X.p, X.a and X.b."""
     layer_s: Floats
-    """(T, n, 2) X.p of the fastest configuration and the least 4 X.w / B; nothing where there is none."""
+    """(T, n, 2) X.p of the fastest configuration and the least 4 X.w / B; 0 if there is none."""
     edge_s: Floats
-    """(T, E, 2) of an edge, at its head and at its tail."""
+    """(T, E, 2) cost of an edge at its head and at its tail."""
     ends: Ints
     """(E, 2) source and target of an edge."""
     cut_first: Ints
-    """(m + 1,) where the edges into a downset begin."""
+    """(m + 1,) index of the first edge into a downset."""
     cut_edges: Ints
     work_s: Floats
-    """(m,) device seconds that the layers of D take at least on any devices."""
+    """(m,) lower bound on the device seconds of the layers of D on any devices."""
     rest_s: Floats
-    """(m,) device seconds that the other layers take at least, sending over the edges into D."""
+    """(m,) lower bound on device seconds of the other layers, with transfers over the edges into D."""
 
 
 class SavingSteps(NamedTuple):
-    """The steps of the rule by width and microbatches in flight, in the order in which they are taken."""
+    """Steps of the rule by width and microbatches in flight, in the order in which they are taken."""
 
     whose: Ints
-    """(T, c + 1, P, 2) the layer, -1 behind the last step, and its new configuration."""
+    """(T, c + 1, P, 2) layer, -1 after the last step, and its new configuration."""
     effect: Floats
     """(T, c + 1, P, 2) seconds added to X.p, and bytes saved."""
 
@@ -112,12 +117,12 @@ def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
 
 
 def downset_bytes(layers: int, edges: int, widths: int) -> int:
-    """Memory that `sum_up` takes for a downset: its layers twice, its cut, sums."""
+    """Memory that `sum_up` needs per downset: its layers twice, its cut, sums."""
     return 18 * layers + 9 * edges + 2 * 8 * widths * (BACKWARD_S + 1)
 
 
 def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
-    """Steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
+    """Steps of the rule for up to `most_in_flight` microbatches; valid if a width is alike."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
     refuse_beyond_memory(
@@ -136,7 +141,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
 
 
 def fastest_of(costs: ConfigurationCosts) -> Ints:
-    """Fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
+    """Fastest configuration of each layer, (T, n), of ties the smallest; arbitrary if it has none."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
     order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
@@ -144,7 +149,7 @@ def fastest_of(costs: ConfigurationCosts) -> Ints:
 
 
 def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
-    """Most microbatches in flight that fit a device that has a single layer."""
+    """Most microbatches in flight that fit a device with a single layer."""
     room = costs.limit_bytes - costs.fixed_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.where(room < 0, 0, np.nan_to_num(room / costs.stash_bytes, nan=np.inf))
@@ -153,9 +158,9 @@ def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
 
 @njit
 def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: Floats) -> None:
-    """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is.
+    """Write every layer's steps from its fastest configuration, (T, c + 1, P); ratios are -1 if none.
 
-    Ratios of a layer fall from step to step; where rounding says otherwise they stay.
+    Ratios of a layer fall from step to step; where rounding would raise one, the previous ratio is kept.
     """
     for t in range(len(costs.widths)):
         for c in range(1, ratios.shape[1]):
@@ -177,14 +182,14 @@ def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: F
 
 
 def _least(values: Floats, first: Ints) -> Floats:
-    """Least value of each layer's configurations, (T, n, ...); anything where it has none."""
+    """Least value of each layer's configurations, (T, n, ...); arbitrary if it has none."""
     padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
     least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
     return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
 
 
 def _at(values: Floats, ends: Ints) -> Floats:
-    """Costs of edges at their ends, (T, E), from (T, n, E); nothing where the layer has none."""
+    """Costs of edges at their ends, (T, E), from (T, n, E); 0 if the layer has none."""
     chosen = values[:, ends, np.arange(len(ends))]
     return np.where(np.isfinite(chosen), chosen, 0.0)
 
@@ -192,7 +197,7 @@ def _at(values: Floats, ends: Ints) -> Floats:
 def _least_work(
     costs: ConfigurationCosts, has: Bools, least_time_s: Floats, least_sent_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
+    """Device seconds of layers (n,) and of transfers over edges (E,), at the width that needs least."""
     widths = costs.widths[:, None]
     work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
     sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)
@@ -200,13 +205,13 @@ def _least_work(
 
 
 def _coarse(values: Floats) -> Floats:
-    """Values rounded down so that sums of them are exact: larger sets have no smaller ones."""
+    """Values rounded down so that their sums are exact: a larger set never has a smaller sum."""
     quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
     return np.asarray(np.floor(values / quantum) * quantum)
 
 
 def _alike(costs: ConfigurationCosts) -> Bools:
-    """For each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
+    """True for each width (T,) at which a layer's configurations differ only in X.p, X.a and X.b."""
     counts = np.diff(costs.first, axis=1)
     begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
     same = np.ones(len(begin), dtype=np.bool_)
