@@ -7,10 +7,9 @@ parallel. Its load for one microbatch is
     recompute  in + F + max(F + B, out + B), but the last stage never recomputes
 
 with F, B the sums of its layers' latencies and in, out the transfers at its ends. It stores the layers'
-static
-bytes and the activations of one microbatch once, and its stashed activations for every microbatch in flight:
-s - 1 of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is minimised over
-all cuts:
+static bytes and the activations of one microbatch once, and its stashed activations for every microbatch in
+flight: s - 1 of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is
+minimised over all cuts:
 
     (ceil(B/d) + s - 1) worst + f (d - 1)/d weights / bandwidth
 
@@ -107,8 +106,8 @@ def _best_of_caps(
     """Least time over the data widths if the longest exchange of any stage counts.
 
     Under a cap no stage exchanges longer, and the batch waits for that time. For a range of caps, the
-    shortest
-    wait with the loads of the highest cap is a lower bound; depths for which it is not better are pruned.
+    shortest wait with the loads of the highest cap is a lower bound; depths for which it is not better are
+    pruned.
     """
     n = len(stages.last_s)
     caps = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])

@@ -46,8 +46,7 @@ def draw_points(
 
     `screens` are those of all layouts of a model, read one at a time, each with its shard; `best` is the best
     placement. A row counts as excluded if it belongs to the space, its lower bound is not below the best
-    time,
-    and it was not kept or nothing fits.
+    time, and it was not kept or nothing fits.
     """
     found = [Screens.empty()[COLUMNS].assign(chosen="", lot=0.0)]
     limit_s = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 - EQUAL)

@@ -151,8 +151,7 @@ def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSetting
     """Bounds and schedules of every layer on every architecture, one row per direction.
 
     Columns plain_s (bound of `certify` alone), bound_s (the same, with an integer program where plain_s does
-    not
-    meet the schedule), exact_s (the verified schedule) and programs (number of integer programs).
+    not meet the schedule), exact_s (the verified schedule) and programs (number of integer programs).
     """
     kept = chips[["architecture"]].assign(kept=True)
     tables = one.operators, one.edges, one.estimates, chips

@@ -3,11 +3,9 @@
 With context parallelism a rank has the queries of a part of the sequence. In a ring (cp_kind p2p) keys and
 values arrive in parts: the first kernel has those of the rank's own part, every other one those of another
 rank. A rank has one block from the start of the sequence and one from its end, so a causal mask leaves half
-of
-each other part, without a mask inside (Transformer Engine, `AttnFuncWithCPAndKVP2P`; PyTorch,
+of each other part, without a mask inside (Transformer Engine, `AttnFuncWithCPAndKVP2P`; PyTorch,
 `_templated_ring_attention`). Partial results are then merged. If keys and values are gathered, each of the
-two
-blocks of queries is one kernel (`AttnFuncWithCPAndKVAllGather`).
+two blocks of queries is one kernel (`AttnFuncWithCPAndKVAllGather`).
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, time
     """Kernels of a layer's attention cores, given by their forward operators `core`, with their times.
 
     Parts of a ring take at least their share of one kernel on the whole sequence. Kernels without a mask are
-    a few
-    percent faster, but lower bounds of layouts, which use tokens per rank, know only whole sequences.
+    a few percent faster, but lower bounds of layouts, which use tokens per rank, know only whole sequences.
     """
     kernel, device = attention_kernel(times.device, stack), times.device
     found, launches = np.zeros((2, len(KERNEL_LIMITS))), 0

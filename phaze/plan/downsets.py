@@ -1,15 +1,12 @@
 """Downsets of a directed acyclic graph, as bits (Piper, Section 4).
 
 A set of nodes is a downset if it contains every successor of each of its nodes (Definition 4.1): the rest of
-a
-pipeline from some point on. The difference of two nested downsets is a contiguous set, and every contiguous
-set
-is such a difference (Fact 4.2).
+a pipeline from some point on. The difference of two nested downsets is a contiguous set, and every contiguous
+set is such a difference (Fact 4.2).
 
 Nodes are decided in order from the sinks. A node may join once all its successors have joined, so every valid
 set of decided nodes is also a downset of the whole graph. Therefore there are never more sets in memory than
-at
-the end, no set occurs twice, and an exceeded limit is detected early.
+at the end, no set occurs twice, and an exceeded limit is detected early.
 """
 
 from __future__ import annotations
@@ -82,8 +79,8 @@ def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes:
     """Enumerate all downsets of a graph.
 
     Raises PhazeError for a cycle, an unknown node of an edge, more than `limit` downsets, or more than the
-    machine
-    has memory for. `each_bytes` is the memory per downset that the caller needs in addition to its bits.
+    machine has memory for. `each_bytes` is the memory per downset that the caller needs in addition to its
+    bits.
     """
     order = linear_order(nodes, edges)
     heads = np.zeros((nodes, nodes), dtype=np.bool_)

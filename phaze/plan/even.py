@@ -3,8 +3,7 @@
 The experts' widths {p, d, t} are placed with the best boundaries between stages, and with even ones. Equal
 stages have equal numbers of repeated layers, and the same data and tensor width. The layers before and after
 the repeated ones either join the first and the last stage, or form stages of their own. Both are options of
-the
-baseline `equi` in the Piper paper (Section 5).
+the baseline `equi` in the Piper paper (Section 5).
 """
 
 from __future__ import annotations

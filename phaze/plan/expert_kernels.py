@@ -41,8 +41,8 @@ def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> 
     """Operators that run as separate kernels.
 
     Fused experts include their activation. If the dispatcher sends a token once per rank, it also copies
-    tokens per
-    expert and sums the copies (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section 2.1.1).
+    tokens per expert and sums the copies (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section
+    2.1.1).
     """
     if stack.experts == "fused":
         operators = tuple(one for one in operators if "moe_act" not in one.regions)
@@ -61,8 +61,7 @@ def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
     """Factor on the time of a kernel that moves dispatched tokens; 1 for other kernels.
 
     It is the sustained HBM fraction of kernels over the fraction that measured indexed passes reach,
-    multiplied by
-    the stack's factor over these passes.
+    multiplied by the stack's factor over these passes.
     """
     names = primitives_of(operator.name)
     if not ROW_PASSES & names:
@@ -84,9 +83,8 @@ def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack
     """Launch overhead of each kernel of operators, (W,), in seconds; 0 for kernels in CUDA graphs.
 
     The products of experts are one call that launches them one after the other. Each product of lower
-    precision is
-    preceded by a cast, one per expert. Weight gradients need none: the product before has cast their
-    operands.
+    precision is preceded by a cast, one per expert. Weight gradients need none: the product before has cast
+    their operands.
     """
     by_host = launched(operators, stack.cuda_graphs)
     kernels = [

@@ -2,8 +2,7 @@
 
 Ranks are numbered as in Megatron-LM: tensor-parallel ones are adjacent, then data-parallel ones, then stages.
 An activation goes to the next stage in t shards and is gathered there (Narayanan et al., SC 2021, Section
-4.1);
-neither stage does anything else during that time. Further properties of the simulated pipeline:
+4.1); neither stage does anything else during that time. Further properties of the simulated pipeline:
 
     recompute   full: every block from its input, one after the other; selective: the attention core;
                 embedding and head are not recomputed
@@ -109,8 +108,7 @@ def lowered_plan(
     """Plan with the given layers and layout per stage, starting with the embedding.
 
     Cuts come from a table row or from any planner's plan: layouts may differ by stage in tp and dp. Of each
-    stage's
-    blocks `recomputed` are recomputed, by default all.
+    stage's blocks `recomputed` are recomputed, by default all.
     """
     lowering = Lowering(training, machine)
     stages = [lowering.stage(cut, layout, recomputed) for cut, layout in zip(cuts, layouts, strict=True)]
@@ -197,8 +195,8 @@ class Lowering:
         """Forward and backward seconds of a microbatch, (2,), overlapped by pairing microbatches.
 
         The result is a mean over the microbatches of a batch and the ranks of a pipeline. One more microbatch
-        goes
-        forward before the first pair, so m − p of m microbatches are paired, with or without virtual stages.
+        goes forward before the first pair, so m − p of m microbatches are paired, with or without virtual
+        stages.
         """
         count = layout.microbatches(self.training.global_batch)
         share = max(1.0 - layout.pp / count, 0.0)

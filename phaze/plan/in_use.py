@@ -129,8 +129,7 @@ def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -
     """Buffers of a rank's communicators.
 
     They belong to all ranks, each group of several, a replica for norms of gradients, and the two stages with
-    a
-    `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed, `PipelineParallelGrid`). An all-to-all of
+    a `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed, `PipelineParallelGrid`). An all-to-all of
     dispatched tokens connects a rank with every other one in its NVLink domain.
     """
     channels = machine.stack.held_processors
@@ -168,8 +167,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
     """Allocator fragmentation.
 
     An allocator that is refused memory frees unused blocks and asks again (PyTorch, CUDACachingAllocator).
-    All but
-    lasting gaps therefore exist only while memory is free.
+    All but lasting gaps therefore exist only while memory is free.
     """
     share, capacity = machine.stack.fragments, capacity_bytes(machine)
 
@@ -189,8 +187,7 @@ def tensor_limit_bytes(
     """Most bytes of tensors with which a layout fits, at the upper end of its range or as expected.
 
     `copied_bytes` are temporary copies in addition to the tensors. A plan whose tensors need more does not
-    fit with
-    any stages.
+    fit with any stages.
     """
     beside = _sum(beside_tensors(machine, layout))
     if not upper:

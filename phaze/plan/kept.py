@@ -37,8 +37,8 @@ class LayerMemory:
         """Bytes that a layer stores per microbatch, and temporary bytes while it is processed.
 
         Temporaries are recomputed activations, keys and values of the whole sequence, and data in transfer to
-        or from
-        the host. The stored bytes are a mean over the `blocks` of a device, of which some may be offloaded.
+        or from the host. The stored bytes are a mean over the `blocks` of a device, of which some may be
+        offloaded.
         """
         kept, held = self._kept_bytes(recompute)
         waiting = self.waiting_bytes(recompute, offloaded)

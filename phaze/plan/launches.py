@@ -1,8 +1,8 @@
 """Kernels that the host launches for operators, in addition to one per product and elementwise group.
 
 They are counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022. They move
-few
-bytes: their cost is the launch overhead. Views, which launch nothing, are part of the mean time of a launch.
+few bytes: their cost is the launch overhead. Views, which launch nothing, are part of the mean time of a
+launch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ NORM = 4
 """Kernels of a norm, backward.
 
 Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
-two
-add them to those of earlier microbatches (autograd, `AccumulateGrad`).
+two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
 """
 CONTEXT = 1
 """A copy that makes heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""

@@ -88,16 +88,11 @@ class LayerCost(LayerMemory):
         """Forward and backward seconds, (2,), that overlap when the passes of two microbatches are paired.
 
         Layers are paired, the forward pass of one with the backward pass of another. Each all-to-all overlaps
-        with one
-        piece of the other pass: dispatch overlaps with the experts of the backward pass, and the combine with
-        the rest
-        of its compute. Gradient dispatch overlaps with the compute before the experts of the forward pass,
-        and its
-        combine with these experts (Megatron-Core, `TransformerLayerSchedulePlan.run`). The other pass is
-        slowed by
-        the processors that the all-to-all occupies and by the HBM bytes it moves. At most a fraction `share`
-        of each
-        all-to-all overlaps.
+        with one piece of the other pass: dispatch overlaps with the experts of the backward pass, and the
+        combine with the rest of its compute. Gradient dispatch overlaps with the compute before the experts
+        of the forward pass, and its combine with these experts (Megatron-Core,
+        `TransformerLayerSchedulePlan.run`). The other pass is slowed by the processors that the all-to-all
+        occupies and by the HBM bytes it moves. At most a fraction `share` of each all-to-all overlaps.
         """
         passes = np.array([float(one.sum() - one[NETWORK]) for one in (self.forward_s, self.backward_s)])
         rest = passes - self.experts_s
@@ -126,8 +121,7 @@ class LayerCost(LayerMemory):
         """Exposed offload time of the forward and backward pass, in seconds.
 
         It is the part of a transfer that takes longer than the concurrent pass. If only some blocks are
-        offloaded,
-        their transfers are spread over all blocks (Transformer Engine,
+        offloaded, their transfers are spread over all blocks (Transformer Engine,
         `AsyncDoubleBufferGroupOffloadHandler`).
         """
         waiting = self.waiting_bytes(recompute, offloaded) * offloaded.part(blocks)
@@ -141,8 +135,7 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     """Kernel times on the device of a machine.
 
     If the stack's products accumulate weight gradients, these are read and written in their own precision
-    instead
-    of being written in the precision of other results.
+    instead of being written in the precision of other results.
     """
     stack = machine.stack
     gradient = max(stack.gradient_bytes, bytes_per_element)
@@ -328,10 +321,8 @@ def _seconds(
 
     `alone` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of the
     device, so only the longer of the two counts. If it launches experts one by one, it reads back their
-    numbers of
-    tokens and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in CUDA
-    graphs
-    need no host.
+    numbers of tokens and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels
+    in CUDA graphs need no host.
     """
     stack = clocked.machine.stack
     operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
@@ -399,8 +390,7 @@ def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
     """Elements of every operand that is cast to a lower precision.
 
     These are inputs, each once, and gradients that two products read. Weights are cast once for all
-    microbatches,
-    which is neglected.
+    microbatches, which is neglected.
     """
     if layout.compute == "bf16":
         return []

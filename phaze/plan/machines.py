@@ -21,8 +21,7 @@ def load_machine(
     """Load a system by its name in config/systems, or from a YAML file, with its device and levels.
 
     `stack` is the name of a file in config/stacks or a path, by default the system's own. `devices` overrides
-    the
-    system's number of devices (`sized`).
+    the system's number of devices (`sized`).
     """
     cluster, device = load_cluster(system, folder)
     cluster = cluster if devices is None else sized(cluster, devices, system)

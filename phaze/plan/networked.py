@@ -1,11 +1,10 @@
 """Replay a plan on a network with levels, a torus or a matrix, where transfers and gradients share links.
 
 Devices are numbered as in Megatron-LM: the tensor-parallel ranks of a replica are adjacent, then replicas,
-then
-stages. All lanes of the pipeline use the network together. The steps are those of `replay`. The planner's own
-step uses the flat network it assumed. Then tensors cross the network as if each were alone (transfers),
-gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each direction, inside
-nodes first), and finally every link carries one message at a time (contention).
+then stages. All lanes of the pipeline use the network together. The steps are those of `replay`. The
+planner's own step uses the flat network it assumed. Then tensors cross the network as if each were alone
+(transfers), gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each
+direction, inside nodes first), and finally every link carries one message at a time (contention).
 
 All-reduces between tensor-parallel ranks are part of a replica's passes: they follow after a share of the
 operators. An all-reduce takes the time that the planner charges for it, or longer if its messages do: on a

@@ -1,17 +1,14 @@
 """Overlap of communication with compute: conditions, and the slowdown of concurrent work.
 
 A collective occupies processors while it runs, which concurrent kernels lack: NCCL takes sixteen on a node
-with
-eight network cards, and its thread blocks share a processor with nothing else (its maintainer, issue 689 of
-NVIDIA/nccl). Userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
+with eight network cards, and its thread blocks share a processor with nothing else (its maintainer, issue 689
+of NVIDIA/nccl). Userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
 (`NCCL_NCHANNELS_PER_NET_PEER`, issue 1424).
 
 A collective also moves bytes through the HBM of the device. HBM-bound kernels wait for them, and kernels
-bound
-by tensor cores do not: a layer with an HBM-bound fraction h of its time takes longer by h times the seconds
-that the HBM needs for the bytes of the collective. A message between stages is neglected: it is one
-activation,
-a few thousandths of the bytes that a stage moves itself.
+bound by tensor cores do not: a layer with an HBM-bound fraction h of its time takes longer by h times the
+seconds that the HBM needs for the bytes of the collective. A message between stages is neglected: it is one
+activation, a few thousandths of the bytes that a stage moves itself.
 """
 
 from __future__ import annotations
@@ -95,8 +92,7 @@ def exposed_s(
     Its products take `products_s` by bound, (limits,), and its attention `core_s` of them. With overlap,
     collectives of tensor-parallel ranks run in t pieces during the neighbouring product. Keys and values of
     context-parallel ranks are exposed, except in a ring, where the next part arrives while attention works on
-    a
-    part.
+    a part.
     """
     found = float(sum(sent_s for sent_s, _ in by_axis.values()))
     if not kept_apart(layout, machine):

@@ -2,12 +2,10 @@
 
 Every plan is priced the same way, whether it comes from a planner or from a row of a user's table of runs.
 Layers have their seconds and bytes. The price adds the network time of tensors between stages, the sharding
-of
-gradients, weights and optimizer states by ZeRO, and the order of the schedule.
+of gradients, weights and optimizer states by ZeRO, and the order of the schedule.
 
 If transfers overlap with compute, a batch takes at least as long as a device's link needs for all it carries
-in
-one direction: these tensors, the all-reduces of a replica's ranks, whose time is in the passes, and the
+in one direction: these tensors, the all-reduces of a replica's ranks, whose time is in the passes, and the
 exchange between replicas. Likewise, concurrent operators share the HBM: a pass takes at least as long as its
 HBM traffic.
 
@@ -89,8 +87,7 @@ class Memory:
     """Part of activation_bytes for the microbatch being processed.
 
     It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
-    and
-    gathered weights.
+    and gathered weights.
     """
     in_use: InUse
     """All memory in use on the device by part, each a range."""
@@ -141,8 +138,7 @@ class Price:
 
         Activations arrive and, from later stages, gradients; the same amount leaves in the other direction.
         All-reduces of a replica's ranks and the exchange of gradients between replicas use the same link.
-        Empty for
-        networks in which devices have several links.
+        Empty for networks in which devices have several links.
         """
         network = self.machine.network
         return (

@@ -200,8 +200,7 @@ class Run:
         """FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT.
 
         Source: Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation reverted.
-        Attention counts
-        in full, not its causal half.
+        Attention counts in full, not its causal half.
         """
         model = self.model.model_copy(update={"vocabulary": self.vocab})
         products = model.trained_products_per_token(self.seq, causal=False)

@@ -1,8 +1,7 @@
 """Tables of plans and their stages: the result of every planner for a model on selected architectures.
 
 Phaze, equal and expert place under the model of flushing pipelines (`flush`), Piper under its own. The plans
-of
-the first three are also priced under Piper's model. In that model they are plans of Piper's space, and no
+of the first three are also priced under Piper's model. In that model they are plans of Piper's space, and no
 better than Piper's.
 """
 

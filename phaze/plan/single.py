@@ -148,8 +148,7 @@ def simulate_file(
     """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
     By default it is simulated on the flat network that its planner assumed. Raises PhazeError for another
-    flat
-    network, which the plan has no data for.
+    flat network, which the plan has no data for.
     """
     row, stages = read_wanted(path, wanted)
     if isinstance(network, System):

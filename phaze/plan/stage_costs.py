@@ -23,8 +23,7 @@ Tensors = Literal["longest", "all"]
 """Transfer time of tensors between stages.
 
 `longest`: that of the largest one that enters the stage. `all`: one after the other on the stage's link,
-while
-operators also share the HBM of their device.
+while operators also share the HBM of their device.
 """
 
 
@@ -194,10 +193,8 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
     """Time to synchronise gradients once per batch, and its part that must follow the last backward pass.
 
     The second does not overlap even if synchronisation does. From ZeRO 2 on gradients are synchronised after
-    every
-    microbatch, except those shared by the first and the last stage, and those of stage copies in schedules
-    where
-    microbatches enter at both ends.
+    every microbatch, except those shared by the first and the last stage, and those of stage copies in
+    schedules where microbatches enter at both ends.
     """
     stage = plan.stages[q]
     zero, kind = stage.layout.zero, _sync_kind(stage, machine)

@@ -63,10 +63,8 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
     """Additional kernels of experts.
 
     Biases of the last product are added expert by expert, because every row has its own weight. Lower
-    precision
-    needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they are
-    copied;
-    HybridEP pads in its own copy.
+    precision needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they
+    are copied; HybridEP pads in its own copy.
     """
     if not any("moe" in one.regions for one in operators):
         return Unfused(0.0, 0)

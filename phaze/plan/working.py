@@ -72,8 +72,7 @@ def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float
     """Upper bound on temporary copies in bytes.
 
     These are buffers of overlapped tensor-parallel communication, and with ZeRO 3 the buffers from which a
-    block's
-    weights are gathered and its gradients scattered (PyTorch, FSDP2).
+    block's weights are gathered and its gradients scattered (PyTorch, FSDP2).
     """
     overlapped = stack.overlap_buffers * ("tp" in stack.overlap)
     buffers = overlapped * _whole_bytes(layers, layout)

@@ -2,9 +2,8 @@
 
 Every distinct layer has a lower bound and a feasible value of its latency on every architecture
 (`schedule.bounds`). A placement's time per batch never falls when a layer's latency rises, and its memory
-does
-not depend on latencies. The best placement with the lower bounds is therefore a lower bound on the best time
-per batch, and the best placement with the feasible latencies is feasible. `plan.phaze.chains` finds both
+does not depend on latencies. The best placement with the lower bounds is therefore a lower bound on the best
+time per batch, and the best placement with the feasible latencies is feasible. `plan.phaze.chains` finds both
 exactly. Schedules solved later are no longer than the feasible ones and no shorter than the bounds, so their
 time per batch lies in between.
 """
@@ -78,8 +77,7 @@ def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.D
     """Inputs of a layer's bounds: latencies on one core and on all cores, and both core counts.
 
     Core counts are clipped at one core per operator, where more cores stop helping. Many architectures
-    therefore
-    share a row.
+    therefore share a row.
     """
     of_type = operators["core"].value_counts()
     most = {core: of_type.get(core, 0) + of_type.get("fused", 0) for core in ("tensor", "vector")}
@@ -149,8 +147,7 @@ def bound_times(
     """Bounds (settings, A) on the time per batch; inf where no placement fits.
 
     Equal latencies are placed once. Many architectures differ only in resources that a model does not use,
-    and
-    for most of them the bounds of all layers meet.
+    and for most of them the bounds of all layers meet.
     """
     both = np.concatenate(
         [

@@ -173,8 +173,7 @@ def choose_common(
     Rows (architecture, hbm_gib) have their `mean` and area and the columns best_of_hbm (the best of its HBM
     size), smallest_of_hbm (the smallest area within the tolerance of that best) and chosen (the best of the
     smallest HBM size within the tolerance of the overall best). `reference` gives every model's best
-    samples/s
-    for a normalised mean.
+    samples/s for a normalised mean.
     """
     exact = (
         placements[placements["planner"] == "phaze"]

@@ -329,8 +329,7 @@ def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, 
     """Lower bounds on recompute time and energy, and on the load of the slowest stage.
 
     The last stage takes layers from the end while its load stays within the cap and they fit. Only the
-    remaining
-    layers are recomputed.
+    remaining layers are recomputed.
     """
     again_s, again_j, fullest, full = 0.0, 0.0, 0.0, False
     recompute = frame.recompute and s > 1

@@ -73,8 +73,7 @@ def find_front(
     """Fronts of a model; `spaces` gives the architectures that each area limit allows.
 
     `screens` are tables of all points and shards of the model, read one at a time. Rows of other
-    architectures
-    are ignored.
+    architectures are ignored.
     """
     chips = architectures.reset_index(drop=True)
     found: list[dict[str, pd.DataFrame]] = []

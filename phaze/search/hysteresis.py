@@ -43,10 +43,8 @@ def walk_areas(
     """Visits of the walk with this hysteresis, in order.
 
     Architectures are evaluated in chunks of whole bands: at least `chunk` at a time, and more as the walk
-    gets
-    longer, because a large chunk costs little more than a single architecture. Architectures beyond the end
-    of
-    the walk are dropped from the visits.
+    gets longer, because a large chunk costs little more than a single architecture. Architectures beyond the
+    end of the walk are dropped from the visits.
     """
     by_area = _by_decreasing_area(architectures, area_band_um2)
     visited: list[pd.DataFrame] = []

@@ -70,10 +70,9 @@ def screen_architectures(
 
     An architecture is kept if it is named, or if `could_matter` cannot exclude it at some HBM size with the
     faster choice of recomputation. All rows of an architecture have the same flag. Named architectures
-    exclude
-    no other, because they may lie outside the area limit or repeat an architecture of the grid. If nothing
-    fits
-    any searched architecture, the smallest of them is kept, so that its placement gives the reason.
+    exclude no other, because they may lie outside the area limit or repeat an architecture of the grid. If
+    nothing fits any searched architecture, the smallest of them is kept, so that its placement gives the
+    reason.
 
     With strategy hysteresis, only architectures visited by the walk of that hysteresis are kept or exclude
     others; `visits` is its table, or the table of a longer walk.

@@ -69,8 +69,7 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
     """Best time per batch by (architecture, hbm_gib), over all points and recompute.
 
     Equal to the times of `evaluate_architectures` without its tables, for many architectures at once. Where
-    the
-    bounds of a layer meet, they are its latency; elsewhere the layer is scheduled.
+    the bounds of a layer meet, they are its latency; elsewhere the layer is scheduled.
     """
     chips = with_own_designs(architectures)
     grid = terms.training.memory_grid

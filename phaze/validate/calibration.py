@@ -1,9 +1,8 @@
 """Fit the constants of a system to a user's own runs, and report which constants the runs determine.
 
 Residuals are logarithms of predicted over measured times, over NOISE. Every constant has a prior: its
-previous
-value, with a quarter of the logarithm of its range as one standard deviation. Runs therefore move only the
-constants that they determine. Outliers have less weight (soft L1). The fit is deterministic.
+previous value, with a quarter of the logarithm of its range as one standard deviation. Runs therefore move
+only the constants that they determine. Outliers have less weight (soft L1). The fit is deterministic.
 
 The left-out error of a run uses constants fitted to the other runs; equal runs, which only repeat a
 measurement, are left out together.
@@ -180,8 +179,7 @@ class Fit:
         """Logarithms of predicted over measured times of rows, each with constants fitted without it.
 
         Leaving out a few rows changes constants little, so the fit linearises the times of the others with
-        the
-        Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.
+        the Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.
         """
         folds, errors = self._folds(), np.zeros(len(self.rows))
         here = self.errors(found, np.ones(len(self.rows), bool))

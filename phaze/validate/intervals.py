@@ -2,11 +2,10 @@
 
 The distance of two runs depends on stack, device, precision, kinds of parallelism, experts and model FLOPs
 utilisation. A published run has weight e^(-distance / REACH), divided by the square root of the number of
-runs
-of its source, because errors of one source are correlated. The interval is based on the tenth, fiftieth and
-ninetieth weighted percentile of measured over predicted times. The distance of its ends from the median is
-multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving out one source at a
-time, such that COVERED of the runs of unseen sources lie inside.
+runs of its source, because errors of one source are correlated. The interval is based on the tenth, fiftieth
+and ninetieth weighted percentile of measured over predicted times. The distance of its ends from the median
+is multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving out one source at
+a time, such that COVERED of the runs of unseen sources lie inside.
 """
 
 from __future__ import annotations
@@ -280,8 +279,7 @@ def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
     """80 % interval from the left-out errors of a user's own runs, in seconds.
 
     This is Student's prediction interval for one more run. Its standard deviation is 1.25 mean absolute
-    errors, as
-    for normally distributed errors.
+    errors, as for normally distributed errors.
     """
     spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_SPREAD) * np.sqrt(1 + 1 / fitted.rows)
     end = float(np.exp(student.ppf((1 + COVERED) / 2, max(fitted.rows - 1, 1)) * spread))

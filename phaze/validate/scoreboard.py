@@ -71,8 +71,8 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     """Predictions and measurements of the runs of a file, one row per run.
 
     Columns are source, label, group, the properties that make runs similar (`intervals.KEYS`), mfu,
-    predicted_s,
-    prudent_s, measured_s, predicted_gib, measured_gib, the range of the memory, outcome and status.
+    predicted_s, prudent_s, measured_s, predicted_gib, measured_gib, the range of the memory, outcome and
+    status.
     """
     table, rows = read_rows(path)
     if not rows:

@@ -60,8 +60,7 @@ def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
     """Errors of a source, or of ALL, with constants fitted to the other sources; one row per source.
 
     Columns are source, rows, median_error and mean_error with the constants as they are, and left_out_median
-    and
-    left_out_mean, NaN if no constant of the source depends on another one.
+    and left_out_mean, NaN if no constant of the source depends on another one.
     """
     published = PublishedRuns.load(folder)
     if asked not in (ALL, *published.sources):

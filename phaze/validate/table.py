@@ -86,8 +86,7 @@ class Prediction:
     """Part of activation_gib for the microbatch being processed.
 
     It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
-    and
-    gathered weights.
+    and gathered weights.
     """
     fragments_gib: float
     """Expected allocator fragmentation. This part and those below are expected values."""
@@ -187,8 +186,7 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
     """Table of runs with predictions, and their accuracy if `measured_s` is given.
 
     The status of an invalid row gives the reason, and the other rows are still predicted. Raises PhazeError
-    if the
-    file is not a table of runs.
+    if the file is not a table of runs.
     """
     table, rows = read_rows(path)
     clash = [name for name in ADDED if name in table.columns]

@@ -23,8 +23,7 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
     """Write a table of one run, the spec of its model next to it, and its software stack if needed.
 
     The stack is written if it differs from the named one in a property that has no column. Raises PhazeError
-    if
-    stages recompute different numbers of blocks: a row has one number.
+    if stages recompute different numbers of blocks: a row has one number.
     """
     spec, row = model_file(out), _row(recipe, software)
     text = StringIO()

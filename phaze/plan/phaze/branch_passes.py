@@ -11,8 +11,7 @@ none
   of its layers is tensor parallel. Other devices of the stage are as distant as those of other stages.
 - A branch is a maximal run of layers in which each is the only direct successor, within the stage, of the one
   before, and has it as its only direct predecessor. A branch is not split. A chain is one branch, so it runs
-  on
-  one group.
+  on one group.
 - No group waits while one of its layers could start. Among all groups, the layer that can start first is
 next;
   ties go to the first in the topological order of the graph (backwards, the last).
@@ -97,8 +96,7 @@ def covers(graph: Chain) -> tuple[Ints, Ints]:
     """Direct predecessors of each layer, as (n + 1,) indices of the first ones and the layers.
 
     An edge parallel to a longer path is not one of these. Nor is it one inside any stage that contains both
-    its
-    ends, because the stage also contains the layers between.
+    its ends, because the stage also contains the layers between.
     """
     n = len(graph)
     after = np.zeros((n, n), np.bool_)
@@ -190,8 +188,7 @@ def run_pass(
     """Run a pass; `ends` (groups,) has the start time of each group, and afterwards its end time.
 
     `group` (c,) assigns every branch to a group. A branch with ANY_GROUP goes to the first group where it can
-    start
-    earliest, which is written to `group`.
+    start earliest, which is written to `group`.
     """
     order, first = branches.order, branches.first
     following, done, place = desk.following, desk.done_s, desk.place

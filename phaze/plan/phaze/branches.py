@@ -3,9 +3,8 @@
 `plan.phaze.flush` places chains, whose stages are intervals on t devices or one. This module places any
 directed acyclic graph: stages are differences of nested downsets, and a stage may have more devices and run
 branches concurrently. Times, memory and tie-breaking are those of chains; a chain gets the same placement
-from
-both modules. With N downsets, S nested pairs of them, n layers and up to n stages with k possible numbers of
-devices, it takes
+from both modules. With N downsets, S nested pairs of them, n layers and up to n stages with k possible
+numbers of devices, it takes
 
     N^2      to find the pairs
     S n      for the loads, times the assignments of a stage's branches: 2 for two branches, 15 for four
@@ -71,8 +70,7 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
     """Best placement of a graph, or None.
 
     Ties go to the fewest devices, then to the smallest d, s and first stage. ValueError if the gradients of
-    all
-    stages count: the instances of this planner charge those of the first stage (18).
+    all stages count: the instances of this planner charge those of the first stage (18).
     """
     if setting.gradients != "first-stage":
         raise ValueError("a graph that is no chain is placed with the gradients of its first stage alone")

@@ -109,8 +109,7 @@ def best_times(
     """Best time per batch for all settings and architectures, at most `at_most_s`.
 
     The result is (settings, A); the latencies (A, kinds) are of one layer of each kind. Settings in which the
-    same
-    stages fit are computed once. A limit prunes the search.
+    same stages fit are computed once. A limit prunes the search.
     """
     chain = runs.untimed()
     total_s = (forward_s + backward_s) @ runs.totals
@@ -136,8 +135,7 @@ def _on_grid(values: Floats, total: Floats) -> Floats:
     """Values rounded so that all their sums up to the total are exact.
 
     A stage then has the same time wherever it starts, and an architecture the same best time in any
-    selection. The
-    grid has 2^52 steps up to the total or beyond.
+    selection. The grid has 2^52 steps up to the total or beyond.
     """
     above = np.ldexp(1.0, np.frexp(total)[1])
     return np.ascontiguousarray((values + above) - above)

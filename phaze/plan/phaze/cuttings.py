@@ -3,11 +3,9 @@
     dp[s][D][k] = min over downsets D' of D and devices a of max(dp[s - 1][D'][k - a], load(D minus D', a, s))
 
 is the least worst load if downset D is cut into s stages on exactly k devices. Stages are counted from the
-end;
-the table of s = 0 is 0 for the empty downset on no device. The load of a stage that does not fit the memory
-at
-its position is infinite. A pipeline takes t devices per group with a tensor-parallel layer and one per other
-group, so only some k are possible; k is an index into these.
+end; the table of s = 0 is 0 for the empty downset on no device. The load of a stage that does not fit the
+memory at its position is infinite. A pipeline takes t devices per group with a tensor-parallel layer and one
+per other group, so only some k are possible; k is an index into these.
 """
 
 from __future__ import annotations
@@ -189,10 +187,9 @@ def best_first_stage(
         first_sync[D']
 
     with d k <= K. `cost` (options,) is the load, inf for options that do not fit. `first_sync` is the
-    exchange in
-    the limit of many replicas and `size` the layers of the first stage, both by D'. `counts` and `data` are
-    the
-    useful ceil(B/d) and d, d ascending. Ties go to the fewest devices, then the smallest d and first stage.
+    exchange in the limit of many replicas and `size` the layers of the first stage, both by D'. `counts` and
+    `data` are the useful ceil(B/d) and d, d ascending. Ties go to the fewest devices, then the smallest d and
+    first stage.
     """
     rank, (option, k) = _best_first_stage(
         dp, s, (int(stages.first[-2]), int(stages.first[-1])), stages.inner, options.first,

@@ -1,12 +1,10 @@
 """Energy per sample of training with a placement: dynamic energy, links, leakage.
 
 A layer runs forward and backward once per microbatch, and is recomputed if its stage recomputes (all stages
-but
-the last), on every rank of a tensor-parallel layer. Every device of a stage sends the activations at its end
-and receives their gradients once per microbatch. The gradients of all weights go around the ring of the d
+but the last), on every rank of a tensor-parallel layer. Every device of a stage sends the activations at its
+end and receives their gradients once per microbatch. The gradients of all weights go around the ring of the d
 pipelines once per batch, 2 (d - 1)/d of their bytes on each device. The devices in use leak for the whole
-time
-per batch. Energies have one column per part of the chip, in the order of `DYNAMIC`.
+time per batch. Energies have one column per part of the chip, in the order of `DYNAMIC`.
 """
 
 from __future__ import annotations

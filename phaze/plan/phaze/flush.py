@@ -5,10 +5,10 @@ For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cut
     minimise (ceil(B/d) + s - 1) * max over stages of load + f (d - 1)/d * weights / bandwidth
 
 such that d pipelines have no more than K devices and every stage fits the memory at its position from the
-end.
-The weights are those of the stage that has most, or of the first stage, and f is the factor of an all-reduce
-(`Setting`). `pipeline.cuts.best_cut` finds the best d, s and cut. Under 1F1B the memory does not depend on d,
-so one table serves all widths; under GPipe there is one table per number of microbatches in a pipeline.
+end. The weights are those of the stage that has most, or of the first stage, and f is the factor of an
+all-reduce (`Setting`). `pipeline.cuts.best_cut` finds the best d, s and cut. Under 1F1B the memory does not
+depend on d, so one table serves all widths; under GPipe there is one table per number of microbatches in a
+pipeline.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ def place_chain(
     """Best placement of a chain with TMP width t, or the reason why there is none.
 
     Ties go to the fewest devices, then to the smallest d, s and first stage. `explain` false leaves the
-    reason
-    empty, which saves time. A limit known to exceed the best time prunes most of the search.
+    reason empty, which saves time. A limit known to exceed the best time prunes most of the search.
     """
     most = shape_of(chain, layout, setting.devices).stages
     widths = Widths(1, most, *useful_widths(setting.microbatches, setting.devices))

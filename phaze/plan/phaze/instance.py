@@ -4,8 +4,7 @@ For every TMP width, an instance gives the layers (`nodes`) with their sizes and
 between them (`edges`); the layer graph is the same for all widths and has no cycle. If it contains a path
 through all layers, stages are parts of that path; otherwise branches may run concurrently. Sizes are bytes,
 `bandwidth` bytes per second, latencies seconds. As in that program, memory includes weights and gradients
-with
-SGD, and one more copy of the weights with Adam.
+with SGD, and one more copy of the weights with Adam.
 """
 
 from __future__ import annotations

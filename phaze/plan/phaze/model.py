@@ -35,8 +35,7 @@ def place_model(
     """Tables of placements and stages of one model in one layout on a shard.
 
     Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures
-    also get
-    the expert's placement, if its TMP width is that of the layout.
+    also get the expert's placement, if its TMP width is that of the layout.
     """
     point = read_point(layers, graph, conditions)
     devices = read_devices(point, solves, architectures, screens, conditions)
@@ -99,8 +98,7 @@ def _place_all(
     """Best placement for every setting; of settings that differ in memory, the largest come first.
 
     Memory does not depend on latencies: `reasons` collects the infeasible settings for all devices. The best
-    times
-    are below the limits (settings,).
+    times are below the limits (settings,).
     """
     results: list[Placement | Infeasible] = []
     for c, setting in enumerate(settings):

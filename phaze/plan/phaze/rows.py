@@ -210,8 +210,8 @@ def time_parts(costs: list[PlacedStage], placement: Placement, setting: Setting)
     """Parts of the time per batch in seconds, which sum to it.
 
     The slowest stage works on every microbatch of its pipeline (compute, recompute, transfers). Then it waits
-    while
-    the pipeline fills and drains (pipeline bubbles) and while the gradients are synchronised (network sync).
+    while the pipeline fills and drains (pipeline bubbles) and while the gradients are synchronised (network
+    sync).
     """
     slowest = costs[int(np.argmax([cost.load_s for cost in costs]))]
     microbatches = setting.in_pipeline(placement.layout)

@@ -6,8 +6,7 @@ time of a cut, at its best data width d, is
     (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d * exchange
 
 Only loads up to a limit can be better than the best time found so far. Within it no stage reaches farther
-than
-a stage that starts later. Two passes therefore give the window of every stage: one from the front gives
+than a stage that starts later. Two passes therefore give the window of every stage: one from the front gives
 `latest(p)`, the last layer at which stage p can start, and one from the end `earliest(p)`, the first. Usually
 the pass from the front fails early, and no cut of that depth is better. Otherwise the recurrence of
 `pipeline.cuts`, inside the windows, gives the best of them:
@@ -131,9 +130,8 @@ def _search_one(
     """Best time of an architecture, at most `best`.
 
     The slowest of s stages takes at least the mean, and at least the time of its layers of the most frequent
-    kind.
-    `share` bounds the forward part of the last stage's load, which is not recomputed, unlike that of the
-    others.
+    kind. `share` bounds the forward part of the last stage's load, which is not recomputed, unlike that of
+    the others.
     """
     if space.cut[0] > 0:
         best = _price(space.cut[0], sequence, choices, space, best)
@@ -374,8 +372,7 @@ def _best_of_cap(
     """Best time of cuts whose exchanges are below a cap, and the cap of the remaining ones.
 
     The load of a cut found is the least for every cap above its own exchange, and shorter exchanges have no
-    smaller
-    loads. If these cannot be better, the cap is 0.
+    smaller loads. If these cannot be better, the cap is 0.
     """
     cap = 0.0
     for u in range(space.worst.shape[1]):

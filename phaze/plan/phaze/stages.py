@@ -1,19 +1,16 @@
 """Options of a stage of a graph with branches: its load and memory on a devices (Phaze, Appendix B.1).
 
 For every number of devices a the lowest load of a stage is found first, and then its memory: "in general we
-do
-not solve this more complex problem. Instead, we attempt to identify the overall lowest-latency schedule, and
-calculate its memory usage". A schedule is an assignment of branches to groups of devices (`branch_passes`).
-Up
-to MOST_BRANCHES branches, all assignments are tried. Beyond, for each number of groups, the branches go one
-by
-one to the group where they can start first.
+do not solve this more complex problem. Instead, we attempt to identify the overall lowest-latency schedule,
+and calculate its memory usage". A schedule is an assignment of branches to groups of devices
+(`branch_passes`). Up to MOST_BRANCHES branches, all assignments are tried. Beyond, for each number of groups,
+the branches go one by one to the group where they can start first.
 
 The load of a stage is its "maximum latency over the a accelerators". Groups that exchange tensors, directly
-or
-through others, run their passes together. Their latency is the last end of the forward pass plus the last end
-of the backward pass, because passes of other microbatches may have to wait for that time. Other groups do not
-wait for each other. If a stage recomputes, a group recomputes from stashed inputs before its backward pass.
+or through others, run their passes together. Their latency is the last end of the forward pass plus the last
+end of the backward pass, because passes of other microbatches may have to wait for that time. Other groups do
+not wait for each other. If a stage recomputes, a group recomputes from stashed inputs before its backward
+pass.
 
 The memory of a group is that of a stage with its layers; recomputation stashes the tensors that arrive from
 other stages. Schedules with the same load are all kept, unless another needs no more memory for any number of
@@ -108,8 +105,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
     """All assignments of up to `most_branches` branches to groups, and the first index for each number.
 
     Groups are numbered by their first branches. The result is (ways, most_branches), of which c columns count
-    for c
-    branches, and (most_branches + 1,) with the start of the assignments of c branches as entry c - 1.
+    for c branches, and (most_branches + 1,) with the start of the assignments of c branches as entry c - 1.
     """
     ways: list[tuple[int, ...]] = [()]
     rows: list[tuple[int, ...]] = []

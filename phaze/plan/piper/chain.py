@@ -4,8 +4,7 @@ Every TMP width of the study gives each layer up to two configurations, as the s
 activations, which takes p = forward + backward, or recomputing them, p = 2 forward + backward. Latencies are
 the scheduled ones, including communication between tensor-parallel ranks. Memory is per rank under
 PipeDream-2BW, with gradients and optimizer state as in `cost.memory`. A layer that is not tensor parallel
-runs
-whole on each of the t devices, as in its tables for width t.
+runs whole on each of the t devices, as in its tables for width t.
 
 A tensor on an edge arrives at one of the t devices, and each of them needs all of it (Appendix B): c_fw and
 c_bw are its bytes for t > 1, and 0 for t = 1.
@@ -109,8 +108,7 @@ def price(
     """Time per sample of given stages under Piper's cost model, or the reason why they cannot run.
 
     Stages are in the order of the data flow, with layers as positions; all layers of a stage have the
-    configuration
-    of its layout. Data widths need not divide N (see `why_outside`).
+    configuration of its layout. Data widths need not divide N (see `why_outside`).
     """
     degree, devices = sum(one.dp for one in layouts), sum(one.devices for one in layouts)
     if devices > cluster.devices:

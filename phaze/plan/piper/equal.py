@@ -2,12 +2,10 @@
 
 The repeated layers are those with the most frequent name, or all layers if all names differ, as in GNMT and
 ResNet-50. Layers before (embedding, masks) and after them (pooling) are stages of their own, or join the
-first
-and the last group. The layers are in the topological order of a depth-first search, from the smallest id and
-along edges as the input lists them. If w groups cannot be equal, the later ones, which store fewer
-microbatches
-in flight, have one layer more. (Piper, Section 5, gives the options that are tried. It says nothing of the
-order and the uneven groups; these choices reproduce all its printed times.)
+first and the last group. The layers are in the topological order of a depth-first search, from the smallest
+id and along edges as the input lists them. If w groups cannot be equal, the later ones, which store fewer
+microbatches in flight, have one layer more. (Piper, Section 5, gives the options that are tried. It says
+nothing of the order and the uneven groups; these choices reproduce all its printed times.)
 
 With equal d, the j-th stage from the end stores ceil(j d / d) = j microbatches for any d: memory decides
 about groups, width and configurations, and the degrees d differ only in time.

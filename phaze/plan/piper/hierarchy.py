@@ -1,10 +1,8 @@
 """Best plan on a network with levels (Piper, Appendix E): the least time that some plan keeps.
 
 A plan cuts the layers into superstages of the highest level. A superstage with data-parallel degree d runs on
-d
-devices of that level, each of which takes every d-th microbatch and cuts the same layers again for the
-devices
-inside it. The parts at level 1 are stages with data and tensor parallelism, as on a flat network.
+d devices of that level, each of which takes every d-th microbatch and cuts the same layers again for the
+devices inside it. The parts at level 1 are stages with data and tensor parallelism, as on a flat network.
 
 The time per sample is the largest over all devices of all levels, so the optimum is found by bisection:
 `hierarchy_search` decides if a time suffices, and its tables give a plan that keeps it. A plan replaces the

@@ -6,17 +6,15 @@ whole
     1/(q d) * [sum p + 2 (c + c_fw or c_bw) / B_1 over the border + L sum w / B_1]
 
 where L = 4 (d-1)/d for synchronisation by rounds and L = 4 (d-1) q/N by batches. The best configurations
-depend
-on t, on L and on the microbatches in flight; on d and q only through these. So one staircase per set, t and L
-is enough: the least time as a function of the microbatches in flight.
+depend on t, on L and on the microbatches in flight; on d and q only through these. So one staircase per set,
+t and L is enough: the least time as a function of the microbatches in flight.
 
 A superstage of level l takes 1/(q d) * [L W + 2 sum of c over the border] / B_l. There the weights of a layer
 are those of the whole layer, which all devices inside hold together: W sums t X.w over the layers, with the
 least t that a layer has configurations for (and the largest X.w of these). Appendix E leaves this open,
-because
-it ignores tensor parallelism where it states the cost. Shards that t devices copy rather than divide, such as
-those of normalisations, are counted once. The exchange of a layer's t devices (c_fw, c_bw) stays inside level
-1.
+because it ignores tensor parallelism where it states the cost. Shards that t devices copy rather than divide,
+such as those of normalisations, are counted once. The exchange of a layer's t devices (c_fw, c_bw) stays
+inside level 1.
 
 Appendix E tabulates dp[D, D'][k][s, x], the least time. To decide if a time t suffices, the sums s need no
 axis. A set of layers that fits on a device with s fits with any smaller s (fewer microbatches are in flight),
@@ -121,10 +119,8 @@ def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: fl
     """Least times of stages with d = q = 1, for a given number of gradient exchanges.
 
     The least time rises with the microbatches in flight. The best choice for m microbatches stays the best
-    until it
-    no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the width;
-    exchanged:
-    as for `price_stage`; most: upper limit of microbatches in flight.
+    until it no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the
+    width; exchanged: as for `price_stage`; most: upper limit of microbatches in flight.
     """
     sets = len(member)
     start = np.zeros(sets + 1, dtype=np.int64)
@@ -230,8 +226,7 @@ def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaini
     """f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
 
     A state is dropped if it exceeds the devices with `remaining` added, the lower bound of devices for the
-    layers
-    outside D: no plan extends it.
+    layers outside D: no plan extends it.
     """
     cost, degree, limit = ways.cost, ways.degree, ways.limit
     f = np.full((len(number), degrees + 1), NONE)

@@ -12,15 +12,13 @@ limit with few microbatches may get by with a cheaper one with more. Therefore n
 planner assumes that a stage which meets a time with s microbatches also meets it with fewer.
 
 The exact choice is the fastest one that fits the memory. Layer by layer, f_v holds the outcomes of the first
-v
-layers, as undominated pairs (memory, time):
+v layers, as undominated pairs (memory, time):
 
     f_0 = {(0, 0)},   f_v = the undominated ones of {(m + X.m, t + X.t) : (m, t) in f_(v-1), X in T(v)}
 
 The least time in f_n with memory at most M is the answer. The problem is NP-hard, but f_v stays short,
-because
-layers are alike, and because pairs are dropped that cannot lead to a better choice than the rule's (Piper,
-Section 4), which is known beforehand:
+because layers are alike, and because pairs are dropped that cannot lead to a better choice than the rule's
+(Piper, Section 4), which is known beforehand:
 
 - with the least memory of the remaining layers they do not fit;
 - with the Lagrangian bound of the remaining layers, sum of min (X.t + p X.m) - p (M - m) for a price p >= 0
@@ -28,8 +26,8 @@ Section 4), which is known beforehand:
 - with the fastest of the remaining layers they take no less time.
 
 A bound may have a rounding error, so pairs within SLACK of it are kept; more if price times memory is so
-large
-that times vanish next to it. Configurations too slow for any better choice are then ignored in the price.
+large that times vanish next to it. Configurations too slow for any better choice are then ignored in the
+price.
 """
 
 from __future__ import annotations
@@ -50,8 +48,7 @@ def choose_by_ratio(
     """Choose a configuration for every layer of a stage by the rule; return true if they fit the memory.
 
     first: (n + 1,) index of a layer's first configuration; member: (n,); time_s, memory_bytes: contributions
-    of
-    each to the stage; chosen: (n,) is written for the layers of the stage.
+    of each to the stage; chosen: (n,) is written for the layers of the stage.
     """
     following, ratios = np.empty(len(member), dtype=np.int64), np.empty(len(member))
     for v in range(len(member)):
@@ -237,8 +234,7 @@ def memory_price(
     """Price of memory, in seconds per byte, that gives the highest Lagrangian bound.
 
     The bound is the lower envelope of a line for each choice, T + p (memory - M). Its highest point lies
-    between a
-    falling and a rising line; their crossing is that point, or shows a lower line.
+    between a falling and a rising line; their crossing is that point, or shows a lower line.
     """
     fast_s, fast_bytes = cheapest(first, layers, time_s, memory_bytes, 0.0)
     small_bytes, small_s = cheapest(first, layers, memory_bytes, time_s, 0.0)

@@ -127,11 +127,9 @@ class Hierarchy:
 
     K_L devices of the highest level share the batch. Each consists of K_{L-1} devices of the level below, and
     so on down to level 1, whose devices compute. Devices of level l within one device of level l + 1 exchange
-    data
-    at B_l. With `batch`, every level synchronises once per N microbatches of the whole, and the product of a
-    stage's width and all widths around it divides N. With `round` it synchronises once per d microbatches
-    that
-    reach the device around it, for any d, as Appendix E prints it.
+    data at B_l. With `batch`, every level synchronises once per N microbatches of the whole, and the product
+    of a stage's width and all widths around it divides N. With `round` it synchronises once per d
+    microbatches that reach the device around it, for any d, as Appendix E prints it.
     """
 
     inner: FlatCluster
@@ -223,7 +221,6 @@ def in_flight(degree: int, layout: Layout) -> int:
     """Microbatches in flight on each device, ceil(s/d), with s the degrees of a stage and all later ones.
 
     In steady state, a stage and the later ones work on s microbatches. All of them wait for their backward
-    pass in
-    the stage, in equal shares on its d devices.
+    pass in the stage, in equal shares on its d devices.
     """
     return -(-degree // layout.dp)

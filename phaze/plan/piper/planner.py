@@ -2,11 +2,9 @@
 
 The least time is found by thresholds, each answered by the dynamic program of `search`. A plan found within a
 threshold lowers the upper bound to its own slowest stage; otherwise the lower bound rises to the threshold.
-The
-search ends with a threshold just below the best plan (1e-11 of it) within which there is no plan. Each plan
-is
-traced back, priced again by `best_stage`, and must agree with the search. If there is no plan, the reason is
-the first violated necessary condition.
+The search ends with a threshold just below the best plan (1e-11 of it) within which there is no plan. Each
+plan is traced back, priced again by `best_stage`, and must agree with the search. If there is no plan, the
+reason is the first violated necessary condition.
 """
 
 from __future__ import annotations

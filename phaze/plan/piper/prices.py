@@ -2,17 +2,13 @@
 
 If the configurations of a layer differ only in X.p, X.a and X.b, a stage takes the time of its fastest
 configurations plus the extra time of saving memory. The extra time follows the rule's steps of its own
-layers,
-which are listed beforehand in their order. It does not depend on d and is cached while a stage is examined.
-The
-steps, with the last one in part, are also the optimum of the knapsack's linear relaxation. Most stages
-therefore need no exact knapsack to decide that they meet a time, or never do.
+layers, which are listed beforehand in their order. It does not depend on d and is cached while a stage is
+examined. The steps, with the last one in part, are also the optimum of the knapsack's linear relaxation. Most
+stages therefore need no exact knapsack to decide that they meet a time, or never do.
 
 Sums computed as differences have rounding errors. A memory within 1e-12 of the limit is therefore summed
-again
-layer by layer, as in the rule of `knapsack`, and so is a time that is the difference of sums 1e5 times as
-long
-as the threshold. Stages whose configurations differ in more are priced as a whole.
+again layer by layer, as in the rule of `knapsack`, and so is a time that is the difference of sums 1e5 times
+as long as the threshold. Stages whose configurations differ in more are priced as a whole.
 """
 
 from __future__ import annotations
@@ -140,8 +136,7 @@ def meets(
     """True if a stage with `in_flight` microbatches fits the memory with at most `margin_s` extra time.
 
     margin_s applies to d times the time, beyond that of the fastest configurations. If the extra time is
-    unknown,
-    the stage is added to `wanted`, and the result is false.
+    unknown, the stage is added to `wanted`, and the result is false.
     """
     if in_flight >= len(known.stage):
         return False

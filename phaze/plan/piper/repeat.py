@@ -2,8 +2,7 @@
 
 The layers of the most frequent name must form a chain v_0 → … → v_{m-1}, m ≥ 3. The first and the last stay.
 Between them v_1 … v_{m-2} are repeated cyclically, each with its own configurations and its inputs from
-outside
-the chain (Piper, Section 5.1: "created by expanding our BERT-32 profiles").
+outside the chain (Piper, Section 5.1: "created by expanding our BERT-32 profiles").
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ The search prunes two kinds of states without losing the optimum:
   remaining devices. A way that is no better is not priced at all.
 
 Downsets are sorted by work, which respects inclusion. Candidate supersets then lie in windows: for each
-number
-q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q τ of work.
+number q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q τ of work.
 """
 
 from __future__ import annotations
@@ -71,9 +70,8 @@ def fewest_devices(
     """Write f(D, s) for all downsets, (m, S + 1), NONE if more than `devices` are needed.
 
     The search stops at a downset with stages whose price needs an exact knapsack or all layers, and continues
-    from
-    it once they are priced. It runs in slices, between which Ctrl-C is handled. Returns the updated cache of
-    prices.
+    from it once they are priced. It runs in slices, between which Ctrl-C is handled. Returns the updated
+    cache of prices.
     """
     count = len(fewest)
     rest = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)

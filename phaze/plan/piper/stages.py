@@ -6,12 +6,9 @@ A stage S with data- and tensor-parallel degrees d and t takes
                      + Σ over outgoing edges (v, w) of 2 (c + X(v).c_bw)) / B] + 4 (d-1)/d · Σ X(v).w / (n B)
 
 where the gradients of n microbatches are synchronised at once: n = N (`batch`) or n = d (`round`). Its memory
-is
-Σ (X(v).a · ceil(s/d) + X(v).b) bytes. Both are sums of contributions of the layers' configurations, so
-choosing
-configurations is a knapsack. (The paper prints the second sum over incoming edges again; Appendix B has it
-over
-outgoing ones.)
+is Σ (X(v).a · ceil(s/d) + X(v).b) bytes. Both are sums of contributions of the layers' configurations, so
+choosing configurations is a knapsack. (The paper prints the second sum over incoming edges again; Appendix B
+has it over outgoing ones.)
 """
 
 from __future__ import annotations
@@ -98,8 +95,7 @@ def best_stage(
     """TPS(S, t, d, s) with its configurations, None if there are none (Section 4).
 
     members: positions of the layers of S; layout: d and t; degree: s, the sum of the data-parallel degrees of
-    this
-    stage and all later ones, at least d. Configurations are chosen by the rule of `knapsack` or exactly.
+    this stage and all later ones, at least d. Configurations are chosen by the rule of `knapsack` or exactly.
     """
     if layout.tp not in layers.options or layout.devices > cluster.devices or degree > cluster.microbatches:
         return None
@@ -123,8 +119,7 @@ def planned_stage(
     """Stage with the configurations that a rule chooses, None if there are none.
 
     member: (L,) its layers; layout: d and t; waiting: microbatches in flight; exchanged: gradient exchanges
-    per
-    microbatch, as in `price_stage`; around: replicas of the enclosing pipeline.
+    per microbatch, as in `price_stage`; around: replicas of the enclosing pipeline.
     """
     t = int(np.searchsorted(costs.widths, layout.tp))
     own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, waiting)
@@ -150,8 +145,8 @@ def price_stage(
 
     The minimum over a layer's configurations of all terms except X.p is common; each configuration adds its
     difference. If they are equal, ratios of memory to time have no rounding error: equal ones stay equal.
-    Nothing
-    that was added is subtracted: a configuration that costs 1e20 does not affect the price of the others.
+    Nothing that was added is subtracted: a configuration that costs 1e20 does not affect the price of the
+    others.
     """
     own_s, memory_bytes = np.empty(len(costs.time_s)), np.empty(len(costs.time_s))
     for x in range(len(own_s)):

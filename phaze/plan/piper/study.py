@@ -22,8 +22,7 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
     """Best plan over microbatches.
 
     Accumulating gradients of g microbatches is never better (Appendix A): it changes only N, and the degrees
-    sum to
-    at most N.
+    sum to at most N.
     """
     models, samples = models_of(task), task.conditions.scenario.global_batch
     best: tuple[float, int, PiperPlan] | None = None

@@ -1,11 +1,10 @@
 """Sums over downsets, which allow pricing a stage by a few subtractions.
 
 A stage is a downset D without a smaller one D'. The contribution of its layers to time and memory is a sum
-over
-D minus a sum over D'. Its incoming edges are those into D from outside, minus those that lead on into D'; its
-outgoing edges are those into D' from outside, minus those that come from outside D. All sums are for the
-fastest configuration of every layer. If the configurations of a layer differ only in X.p, X.a and X.b (the
-width is then `alike`), they are exact; otherwise they are lower bounds on the time.
+over D minus a sum over D'. Its incoming edges are those into D from outside, minus those that lead on into
+D'; its outgoing edges are those into D' from outside, minus those that come from outside D. All sums are for
+the fastest configuration of every layer. If the configurations of a layer differ only in X.p, X.a and X.b
+(the width is then `alike`), they are exact; otherwise they are lower bounds on the time.
 
 A difference of large sums is inaccurate for small terms: next to a layer that takes 1e20 s at a width that no
 plan uses, all others would appear to take nothing. Where that could matter a stage is summed layer by layer.
@@ -30,8 +29,7 @@ MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S,
 """Columns of `Sums.totals`.
 
 They are: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b of any
-configuration,
-and the edges into the downset from outside, at their heads and at their tails.
+configuration, and the edges into the downset from outside, at their heads and at their tails.
 """
 
 

@@ -123,8 +123,7 @@ def fitted_speeds(
     """Fit NCCL's constants to rows with links of a bandwidth: least squares of logarithms (soft L1).
 
     Constants on which no row depends keep their previous value: those of all-to-alls if there is none, and
-    those
-    of rings if there are only all-to-alls. `switches_add` is true if the switches support NVLS.
+    those of rings if there are only all-to-alls. `switches_add` is true if the switches support NVLS.
     """
     typical = TYPICAL if switches_add else TYPICAL.model_copy(update=dict.fromkeys(OF_NVLS, 0.0))
     names = [name for name, value in typical if value]
