@@ -44,7 +44,7 @@ def draw_points(
 ) -> pd.DataFrame:
     """Rows of table screens with the reason why each was `chosen`: the first reason that applies.
 
-    `screens` are those of all layouts of a model, read one at a time, each with its shard; `best` is the best
+    `screens` cover all layouts of a model, read one at a time, each with its shard; `best` is the best
     placement. A row counts as excluded if it belongs to the space, its lower bound is not below the best
     time, and it was not kept or nothing fits.
     """

@@ -13,12 +13,10 @@ ATTENTION: frozenset[Region] = frozenset({"attn_norm", "qkv_linear", "core_attn"
 
 
 def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> list[bool]:
-    """True for every operator of a layer whose kernels no CUDA graph captures, so that the host launches
-    them.
+    """True for every operator of a layer whose kernels the host launches, not a CUDA graph.
 
     Norms and residual additions belong to no region; they count with the attention or the state space of
-    their
-    layer. Embedding, head and loss are captured only by a full graph.
+    their layer. Embedding, head and loss are captured only by a full graph.
     """
     if not graphs:
         return [True] * len(operators)

@@ -249,7 +249,7 @@ class Lowering:
         )
 
     def _work(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
-        """Working memory of a stage in bytes, including framework buffers."""
+        """Working memory of a stage in bytes, including framework overhead."""
         key = layout, frozenset((cost.layer.name, way) for cost, way in held)
         if key not in self._working:
             found = working_bytes(held, layout, self.machine.stack, flash=self.training.flash_attention)

@@ -60,7 +60,7 @@ def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
 def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
     """Further kernels of one operator, by the primitives of its name.
 
-    `adds_gradient`: a kernel adds the weight gradient to that of earlier microbatches.
+    `adds_gradient`: a kernel adds the weight gradient to the one of earlier microbatches.
     """
     own = primitives_of(name)
     lookups = sum(one.endswith("_lookup") for one in own)

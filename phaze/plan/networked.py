@@ -1,15 +1,13 @@
 """Replay a plan on a network with levels, a torus or a matrix, where transfers and gradients share links.
 
 Devices are numbered as in Megatron-LM: the tensor-parallel ranks of a replica are adjacent, then replicas,
-then stages. All lanes of the pipeline use the network together. The steps are those of `replay`. The
-planner's own step uses the flat network it assumed. Then tensors cross the network as if each were alone
-(transfers), gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each
-direction, inside nodes first), and finally every link carries one message at a time (contention).
+then stages. All lanes of the pipeline use the network together, and every link carries one message at a time.
+Replicas exchange 2 (d - 1)/d of the weights in each direction, inside nodes first.
 
 All-reduces between tensor-parallel ranks are part of a replica's passes: they follow after a share of the
-operators. An all-reduce takes the time that the planner charges for it, or longer if its messages do: on a
-network that is slower than the planner assumes (a part of transfers), or with other messages on the links
-(contention). A pass has one share per layer of its stage, fewer if that would be more than `MOST` messages.
+operators. An all-reduce takes the time that the planner charges for it, or longer if its messages do. They do
+on a network that is slower than the planner assumes, or with other messages on the links. A pass has one
+share per layer of its stage, fewer if that would be more than `MOST` messages.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ class NetworkReplay(Price):
 
     @cached_property
     def alone_s(self) -> float:
-        """Same if communication took no time."""
+        """Seconds of a batch if communication took no time."""
         return time_per_batch_s(carry_out(silent(self._shared), self.fabric.topology, "none"))
 
     @cached_property

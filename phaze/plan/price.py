@@ -82,7 +82,7 @@ class Memory:
     """Weights and their gradients."""
     optimizer_bytes: float
     activation_bytes: float
-    """Activations of the microbatches in flight, temporary memory of the current one, framework buffers."""
+    """Activations in flight, temporary memory of the current microbatch, and framework overhead."""
     recompute_bytes: float
     """Part of activation_bytes for the microbatch being processed.
 

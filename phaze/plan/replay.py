@@ -62,7 +62,7 @@ def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> 
 
 
 def planned_on(plan: Plan) -> Machine:
-    """Machine that a plan was made for, on which an all-reduce takes its ring time."""
+    """Machine that a plan was made for, on which an all-reduce takes the time of a ring."""
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
@@ -197,7 +197,7 @@ def simulation_row(found: Price) -> Row:
 
 
 def simulated_stages(found: Price, hbm_bytes: float) -> Iterator[Row]:
-    """Rows of table simulation_stages, without their key, and without links of other networks."""
+    """Rows of table simulation_stages without their key; links only if the network is flat."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
         links = {

@@ -22,7 +22,7 @@ Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
 """Transfer time of tensors between stages.
 
-`longest`: that of the largest one that enters the stage. `all`: one after the other on the stage's link,
+`longest`: only the largest one that enters the stage counts. `all`: one after the other on its link,
 while operators also share the HBM of their device.
 """
 

@@ -51,7 +51,7 @@ class _Frame(NamedTuple):
     counts: Ints
     """Layers of every run."""
     movable: Ints
-    """Layers of every run that the longest possible last stage holds."""
+    """Layers of every run in the longest possible last stage."""
     devices: Ints
     """(s,): devices of a pipeline, 0 where none fits."""
     microbatches: Ints

@@ -119,7 +119,7 @@ def choose_kept(
     grid: list[tuple[float, bool]],
     settings: ScreenSettings,
 ) -> Bools:
-    """True for architectures to keep: the named ones and those of the visited that may be an answer.
+    """True for architectures to keep: the named ones, and visited ones that may be an answer.
 
     `times` are bounds (settings, A) on the time per batch.
     """

@@ -81,7 +81,7 @@ class Prediction:
     """Weights and their gradients."""
     optimizer_gib: float
     activation_gib: float
-    """Activations of the microbatches in flight, temporary memory of the current one, framework buffers."""
+    """Activations in flight, temporary memory of the current microbatch, and framework overhead."""
     recompute_gib: float
     """Part of activation_gib for the microbatch being processed.
 
@@ -113,7 +113,7 @@ CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 DIVIDED = "pipeline_layout_used"
 """Layers of every stage if they do not divide evenly and no layout is given; dropped if no row has it."""
 STACK = "stack_used"
-"""Software stack of a row, its own or that of its system."""
+"""Software stack of a row, by default its system's."""
 KIND = "memory_kind_used"
 """Kind of memory in a row: given in the row, or the kind that its stack reports."""
 PRUDENT = "prudent_s"
@@ -221,7 +221,7 @@ def predict_rows(
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
-    """Rows with the chosen microbatch and number of chunks where they leave them open."""
+    """Rows with the chosen microbatch and number of chunks where they are open."""
     used = predicted[list(CHOSEN[:2])].to_numpy()
     for row, chosen in zip(rows, used, strict=True):
         own = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))

@@ -7,14 +7,12 @@ independent of other traffic, and those from other stages start at time 0. Where
 simplest consistent one is taken:
 
 - The devices of a stage form groups. A group runs layers as one device would: it has t devices, or one if
-none
-  of its layers is tensor parallel. Other devices of the stage are as distant as those of other stages.
+  none of its layers is tensor parallel. Other devices of the stage are as distant as those of other stages.
 - A branch is a maximal run of layers in which each is the only direct successor, within the stage, of the one
   before, and has it as its only direct predecessor. A branch is not split. A chain is one branch, so it runs
   on one group.
 - No group waits while one of its layers could start. Among all groups, the layer that can start first is
-next;
-  ties go to the first in the topological order of the graph (backwards, the last).
+  next; ties go to the first in the topological order of the graph (backwards, the last).
 
 On one group this is as fast as any order: whenever it waits, all remaining layers have to wait too.
 
