@@ -1,4 +1,4 @@
-"""Points to solve again: the best, the excluded one with the least bound, and a random sample."""
+"""Points to solve again: the best, the excluded one with the least lower bound, and a random sample."""
 
 from collections.abc import Iterable, Mapping
 
@@ -95,7 +95,7 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
-    """The best point, the excluded one with the least bound and the first of the sample, each once."""
+    """The best point, the excluded one with the least lower bound and the first of the sample, each once."""
     drawn = found[found["chosen"] == "drawn"]
     kept = [
         found[found["chosen"] == "best"],
