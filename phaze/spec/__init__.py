@@ -1,1 +1,1 @@
-"""Spec: what a user writes, as typed nouns."""
+"""Typed nouns for everything that users write."""

@@ -1,6 +1,6 @@
-"""The blocks of a transformer by kind: what mixes the tokens of a sequence, and what works on each alone.
+"""Kinds of transformer blocks: mixers of tokens along the sequence, and networks applied to each token.
 
-Every noun counts its parameters by group, and the multiply-accumulates of a token in a forward pass.
+Nouns count their parameters by group, and their multiply-accumulates per token in a forward pass.
 """
 
 from __future__ import annotations
@@ -17,62 +17,65 @@ from phaze.spec.values import Flag, PositiveInt, Seed
 
 
 class Indexer(Noun):
-    """Scores of all tokens before one by small heads, of which attention takes the best (DeepSeek-V3.2)."""
+    """Small heads that score all earlier tokens for sparse attention (DeepSeek-V3.2).
+    Attention goes to the tokens with the highest scores.
+    """
 
     heads: PositiveInt
-    """Heads of the indexer."""
+    """Number of heads of the indexer."""
     head_size: PositiveInt
-    """Width of a head; all heads share one key."""
+    """Dimension of a head; all heads share one key."""
     top: PositiveInt
-    """Tokens that attention goes to at most."""
+    """Maximum number of tokens that a token attends to."""
 
 
 class Latent(Noun):
-    """Keys and values of all heads from one narrow vector a token (DeepSeek-AI 2024, V2, Section 2.1)."""
+    """Keys and values of all heads from one narrow vector per token (DeepSeek-AI 2024, V2, Section 2.1)."""
 
     query_rank: PositiveInt | None = None
-    """Width from which queries are made; straight from the residual stream unless given."""
+    """Width of the compressed queries; default: queries are projected from the residual stream."""
     kv_rank: PositiveInt
-    """Width from which keys and values are made."""
+    """Width of the compressed keys and values."""
     nope_size: PositiveInt
-    """Width of a head's queries and keys without position."""
+    """Dimension per head of queries and keys without position."""
     rope_size: PositiveInt
-    """Width of a head's queries, and of the one key of all heads, with rotary position."""
+    """Dimension per head of queries with rotary position, and of the one such key that all heads share."""
     value_size: PositiveInt
-    """Width of a head's values."""
+    """Dimension per head of values."""
     index: Indexer | None = None
-    """Sparse attention to the tokens that an indexer chooses; to all unless given."""
+    """Sparse attention to tokens that an indexer chooses; default: attention to all tokens."""
 
 
 class Experts(Noun):
-    """Networks of which a router chooses some for every token."""
+    """Mixture of experts: a router sends each token to some of several networks."""
 
     count: PositiveInt
-    """Experts of a layer, E."""
+    """Experts per layer, E."""
     per_token: PositiveInt
-    """Experts that a token is sent to, k."""
+    """Routed experts per token, k."""
     width: PositiveInt
-    """Width of an expert's feed-forward network."""
+    """Inner width of an expert's feed-forward network."""
     gated: Flag = True
-    """An expert multiplies two projections, one activated."""
+    """Experts multiply two projections, one of them activated (SwiGLU)."""
     bias: Flag = False
-    """Biases of experts and router (GPT-OSS)."""
+    """Experts and router have biases (GPT-OSS)."""
     clamped: Flag = False
     """Both projections of a gated expert are clamped before the activation (GPT-OSS)."""
     shared_width: Seed = 0
-    """Width of the shared experts, which all tokens meet, summed."""
+    """Total inner width of the shared experts, which process all tokens; 0: no shared experts."""
     shared_gate: Flag = False
-    """A gate scales what the shared expert gives (Qwen)."""
+    """A gate scales the output of the shared expert (Qwen)."""
     latent_width: PositiveInt | None = None
-    """Width to which a token is projected before it is sent, and back after; `hidden` unless given."""
+    """Width to which tokens are projected before dispatch, and from which results are projected back;
+    default: `hidden`."""
     scales: Flag = False
-    """The router scales its input and what each expert gives (Gemma 4)."""
+    """The router scales its input and the output of each expert (Gemma 4)."""
     choice_bias: Flag = False
-    """The router has a bias of the choice among its parameters (ERNIE 4.5)."""
+    """The router's parameters include a bias for the choice of experts (ERNIE 4.5)."""
     groups: PositiveInt = 1
-    """Groups of experts, of which a token chooses `top_groups` first."""
+    """Number of groups of experts; a token first chooses `top_groups` of them, then experts inside these."""
     top_groups: PositiveInt = 1
-    """Groups that a token's experts come from at most."""
+    """Maximum number of groups that a token's experts come from."""
 
     @model_validator(mode="after")
     def _possible(self) -> Experts:
@@ -88,7 +91,7 @@ class Experts(Noun):
         return self
 
     def sent_width(self, hidden: int) -> int:
-        """Elements of a token that are sent to an expert."""
+        """Elements per token sent to an expert."""
         return self.latent_width or hidden
 
     def expert_parameters(self, hidden: int) -> int:
@@ -98,7 +101,7 @@ class Experts(Noun):
         return matrices * wide * self.width + self.bias * biases
 
     def parameters(self, hidden: int, *, active: bool = False) -> Counts:
-        """Parameters of a layer's experts and router, or only those that a token meets."""
+        """Parameters of a layer's experts and router; `active`: only those used by one token."""
         met = self.per_token if active else self.count
         shared = (3 if self.gated else 2) * hidden * self.shared_width + self.shared_gate * hidden
         projections = 2 * hidden * self.latent_width if self.latent_width else 0
@@ -114,38 +117,39 @@ class Experts(Noun):
 
 
 class Attention(Noun):
-    """Heads that attend to the tokens of a sequence."""
+    """Attention over the tokens of a sequence."""
 
     heads: PositiveInt
-    """Heads of queries, a."""
+    """Number of query heads, a."""
     key_value_heads: PositiveInt
-    """Heads of keys and values, g."""
+    """Number of key and value heads, g."""
     head_size: PositiveInt
-    """Width of a head."""
+    """Head dimension."""
     bias: Flag = False
-    """Biases of queries, keys and values."""
+    """The projections of queries, keys and values have biases."""
     output_bias: Flag = False
-    """Bias of the output."""
+    """The output projection has a bias."""
     qk_norm: Literal["none", "heads", "all"] = "none"
-    """Norms of queries and keys with a scale: none, of each head (Qwen3), of all heads (MiniMax)."""
+    """Norms of queries and keys with a learned scale: none, one per head (Qwen3), or one over all heads
+    (MiniMax)."""
     sinks: Flag = False
-    """A learned score a head that takes part in the softmax (GPT-OSS)."""
+    """Each head has a learned score that takes part in the softmax (GPT-OSS)."""
     gate: Flag = False
     """A gate as wide as the queries scales the output (Qwen3-Next)."""
     shared_kv: Flag = False
-    """Values are the keys (Gemma 4)."""
+    """Values are the same as keys (Gemma 4)."""
     window: PositiveInt | None = None
-    """Tokens before a token that it attends to at most."""
+    """Sliding window: maximum number of tokens that a token attends to."""
     chunk: PositiveInt | None = None
-    """Tokens of a chunk, outside of which a token attends to none."""
+    """Chunk length in tokens; a token attends only inside its chunk."""
     latent: Latent | None = None
-    """Keys and values from a narrow vector; `key_value_heads` and `head_size` are then not used."""
+    """Keys and values from a narrow vector; `key_value_heads` and `head_size` then have no effect."""
     chooses: Flag = True
-    """With an indexer, it chooses tokens here; otherwise those that a block before chose are taken."""
+    """With an indexer: this block chooses tokens; otherwise it reuses the choice of an earlier block."""
 
     @property
     def index(self) -> Indexer | None:
-        """Indexer at work."""
+        """Indexer that runs in this block, if any."""
         return self.latent.index if self.latent and self.chooses else None
 
     @property
@@ -155,17 +159,17 @@ class Attention(Noun):
 
     @property
     def query_size(self) -> int:
-        """Width of a head of queries, and of keys."""
+        """Dimension of a query or key head."""
         return self.latent.nope_size + self.latent.rope_size if self.latent else self.head_size
 
     @property
     def value_size(self) -> int:
-        """Width of a head of values."""
+        """Dimension of a value head."""
         return self.latent.value_size if self.latent else self.head_size
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values at work; latent attention makes them for all heads."""
+        """Key and value heads in the computation; latent attention makes keys and values for all heads."""
         return self.heads if self.latent else self.key_value_heads
 
     @property
@@ -174,7 +178,7 @@ class Attention(Noun):
         return self.kv_heads * self.query_size
 
     def matrices(self, hidden: int) -> int:
-        """Elements of all matrices, which are the multiply-accumulates of a token's projections, too."""
+        """Elements of all weight matrices, equal to the multiply-accumulates of a token's projections."""
         latent, out = self.latent, self.heads * self.value_size * hidden
         if latent is None:
             copies = 1 if self.shared_kv else 2
@@ -185,7 +189,7 @@ class Attention(Noun):
         return queries + down + latent.kv_rank * self.heads * (latent.nope_size + latent.value_size) + out
 
     def parameters(self, hidden: int) -> Counts:
-        """Parameters of a layer, norms of queries, keys and ranks among norms."""
+        """Parameters of a layer; norms of queries, keys and compressed vectors count as norms."""
         latent = self.latent
         found = self.matrices(hidden) + self.output_bias * hidden + self.sinks * self.heads
         if latent is None:
@@ -204,9 +208,9 @@ class Attention(Noun):
         return Counts({"attention": found, "norm": norms})
 
     def attended(self, sequence: int, *, causal: bool) -> float:
-        """Tokens that a token attends to, on average over a sequence; all of them unless `causal`.
+        """Mean number of tokens that a token attends to; all of them unless `causal`.
 
-        A window of w tokens leaves w − w²/2s of s, chunks of w tokens w/2.
+        Of s tokens a causal window of w tokens leaves w − w²/2s, chunks of w tokens leave w/2.
         """
         reach = float(min(self.window or self.chunk or sequence, sequence))
         if self.latent and self.latent.index:
@@ -216,7 +220,7 @@ class Attention(Noun):
         return reach / 2 if self.chunk else reach - reach**2 / (2 * sequence)
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates of a token in a forward pass."""
+        """Multiply-accumulates per token in a forward pass."""
         scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
         index = self.index
         if self.latent and index:
@@ -228,14 +232,14 @@ class Attention(Noun):
 
 
 class FeedForward(Noun):
-    """A network that every token passes."""
+    """Dense feed-forward network."""
 
     width: PositiveInt
-    """Its inner width."""
+    """Inner width."""
     gated: Flag = False
-    """It multiplies two projections, one activated."""
+    """Two projections are multiplied, one of them activated (SwiGLU)."""
     bias: Flag = False
-    """Biases of its matrices."""
+    """The matrices have biases."""
 
     def parameters(self, hidden: int) -> Counts:
         """Parameters of a layer."""
@@ -250,21 +254,21 @@ Mixer: TypeAlias = Attention | Mamba | DeltaNet
 
 @dataclass(frozen=True)
 class Block:
-    """A block of one kind: what mixes tokens, and what works on each, any of which may be absent."""
+    """A block of one kind: an optional mixer of tokens, and optional networks applied to each token."""
 
     mixer: Mixer | None
     feed_forward: FeedForward | None
     experts: Experts | None
     norms: int
-    """Norms of the residual stream in it."""
+    """Number of norms of the residual stream."""
 
     @property
     def attention(self) -> Attention | None:
-        """Its attention, if that is what mixes tokens."""
+        """Attention, if it is the mixer."""
         return self.mixer if isinstance(self.mixer, Attention) else None
 
     def parameters(self, hidden: int, norm: int, *, active: bool = False) -> Counts:
-        """Parameters by group, those of a norm given; or only those that a token meets."""
+        """Parameters by group, given those of a norm; `active`: only those used by one token."""
         found = Counts({"norm": self.norms * norm})
         for part in (self.mixer, self.feed_forward):
             if part is not None:
@@ -274,7 +278,7 @@ class Block:
         return found
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates of a token in a forward pass."""
+        """Multiply-accumulates per token in a forward pass."""
         found = 0.0
         if self.attention is not None:
             found += self.attention.products(hidden, sequence, causal=causal)
@@ -289,20 +293,20 @@ class Block:
 
 
 class HeadSizes(Noun):
-    """Heads of a kind of attention that differ from those of the model."""
+    """Head sizes of one kind of attention where they differ from the model's."""
 
     heads: PositiveInt | None = None
-    """Heads of queries."""
+    """Number of query heads; default: as in the model."""
     key_value_heads: PositiveInt | None = None
-    """Heads of keys and values."""
+    """Number of key and value heads; default: as in the model."""
     head_size: PositiveInt | None = None
-    """Width of a head."""
+    """Head dimension; default: as in the model."""
     shared_kv: Flag | None = None
-    """Values are the keys."""
+    """Values are the same as keys; default: as in the model."""
 
 
 class Window(HeadSizes):
-    """Attention to the nearest tokens only, with heads of its own where they are given."""
+    """Sliding-window attention, optionally with head sizes of its own."""
 
     size: PositiveInt
-    """Tokens that a token attends to at most."""
+    """Maximum number of tokens that a token attends to."""

@@ -1,4 +1,4 @@
-"""Parameters of a model by the parts that they belong to."""
+"""Parameter counts of a model by group of modules."""
 
 from collections import Counter
 from typing import Literal, TypeAlias

@@ -1,7 +1,7 @@
-"""Reading and writing JSON that people and other programs write: strictly, with a line for each mistake.
+"""Strict JSON files for people and other programs, with one line per error.
 
-What the jobs of a study hand on in this form ends with its own checksum, which is compared when it is read:
-one digit that a disk turned would give a wrong result that nobody sees.
+Files that one job of a study passes to the next end with a checksum, verified on reading: a flipped bit on
+disk would otherwise go unnoticed.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from phaze.spec.values import Size, Whole, repeated
 
 
 class CamelCase(BaseModel):
-    """An object of such a file: its keys are in camelCase, and all are known."""
+    """Base of JSON objects with camelCase keys; unknown keys are errors."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
@@ -30,7 +30,7 @@ class CamelCase(BaseModel):
 
 
 class LayerEdge(CamelCase):
-    """A tensor that one layer passes to another."""
+    """A tensor passed from one layer to another."""
 
     source_id: Whole
     dest_id: Whole
@@ -40,11 +40,11 @@ class LayerEdge(CamelCase):
 Kind = TypeVar("Kind", bound=BaseModel)
 
 CHECKSUM = "sha256"
-"""Last key of a file with a checksum: that of the text without this key."""
+"""Last key of a checked file: SHA-256 of the text without this key."""
 
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
-    """Content of a JSON file; PhazeError naming file, key, value and what is allowed."""
+    """Parsed content of a JSON file; PhazeError naming file, key, value and what is allowed."""
     loaded = _read_object(Path(path))
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
@@ -53,18 +53,18 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
 
 
 def text_of(stored: BaseModel) -> str:
-    """Text of a file of ours; what is None is left out."""
+    """JSON text of a noun; fields that are None are left out."""
     return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
 def write_document(stored: BaseModel, path: Path) -> None:
-    """Write a file of ours in one step into a folder that is there, or raise PhazeError."""
+    """Write a noun atomically as JSON into an existing folder, or raise PhazeError."""
     refuse_unwritable(path)
     write_text(path, text_of(stored))
 
 
 def write_checked(text: str, path: Path) -> None:
-    """Write the text of a JSON object, as `text_of` gives it, with its checksum, or raise PhazeError."""
+    """Append a checksum to the text of a JSON object from `text_of` and write it, or raise PhazeError."""
     write_text(path, f'{text.removesuffix(_END)},\n "{CHECKSUM}": "{_digest(text)}"{_END}')
 
 
@@ -76,19 +76,19 @@ def _digest(text: str) -> str:
 
 
 def check_width(width: str) -> None:
-    """Raise ValueError unless a key is a TMP width."""
+    """Raise ValueError unless a key is a valid tensor-parallel (TMP) width."""
     if re.fullmatch("[1-9][0-9]{0,6}", width) is None or int(width) > MOST:
         raise ValueError(f"TMP width {width!r} must be a positive whole number up to {MOST}, as a string")
 
 
 def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
-    """Yield a message for each id that several layers have."""
+    """Yield a message for each id used by several layers."""
     for layer, times in repeated(ids):
         yield f"id {layer} is given {times} times; ids must be unique"
 
 
 def bad_edges(ids: set[int], edges: list[LayerEdge]) -> Iterator[str]:
-    """Yield a message for each edge with an end that is no layer, from a layer to itself, or given twice."""
+    """Yield a message for each edge with an unknown end, from a layer to itself, or given twice."""
     for edge in edges:
         name = f"edge {edge.source_id} -> {edge.dest_id}"
         for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):

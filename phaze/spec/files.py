@@ -1,4 +1,4 @@
-"""Where files of the configuration lie, and what they hold as keys and values."""
+"""Locations of configuration files, and their contents as keys and values."""
 
 import os
 import re
@@ -10,13 +10,13 @@ from phaze.spec.plain import read_yaml, short, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "PHAZE_CONFIG"
-"""Environment variable that names another folder of configuration."""
+"""Environment variable that names another configuration folder."""
 
 
 def configuration() -> Path:
-    """Folder of configuration: the one that `PHAZE_CONFIG` names, or that lies where one works.
+    """Configuration folder: `PHAZE_CONFIG` if set, else `config` in the working directory.
 
-    Else that of the checkout from which phaze is run, or the one that is installed with it.
+    If that does not exist: the folder of the checkout that runs phaze, or the installed one.
     """
     named = os.environ.get(VARIABLE)
     if named:
@@ -28,16 +28,16 @@ def configuration() -> Path:
 
 FOLDER = configuration()
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-"""What may be the name of a file in a folder: never a path."""
+"""Valid file names; paths are excluded."""
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is the path of a YAML file."""
+    """True if a name is the path of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file of that path, which may be longer than any."""
+    """True if the file exists; False also for paths too long for the file system."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -45,9 +45,9 @@ def is_there(path: Path) -> bool:
 
 
 def named_file(noun: str, name: str, *folders: Path) -> Path:
-    """File of a name in the first of some folders that has it, in any case.
+    """YAML file with this name, ignoring case, in the first of several folders that has it.
 
-    PhazeError with the three nearest names and the folders where all are.
+    PhazeError names the three nearest files and the folders to look in.
     """
     if not folders[0].is_dir():
         raise PhazeError(f"{shown(folders[0])}: there is no such folder{_configured()}")
@@ -64,36 +64,36 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
 
 
 def _configured() -> str:
-    """Hint that names the environment variable, where it chose the folder of configuration."""
+    """Hint that names the environment variable if it set the configuration folder."""
     return f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
 
 
 def model_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of a model: of config/models by name, or a spec or a `config.json` by path."""
+    """File of a model: by name in config/models, or a spec or `config.json` by path."""
     if "/" in name or name.endswith((".yaml", ".yml", ".json")):
         return Path(name)
     return named_file("model", name, folder / "models")
 
 
 def system_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of a system: of config/systems by name, or a YAML file by path."""
+    """File of a system: by name in config/systems, or a YAML file by path."""
     return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
 
 
 def stack_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of a software stack: of config/stacks by name, or a YAML file by path."""
+    """File of a software stack: by name in config/stacks, or a YAML file by path."""
     return Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
 
 
 def within(folder: Path, path: Path) -> Path:
-    """Path; PhazeError where it leads out of a folder, by its parts or by links."""
+    """The path itself; PhazeError if it leads out of the folder, also through links."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise PhazeError(f"{path}: lies outside {folder}; what a file names must lie in its own folder")
     return path
 
 
 def read_mapping(path: Path) -> dict[str, object]:
-    """Keys and values of a YAML file; PhazeError where it holds anything else."""
+    """Keys and values of a YAML file; PhazeError if it holds anything else."""
     loaded = read_yaml(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")

@@ -1,12 +1,13 @@
-"""FLOPs of training, as utilisation counts them."""
+"""FLOPs of training, as used for utilisation."""
 
 from phaze.spec.noun import Noun
 
 
 class TokenFlops(Noun):
-    """FLOPs that training a model needs for a token, without recomputation, as two definitions count them."""
+    """FLOPs to train a model on one token, without recomputation, by two definitions."""
 
     needed: float
-    """Two for each multiply-accumulate, forward and twice backward; of causal attention half. For `mfu`."""
+    """Forward 2 FLOPs per multiply-accumulate, backward 4; half of the scores of causal attention. For
+    `mfu`."""
     paper: float
-    """6 N + 12 L H Q T as in PaLM, Appendix B, which papers' tables are made with. For `mfu_paper`."""
+    """6 N + 12 L H Q T (PaLM, Appendix B), as in most papers' tables. For `mfu_paper`."""

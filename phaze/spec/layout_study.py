@@ -1,4 +1,4 @@
-"""Models whose training is planned over all layouts of a runtime, on systems of several sizes."""
+"""Studies that plan the training of models over all layouts of a runtime, on systems of several sizes."""
 
 from typing import Annotated, Literal
 
@@ -7,39 +7,41 @@ from phaze.spec.values import Count, Location, Name, Once, Part, Positive, Posit
 
 
 class LayoutPoint(Noun):
-    """One job: a model on one system of one size."""
+    """One job: a model on a number of devices of one system."""
 
     model: Name
-    """Name of a spec in config/models."""
+    """Name of a file in config/models."""
     system: Name
-    """Name of a file in config/systems with a device and levels."""
+    """Name of a file in config/systems that has a device and levels."""
     devices: Count
-    """Devices that train."""
+    """Number of devices to train on."""
 
 
 class LayoutStudy(Noun):
-    """Plans of models over all layouts of a runtime, in every combination of what is listed."""
+    """Training plans over all layouts of a runtime, for each combination of model, system and devices."""
 
     models: Annotated[tuple[Name, ...], Once] = ()
-    """Names of specs of transformers in config/models; without any there is nothing to plan."""
+    """Names of transformer specs in config/models; empty: no layouts are planned."""
     systems: Annotated[tuple[Name, ...], Once] = ("h100",)
-    """Names of files in config/systems with a device and levels."""
+    """Names of files in config/systems that have a device and levels."""
     devices: Annotated[tuple[Count, ...], Once] = (256, 512, 1024)
-    """Devices that train; beyond a system's own size where its outermost level can grow."""
+    """Numbers of devices to train on. A number above the system's size extends its outermost level, if that
+    can grow."""
     global_batch: PositiveInt = 1024
-    """Samples of a batch."""
+    """Samples per training step."""
     sequence: PositiveInt = 8192
-    """Tokens of a sample."""
+    """Tokens per sample."""
     runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
-    """Software whose rules a layout keeps."""
+    """Training software; only layouts that it can run are considered."""
     stack: Location | None = None
-    """Software stack, a file in config/stacks; the system's own, or the runtime's, unless given."""
+    """Software stack, a file in config/stacks; default: the system's if it belongs to this runtime, else the
+    runtime's."""
     gap: Part = 0.005
-    """Share of the best plan's time by which a better one may be faster when the search ends."""
+    """Optimality gap at which the search stops, as a share of the best plan's step time."""
     top: PositiveInt = 10
-    """Plans in the ranked table of every size."""
+    """Number of plans in each ranked table."""
     tokens: Positive = 1e12
-    """Tokens to train on, for the days that it takes."""
+    """Training tokens, for the duration in days."""
 
     @property
     def points(self) -> dict[str, LayoutPoint]:

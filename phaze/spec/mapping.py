@@ -1,4 +1,4 @@
-"""Files of mappings: which device does which stage of which replica, and what is known of it."""
+"""Mapping files: devices of each replica of each pipeline stage, and step times."""
 
 from typing import Literal
 
@@ -9,138 +9,142 @@ from phaze.spec.values import Count, Index, Result
 
 
 class StoredSearch(Noun):
-    """What one way to map has found."""
+    """Result of one mapping algorithm."""
 
     name: Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
-    """c_u + c_m (6), c_u + c_AR (7), or all three by Algorithm 1; local search; the heuristics."""
+    """Algorithm. `p2p` minimises c_u + c_m (6), `allreduce` c_u + c_AR (7), and `exact` all three terms by
+    Algorithm 1. `local-search` is simulated annealing. `cs-map` and `p2p-map` are heuristics."""
     step_time_s: Result
-    """Simulated time of a step with its mapping."""
+    """Simulated step time in seconds with this mapping."""
     objective_s: Result | None = None
-    """Longest stage time of what an instantiation counts."""
+    """Longest stage time in seconds, over the cost terms that the algorithm minimises."""
     bound_s: Result | None = None
-    """No mapping has a shorter one."""
+    """Proven lower bound in seconds on the objective of any mapping."""
     proven: bool | None = None
-    """Whether no mapping is better."""
+    """True if this mapping is proven optimal."""
     searched: bool | None = None
-    """Whether the search found the mapping; otherwise it is that of the initial upper bound."""
+    """True if the search found the mapping; false if it is the one of the initial upper bound."""
     gave_up: bool | None = None
-    """Whether a target was given up at the limit of tries."""
+    """True if the search abandoned a target after its maximum number of tries."""
     timed_out: bool | None = None
-    """Whether the wall-clock limit ended the search; another run may find something else."""
+    """True if the wall-clock limit ended the search; another run may give another result."""
     tries: Index | None = None
-    """Devices tried by the search, or changes of places by the local search."""
+    """Devices tried by the search, or swaps tried by the local search."""
 
 
 class StoredPlanTime(Noun):
-    """How long a batch of a plan takes under the mapping of one way."""
+    """Batch time of a plan with the mapping of one algorithm."""
 
     name: str
-    """The way, one of `ways` or `heuristics`."""
+    """Algorithm, one of `ways` or `heuristics`."""
     simulated_s: Result
-    """A batch, event by event, every link with one message at a time."""
+    """Time of a batch in seconds, simulated event by event; a link carries one message at a time."""
 
 
 class StoredPlanMap(Noun):
-    """A plan of a study on the devices of a topology.
+    """A study's plan mapped to the devices of a topology.
 
-    Its pipelines beside each other are the replicas of a mapping; a stage with more replicas than there are
-    pipelines has several workers in each, and every worker is a stage of the mapping. The slices of a replica
-    are on a unit of devices with consecutive numbers, as many as the largest tensor parallel width.
+    The plan's parallel pipelines are the replicas of the mapping. A stage with more replicas than pipelines
+    has several workers in each pipeline, and every worker is a stage of the mapping. The tensor-parallel
+    ranks of a replica are mapped to a unit: consecutive devices, as many as the largest tensor-parallel
+    width.
     """
 
     architecture: str
-    """Of the plan."""
+    """Architecture of the plan."""
     hbm_gib: Result
-    """Of the plan."""
+    """HBM of a device of the plan in GiB."""
     planner: str
-    """Of the plan."""
+    """Planner that made the plan."""
     unit: Count
-    """Devices of a unit: unit u has the devices from u times this on."""
+    """Devices per unit; unit u starts at device u times this."""
     workers: tuple[tuple[Index, Index], ...] = Field(min_length=1)
-    """For every stage of the mapping, the plan's stage that it is part of and its number there."""
+    """For every stage of the mapping: the plan's stage, and the number of the worker in it."""
     devices: tuple[tuple[tuple[Index, ...], ...], ...] = Field(min_length=1)
-    """Devices of the slices of every replica of every stage of the plan."""
+    """Devices of the tensor-parallel ranks, by stage and replica of the plan."""
     planned_s: Result
-    """A batch as the planner has it."""
+    """Time of a batch in seconds according to the planner."""
     alone_s: Result
-    """A batch on a network that takes no time."""
+    """Time of a batch in seconds on a network with zero transfer time."""
     simulated_s: Result
-    """A batch under the mapping of the file."""
+    """Simulated time of a batch in seconds with the mapping of this file."""
     times: tuple[StoredPlanTime, ...] = Field(min_length=1)
-    """The same for each way, CS and p2p map included; at a time limit for those that there was time for."""
+    """Simulated time by algorithm, including CS map and p2p map; after a time limit, only those simulated by
+    then."""
 
 
 class StoredRankTime(Noun):
-    """How long a step of a training plan takes under the mapping of one way."""
+    """Step time of a training plan with the mapping of one algorithm."""
 
     name: str
-    """The way, one of `ways` or `heuristics`."""
+    """Algorithm, one of `ways` or `heuristics`."""
     time_s: Result
-    """A step by the plan's price, all of its groups on the links between their devices."""
+    """Step time in seconds as `plan` prices it, with the links between the devices of every group."""
 
 
 class StoredRankMap(Noun):
-    """The ranks of a training plan on the devices of a topology.
+    """The ranks of a training plan mapped to the devices of a topology.
 
-    For the search pipeline ranks are stages, data-parallel ranks replicas, and the tp * cp ranks beside each
-    other a unit of devices with consecutive numbers.
+    The search treats pipeline ranks as stages, data-parallel ranks as replicas, and the tp · cp ranks of one
+    replica and stage as a unit of consecutive devices.
     """
 
     unit: Count
-    """Devices of a unit: unit u has the devices from u times this on."""
+    """Devices per unit; unit u starts at device u times this."""
     devices: tuple[Index, ...] = Field(min_length=1)
-    """Device of every rank, in the order in which the runtime numbers ranks."""
+    """Device of every rank, in the runtime's order of ranks."""
     time_s: Result
-    """A step with them."""
+    """Step time in seconds with this mapping."""
     default_s: Result
-    """A step with every rank on the device of its own number."""
+    """Step time in seconds with rank r on device r."""
     times: tuple[StoredRankTime, ...] = Field(min_length=1)
-    """The same for each way, CS map being the order of the runtime; at a time limit for those that there was
-    time for."""
+    """Step time by algorithm, where CS map is the runtime's own order; after a time limit, only those
+    computed by then."""
 
 
 class StoredMapping(Noun):
-    """A mapping of the stages of a file to the devices of a topology."""
+    """A mapping of pipeline stages to the devices of a topology."""
 
     format: Literal["phaze-mapping"]
-    """What the file holds."""
+    """Kind of file."""
     version: Literal[1]
-    """Version of the format."""
+    """Version of the file format."""
     model: str
-    """Name of the model in the file of stages."""
+    """Model name in the file of stages."""
     topology: str
-    """File of the topology."""
+    """Topology file."""
     devices: Count
-    """Devices of the topology, or units of a plan, from 0; those that no stage is on are not used."""
+    """Number of devices of the topology, or of units for a plan, numbered from 0. Devices without a stage are
+    unused."""
     mapping: tuple[tuple[Index, ...], ...] = Field(min_length=1)
-    """Devices of the replicas of every stage, a list for each stage; replicas in the order of their ring.
-
-    Of a plan they are units, whose devices are in `plan`."""
+    """Devices of the replicas of every stage, one list per stage, in the order of their ring. For a plan
+    these are units, whose devices are in `plan` or `ranks`."""
     found_by: str
-    """The way that found it, one of `ways`: that with the shortest step, or the shortest batch of a plan."""
+    """Algorithm that found the mapping, one of `ways`: the one with the shortest step, or for a plan the
+    shortest batch."""
     step_time_s: Result
-    """Simulated time of a training step: GPipe, all-reduce, update."""
+    """Simulated time of a training step in seconds: GPipe, all-reduce and update."""
     pipeline_s: Result
-    """When the passes of the stage that ends the step are over."""
+    """Time in seconds at which the stage that finishes last has done its forward and backward passes."""
     all_reduce_s: Result
-    """All-reduce of that stage."""
+    """All-reduce time of that stage in seconds."""
     update_s: Result
-    """Update of that stage."""
+    """Update time of that stage in seconds."""
     compute_s: Result
-    """The step on a network that takes no time."""
+    """Step time in seconds on a network with zero transfer time."""
     objective_s: Result
-    """Longest stage time c_u + c_m + c_AR."""
+    """Longest stage time c_u + c_m + c_AR in seconds."""
     bound_s: Result
-    """No mapping has a shorter one."""
+    """Proven lower bound in seconds on the objective of any mapping."""
     proven: bool
-    """Whether the objective is proven to be the least."""
+    """True if the objective is proven minimal."""
     seed: Index
-    """Of all random numbers."""
+    """Seed of all random numbers."""
     ways: tuple[StoredSearch, ...] = Field(min_length=1)
-    """What each way found."""
+    """Result of each algorithm."""
     heuristics: tuple[StoredSearch, ...]
-    """What mappings by hand lead to, whether or not they could be chosen."""
+    """Results of the heuristic mappings, including those that are not candidates for `mapping`."""
     plan: StoredPlanMap | None = None
-    """Of a plan of a study: its devices, and how long it takes."""
+    """For a plan of a study: its devices and batch times."""
     ranks: StoredRankMap | None = None
-    """Of a plan of `plan`: the devices of its ranks, and how long a step takes."""
+    """For a training plan of `phaze plan`: the devices of its ranks and step times."""

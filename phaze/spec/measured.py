@@ -1,4 +1,4 @@
-"""Published measurements of training runs: which a study compares with, and what is fitted to which."""
+"""Published measurements of training runs, and constants fitted to them."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, Once, Positive, refuse_unknown
 
 LIST = "measured.yaml"
-"""File of the configuration that says what is measured."""
+"""Configuration file that lists the measured runs."""
 
 
 class MeasuredStudy(Noun):
     """Published runs that a study compares with predictions."""
 
     sources: Annotated[tuple[Name, ...], Once] = ()
-    """Files of `config/measured`; none for no page of them."""
+    """Names of files in `config/measured`; empty: no comparison page."""
 
 
 class KnownFrom(Noun):
-    """A constant of a device or of a software stack that is fitted to measured runs."""
+    """A constant of a device or software stack fitted to measured runs."""
 
     part: Literal["device", "stack"]
-    """Whose constant it is."""
+    """Owner of the constant: a device or a software stack."""
     of: Name
-    """Name of its file in config/devices or config/stacks."""
+    """Name of the file in config/devices or config/stacks."""
     key: Label
-    """Key of the number there, with dots where it is inside others."""
+    """Key of the constant in that file; dots lead to nested keys."""
     most: Positive
-    """The largest that it may be."""
+    """Largest allowed value."""
     sources: Annotated[tuple[Name, ...], Once] = Field(min_length=1)
-    """Sources that it is fitted to."""
+    """Sources that the constant is fitted to."""
 
 
 class PublishedRuns(Noun):
-    """Sources of measured runs, constants that are fitted to them, and other tools that predict them."""
+    """Sources of measured runs, the constants fitted to them, and other tools that predict them."""
 
     sources: dict[Name, Label]
-    """What each file of config/measured holds, for readers."""
+    """Description of each file of config/measured, for readers."""
     simulated: dict[Name, Label] = Field(default_factory=dict)
-    """Sources whose times look simulated, and why: `validate` also shows the others without them."""
+    """Sources whose times appear to be simulated, with the reason. `validate` also reports accuracy without
+    them."""
     fitted: tuple[KnownFrom, ...] = ()
-    """Constants that are fitted to some of the sources."""
+    """Constants fitted to some of the sources."""
     tools: dict[Label, Label] = Field(default_factory=dict)
-    """Where predictions of another tool, by its name in other-tools.csv, are published."""
+    """Publication of another tool's predictions, by the tool's name in other-tools.csv."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -58,5 +59,5 @@ class PublishedRuns(Noun):
 
     @classmethod
     def load(cls, folder: Path = FOLDER) -> Self:
-        """What the configuration says of measured runs."""
+        """Measured runs listed in the configuration."""
         return cls.from_file(folder / LIST)

@@ -1,4 +1,4 @@
-"""What software makes of the memory of a device, and what measured figures of it count."""
+"""Memory overheads of software, and definitions of measured memory."""
 
 from typing import Literal, Self
 
@@ -8,20 +8,20 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Result
 
 MemoryKind = Literal["allocated", "reserved", "device"]
-"""What a figure of memory counts: tensors, as PyTorch's allocator says; what the allocator has reserved; or
-all that a device has in use, as its driver says."""
+"""Definition of a memory figure: tensors (`allocated`) or reserved blocks (`reserved`) of PyTorch's
+allocator, or all memory in use according to the driver (`device`)."""
 
 
 class Fragments(Noun):
-    """Shares of the memory that the framework reserves for tensors in which none lies."""
+    """Allocator fragmentation, as shares of the reserved memory that hold no tensor."""
 
     expected: float = Field(default=0.0, ge=0, lt=1)
-    """Gaps that the allocator keeps while there is room and where tensors of many sizes come and go, as with
+    """Expected share, while memory is plentiful and tensors of many sizes come and go, as with
     recomputation."""
     most: float = Field(default=0.0, ge=0, lt=1)
-    """The largest such share that is published."""
+    """Largest published share."""
     lasting: float = Field(default=0.0, ge=0, lt=1)
-    """Share at most when memory is short: blocks partly in use, which cannot be given back."""
+    """Largest share when memory is short: partly used blocks, which cannot be released."""
 
     @model_validator(mode="before")
     @classmethod
@@ -36,11 +36,11 @@ class Fragments(Noun):
 
 
 class UsedGib(Noun):
-    """Memory in use on a device at its peak, in GiB: tensors, and all that lies beside them."""
+    """Peak memory in use on a device in GiB: tensors and all overheads."""
 
     low: Result
-    """Proven least."""
+    """Proven lower bound."""
     expected: Result
-    """Expected."""
+    """Expected value."""
     high: Result
-    """Upper end: each uncertain part takes its upper constant."""
+    """Upper end, with every uncertain part at its upper constant."""

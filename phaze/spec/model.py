@@ -1,4 +1,4 @@
-"""The model to train: a transformer, whatever its family, or a model of images (`spec.vision`)."""
+"""Models to train: transformers of any family; image models are in `spec.vision`."""
 
 from __future__ import annotations
 
@@ -17,121 +17,130 @@ from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.values import Flag, Label, Name, PositiveInt, Seed, Share
 
 SEQUENCE = 8192
-"""Tokens of a sample in most published pre-training; a model's longest is for later phases."""
+"""Tokens per sample in most published pre-training; models use longer ones only in later phases."""
 
 
 class Model(Noun):
-    """A transformer as it is trained: embedding, blocks of one or several kinds, head."""
+    """A transformer to train: embedding, blocks of one or several kinds, head."""
 
     name: Name
-    """Name of the model; by default that of its file."""
+    """Name of the model; default: the file name."""
     layers: PositiveInt
-    """Transformer blocks, L."""
+    """Number of transformer blocks, L."""
     hidden: PositiveInt
     """Width of the residual stream, h."""
     heads: PositiveInt
-    """Attention heads, a."""
+    """Number of attention heads, a."""
     key_value_heads: PositiveInt | None = None
-    """Heads of keys and values; as many as `heads` unless given."""
+    """Number of key and value heads; default: `heads`."""
     head_size: PositiveInt | None = None
-    """Width of a head; hidden / heads unless given."""
+    """Head dimension; default: `hidden` / `heads`."""
     feed_forward: Seed = 0
-    """Width of the feed-forward network; 0 where every block has experts in its place."""
+    """Inner width of the dense feed-forward network; 0 if every block has experts instead."""
     latent: Latent | None = None
-    """Attention makes keys and values of all heads from one narrow vector a token (DeepSeek)."""
+    """Latent attention: keys and values of all heads from one narrow vector per token (DeepSeek)."""
     window: Window | None = None
-    """Attention of the kinds named `window`, to the nearest tokens only."""
+    """Sliding-window attention of the `window` kinds in `pattern`."""
     chunk: PositiveInt | None = None
-    """Tokens of a chunk, outside of which attention of the kinds named `chunk` goes to none (Llama 4)."""
+    """Chunk length in tokens, for the `chunk` kinds in `pattern`; a token attends only inside its chunk
+    (Llama 4)."""
     experts: Experts | None = None
-    """Networks of which a router chooses some for every token."""
+    """Mixture of experts; default: none."""
     mamba: Mamba | None = None
-    """State space of the kinds named `mamba` (Mamba-2)."""
+    """State space of the `mamba` kinds in `pattern` (Mamba-2)."""
     delta: DeltaNet | None = None
-    """Delta rule of the kinds named `delta` (gated delta net)."""
+    """Gated delta rule of the `delta` kinds in `pattern` (gated delta net)."""
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=20_000)] | None = None
-    """Kinds of the blocks in order, as `attention-dense*3 attention-experts*58` or `(mamba experts)*23`. A
-    kind names what mixes tokens (attention, reuse, window, chunk, mamba, delta) and what works on each
-    (dense, experts), or one of both. `reuse` is attention to the tokens that the indexer of an earlier block
-    chose. Unless given all are equal: attention, and experts if there are some, else dense."""
+    """Kinds of the blocks in order, for example `attention-dense*3 attention-experts*58` or `(mamba
+    experts)*23`. A kind names a mixer of tokens (attention, reuse, window, chunk, mamba or delta), a network
+    applied to each token (dense or experts), or both. `reuse` is attention to the tokens that the indexer of
+    an earlier block chose. Default: all blocks are equal, attention with experts if the model has some, else
+    with a dense network."""
     mtp: Seed = 0
-    """Layers after the last block that predict tokens further on, each a block with a matrix that joins it to
-    the token's embedding (DeepSeek-AI 2024, V3, Section 2.2)."""
+    """Number of multi-token prediction layers after the last block. Each is a block and a matrix that joins
+    its input to the token's embedding (DeepSeek-AI 2024, V3, Section 2.2)."""
     mtp_pattern: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
-    """Kind of the block of these layers; that of the last block unless given."""
+    """Kind of block of the multi-token prediction layers; default: the kind of the last block."""
     vocabulary: PositiveInt
-    """Tokens in the vocabulary, padded as it is trained."""
+    """Tokens in the vocabulary, including padding used in training."""
     embedding_width: PositiveInt | None = None
-    """Width of the word embedding; `hidden` unless given, else projected in and out without bias."""
+    """Width of the token embedding; default: `hidden`. Otherwise projected to and from `hidden` without
+    bias."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    """How a token knows its position."""
+    """Position encoding."""
     position_count: Seed = 0
-    """Longest sequence; with rotary positions the one that the model was made for, which may be exceeded."""
+    """Maximum sequence length in tokens. Required for learned and sinusoidal positions; with rotary positions
+    it is the length the model was designed for and may be exceeded."""
     position_offset: Seed = 0
-    """Rows of the position table before the first position (OPT has 2)."""
+    """Rows of the position table before the first position (2 for OPT)."""
     token_types: Seed = 0
-    """Token types with an embedding (BERT has 2)."""
+    """Number of token types with an embedding (2 for BERT)."""
     activation: Literal["gelu", "relu", "relu2", "silu"] = "gelu"
-    """Activation of the feed-forward network."""
+    """Activation of the feed-forward network and of experts."""
     gated: Flag = False
-    """The feed-forward network multiplies two projections, one activated (Llama)."""
+    """The dense feed-forward network multiplies two projections, one of them activated (SwiGLU; Llama)."""
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    """Normalisation, with scale and bias or with scale only."""
+    """Normalisation: `layer_norm` has scale and bias, `rms_norm` a scale only."""
     norm_position: Literal["pre", "post", "both", "output"] = "pre"
-    """Normalise the input of attention and feed-forward network, the residual sum after them, what goes into
-    them and what comes out (Gemma), or only what comes out (OLMo 2)."""
+    """Position of the norms of attention and feed-forward network: on their inputs (`pre`), on the residual
+    sum after them (`post`), on inputs and outputs (`both`, Gemma), or on outputs only (`output`, OLMo 2)."""
     embedding_norm: Flag = False
-    """Normalise after the embedding."""
+    """Norm after the embedding."""
     final_norm: Flag = True
-    """Normalise after the last block."""
+    """Norm after the last block."""
     attention_bias: Flag = True
-    """Biases of the attention projections."""
+    """The attention projections have biases."""
     output_bias: Flag | None = None
-    """Bias of the attention output; as `attention_bias` unless given."""
+    """The attention output projection has a bias; default: `attention_bias`."""
     qk_norm: Literal["none", "heads", "all"] = "none"
-    """Norms of queries and keys with a scale: none, of each head (Qwen3), of all heads (MiniMax)."""
+    """Norms of queries and keys with a learned scale: none, one per head (Qwen3), or one over all heads
+    (MiniMax)."""
     sinks: Flag = False
-    """A learned score a head that takes part in the softmax (GPT-OSS)."""
+    """Each head has a learned score that takes part in the softmax (GPT-OSS)."""
     attention_gate: Flag = False
     """A gate as wide as the queries scales the attention output (Qwen3-Next)."""
     shared_kv: Flag = False
-    """Values are the keys (Gemma 4)."""
+    """Values are the same as keys (Gemma 4)."""
     feed_forward_bias: Flag = True
-    """Biases of the feed-forward network."""
+    """The dense feed-forward network has biases."""
     fused_qkv: Flag = False
-    """Queries, keys and values come from one matrix multiplication (GPT-2, Megatron)."""
+    """One matrix multiplication makes queries, keys and values (GPT-2, Megatron)."""
     causal: Flag = True
-    """A token attends only to those before it; the work is the same."""
+    """Causal attention: a token attends only to earlier ones. Fused attention kernels and `mfu` count only
+    the scores that this mask leaves."""
     head: Literal["lm", "masked-lm", "none"] = "lm"
-    """Loss: next token, masked tokens (with a transform before the decoder), or none."""
+    """Training loss: next token (`lm`), masked tokens with a transform before the decoder (`masked-lm`), or
+    no head."""
     tied_embeddings: Flag = True
-    """The head's matrix is that of the word embedding."""
+    """The head shares its matrix with the token embedding."""
     head_transform: Flag = True
-    """A dense layer with activation and norm before the decoder of head masked-lm."""
+    """Dense layer with activation and norm before the decoder of a `masked-lm` head."""
     sentence_head: Flag = False
-    """With head masked-lm, the first token predicts the next sentence as it is, without pooler."""
+    """With a `masked-lm` head: predict the next sentence from the first token directly, without a pooler."""
     pooler: Flag = False
-    """A dense layer with tanh on the first token; with head masked-lm it predicts the next sentence."""
+    """Dense layer with tanh on the first token; with a `masked-lm` head it predicts the next sentence."""
     residual_dropout: Share = 0.0
-    """Dropout before every residual sum."""
+    """Dropout probability before every residual sum."""
     attention_dropout: Share = 0.0
-    """Dropout of the attention probabilities."""
+    """Dropout probability of the attention probabilities."""
     embedding_dropout: Share = 0.0
-    """Dropout after the embedding."""
+    """Dropout probability after the embedding."""
     lora: PositiveInt | None = None
-    """Rank r of the two matrices beside every matrix of a block that alone are trained, where all else is
-    frozen (Hu et al., LoRA, ICLR 2022); for models without experts. Unless given everything is trained."""
+    """LoRA rank r: each matrix of a block gets two trained low-rank matrices, all other weights are frozen
+    (Hu et al., LoRA, ICLR 2022). For models without experts; default: all weights are trained."""
     untimed: dict[Label, JsonValue] = Field(default_factory=dict)
-    """Fields of the published configuration that change what is learnt, and neither time nor memory, by their
-    published names, as `rope_theta: 500000.0`; `emit` passes them to a runtime. One has a price: YaRN in
-    `rope_scaling`, whose factor fused kernels do not know."""
+    """Fields of the published configuration that affect learning but neither time nor memory, by their
+    published names, for example `rope_theta: 500000.0`; `emit` passes them to a runtime. One exception
+    affects the price: YaRN in `rope_scaling`, whose factor fused kernels do not support."""
     hyper_operators: PositiveInt | None = None
-    """K, up to which `partition` clusters the operators unless it is told another."""
+    """K, the target number of clusters that `partition` merges operators into; its option overrides this."""
 
     @property
     def scaled_rotary(self) -> bool:
-        """Whether rotary embeddings are multiplied by a factor, as YaRN's are (Peng et al., ICLR 2024) unless
-        `mscale` and `mscale_all_dim` are alike; false for latent attention, whose kernels know it.
+        """True if rotary embeddings are multiplied by a factor, as in YaRN (Peng et al., ICLR 2024).
+
+        YaRN has no factor where `mscale` and `mscale_all_dim` are equal. False for latent attention, whose
+        kernels apply the factor.
         """
         parts = self.untimed.get("rope_scaling")
         if self.latent is not None or self.positions != "rotary" or not isinstance(parts, dict):
@@ -140,7 +149,7 @@ class Model(Noun):
         return "yarn" in (parts.get("rope_type"), parts.get("type")) and not alike
 
     def __hash__(self) -> int:
-        """Hash of the sizes: what is untimed has none."""
+        """Hash of name and main sizes; `untimed` is a dict and has no hash."""
         return hash((self.name, self.layers, self.hidden, self.heads, self.feed_forward, self.vocabulary))
 
     @model_validator(mode="after")
@@ -179,7 +188,7 @@ class Model(Noun):
         return self
 
     def _check_kinds(self) -> None:
-        """Raise ValueError where the pattern names what is not there, or what is there is in no kind."""
+        """Raise ValueError if the pattern uses a missing part, or no block uses a given part."""
         kinds = [kind for kind, _ in self.runs] + [self.mtp_kind] * (self.mtp > 0)
         words = {word for kind in kinds for word in self._words(kind)}
         needed = {
@@ -203,27 +212,27 @@ class Model(Noun):
 
     @property
     def token(self) -> str:
-        """Word for a token of a sample."""
+        """Name of a token of a sample in messages."""
         return "token"
 
     @property
     def counts_positions(self) -> bool:
-        """Whether there are only so many positions."""
+        """True if the number of positions is limited."""
         return self.positions in ("learned", "sinusoidal")
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens of a sample unless they are given: SEQUENCE, or the model's longest if that is less."""
+        """Default tokens per sample: SEQUENCE, or the model's maximum length if that is shorter."""
         return min(self.position_count or SEQUENCE, SEQUENCE)
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of key and value heads."""
         return self.key_value_heads or self.heads
 
     @property
     def head_width(self) -> int:
-        """Width of a head."""
+        """Head dimension."""
         return self.head_size or self.hidden // self.heads
 
     @property
@@ -233,46 +242,46 @@ class Model(Noun):
 
     @property
     def kv_width(self) -> int:
-        """Width of all keys of a token, and of all values."""
+        """Width of all keys of a token, equal to that of all values."""
         return self.kv_heads * self.head_width
 
     @property
     def word_width(self) -> int:
-        """Width of the word embedding."""
+        """Width of the token embedding."""
         return self.embedding_width or self.hidden
 
     @property
     def projected(self) -> bool:
-        """Whether the word embedding is projected to the residual stream and back (OPT-350m)."""
+        """True if the token embedding is projected to the residual stream and back (OPT-350m)."""
         return self.word_width != self.hidden
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of learned positions."""
+        """Rows of the table of learned positions, 0 for other positions."""
         return self.position_count + self.position_offset if self.positions == "learned" else 0
 
     @property
     def runs(self) -> tuple[tuple[str, int], ...]:
-        """Kinds of the blocks in order, and how many of each follow each other."""
+        """Kinds of the blocks in order, each with the number of consecutive blocks."""
         return (("block", self.layers),) if self.pattern is None else runs_of(self.pattern)
 
     @property
     def blocks(self) -> Mapping[str, Block]:
-        """Each kind of block by its name, in the order in which they come first."""
+        """Each kind of block by name, in order of first use."""
         return {kind: self._block(self._words(kind)) for kind, _ in self.runs}
 
     @property
     def mtp_kind(self) -> str:
-        """Kind of the blocks that predict tokens further on."""
+        """Kind of block of the multi-token prediction layers."""
         return self.mtp_pattern or self.runs[-1][0]
 
     @property
     def mtp_block(self) -> Block:
-        """Block of a layer that predicts tokens further on."""
+        """Block of a multi-token prediction layer."""
         return self._block(self._words(self.mtp_kind))
 
     def _words(self, kind: str) -> tuple[str, ...]:
-        """What mixes tokens and what works on each, in a kind of block."""
+        """Mixer and networks of a kind of block."""
         return ("attention", "experts" if self.experts else "dense") if kind == "block" else words_of(kind)
 
     def _block(self, words: tuple[str, ...]) -> Block:
@@ -304,25 +313,26 @@ class Model(Noun):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters as published: tied embeddings once, without a masked-lm head and without the
-        layers that predict tokens further on.
+        """Number of parameters as published.
+
+        Tied embeddings count once; a masked-lm head and multi-token prediction layers are left out.
         """
         return self.parameter_groups().total()
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that a token meets: of the experts of a layer those that it is sent to."""
+        """Parameters used by one token: only the experts it is sent to."""
         return self.parameter_groups(active=True).total()
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of the layers that predict tokens further on; embedding and head are the model's."""
+        """Parameters of the multi-token prediction layers, without the shared embedding and head."""
         block = self.mtp_block.parameters(self.hidden, self.norm_parameters(self.hidden)).total()
         joined = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
         return self.mtp * (block + joined)
 
     def parameter_groups(self, *, active: bool = False) -> Counts:
-        """Parameters by group, or only those that a token meets."""
+        """Parameters by group; `active`: only those used by one token."""
         norm, found = self.norm_parameters(self.hidden), Counts()
         for kind, count in self.runs:
             for group, number in self.blocks[kind].parameters(self.hidden, norm, active=active).items():
@@ -348,15 +358,15 @@ class Model(Noun):
         )
 
     def norm_parameters(self, width: int) -> int:
-        """Parameters of a normalisation of that width."""
+        """Parameters of a norm of this width."""
         return (2 if self.norm == "layer_norm" else 1) * width
 
     def flops_per_token(self, sequence: int) -> TokenFlops:
-        """FLOPs that training needs for a token, without recomputation.
+        """FLOPs to train on one token, without recomputation.
 
-        As papers have them 6N + 12LHQT with N parameters that a token meets, L layers, H heads of width Q, T
-        tokens that it attends to, as if nothing were masked but windows (Chowdhery et al. 2022, PaLM,
-        Appendix B).
+        The definition of papers is 6N + 12LHQT with N parameters used by a token, L layers, H heads of
+        dimension Q, and T tokens attended to, without a causal mask but with windows (Chowdhery et al. 2022,
+        PaLM, Appendix B).
         """
         scores = sum(
             count * one.heads * (one.query_size + one.value_size) * one.attended(sequence, causal=False)
@@ -367,7 +377,7 @@ class Model(Noun):
         return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)
 
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates of a token in a forward pass; if `causal`, of what a causal mask leaves."""
+        """Multiply-accumulates per token in a forward pass; `causal`: scores that a causal mask keeps."""
         blocks = sum(
             count * self.blocks[kind].products(self.hidden, sequence, causal=causal)
             for kind, count in self.runs
@@ -378,24 +388,26 @@ class Model(Noun):
         return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
 
     def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates of a token in training: as many again twice backward, once with frozen
-        weights, which have no gradients; those of the narrow matrices beside them are left out.
+        """Multiply-accumulates per token in training: the forward pass three times.
+
+        Frozen weights have no gradients, so their products count twice; products of LoRA matrices are left
+        out.
         """
-        # Without anything attended to, only products with weights are left; both are linear in the sequence.
+        # Products are linear in the sequence; extrapolated to no attended tokens, those with weights remain.
         one, two = (self.products_per_token(tokens, causal=False) for tokens in (1, 2))
         frozen = 2 * one - two if self.lora else 0.0
         return 3.0 * self.products_per_token(sequence, causal=causal) - frozen
 
     def divides(self, width: int) -> bool:
-        """Whether blocks can be cut into that many slices."""
+        """True if blocks can be split over that many tensor-parallel ranks."""
         return width > 0 and all(size % width == 0 for size in self._sliced().values())
 
     def divides_scans(self, tp: int, cp: int) -> bool:
-        """Whether blocks that scan the sequence can be cut so."""
+        """True if scans of the sequence can be split over tp × cp ranks."""
         return all(scan.divides(tp, cp) for scan in (self.mamba, self.delta) if scan)
 
     def _sliced(self) -> dict[str, int]:
-        """Sizes that a TMP width divides."""
+        """Sizes that the tensor-parallel width must divide."""
         sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
         if self.latent is not None:
             del sizes["key_value_heads"]
@@ -406,7 +418,7 @@ class Model(Noun):
         return sizes
 
     def check_tensor_width(self, width: int, where: str) -> None:
-        """Raise PhazeError unless blocks can be cut into that many slices; `where` says who asked."""
+        """Raise PhazeError unless blocks can be split over `width` ranks; `where` names the source."""
         for key, size in self._sliced().items():
             if width < 1 or size % width:
                 raise PhazeError(
@@ -414,7 +426,7 @@ class Model(Noun):
                 )
 
     def check_sequence(self, sequence: int, where: str) -> None:
-        """Raise PhazeError unless the model has positions for that many tokens; `where` says who asked."""
+        """Raise PhazeError unless the model has positions for `sequence` tokens; `where` names the source."""
         limit = self.position_count if self.counts_positions else sequence
         if not 1 <= sequence <= limit:
             raise PhazeError(
@@ -423,14 +435,14 @@ class Model(Noun):
             )
 
     def check_chain(self, where: str) -> None:
-        """Raise PhazeError unless every layer reads only the one before, which is so."""
+        """Do nothing: layers of a transformer always form a chain (other models raise PhazeError)."""
 
     def without_head(self) -> Model:
-        """Base model: without logits and loss, with the norm or pooler after its last block."""
+        """Base model without logits and loss; it ends with the norm or pooler after its last block."""
         plain = {"head": "none", "head_transform": True, "sentence_head": False}
         return self.model_copy(update=plain)
 
     def distinct(self) -> Model:
-        """Model with as few blocks as have all of its distinct layers, and without K."""
+        """Smallest model that has one block of each kind, without K."""
         few = {"layers": len(self.blocks), "pattern": self.pattern and " ".join(self.blocks)}
         return self.model_copy(update={**few, "hyper_operators": None})

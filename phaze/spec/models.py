@@ -1,4 +1,4 @@
-"""Models of any kind, of specs by name or path and of published configurations."""
+"""Models of every kind, loaded from specs by name or path and from published configurations."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from phaze.spec.traced_transformer import OPTION, transformer_of
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin | Traced
-"""What a spec can be of; all have a name, parameters, FLOPs, and what a study checks them for."""
+"""Model of any kind; all have a name, parameters, FLOPs and the checks that a study needs."""
 KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin | Traced]] = {
     "transformer": Model,
     "resnet": ResNet,
@@ -24,22 +24,22 @@ KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin | Traced]] = {
     "swin": Swin,
     "traced": Traced,
 }
-"""Kinds of models; a spec that says none is of a transformer."""
+"""Model classes by `kind`; a spec without `kind` is a transformer."""
 
 
 def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
-    """Model by the name of its spec in config/models, or by the path of a spec."""
+    """Load a model by its name in config/models, or by the path of a spec."""
     return load_model(model_path(model, folder))
 
 
 def load_transformer(
     name: str, where: str, folder: Path = FOLDER, given: Mapping[str, object] | None = None
 ) -> Model:
-    """Transformer by the name of its spec in config/models, or by the path of a spec, a `config.json` or a
-    traced model, of which `given` are fields that the trace cannot tell.
+    """Load a transformer by its name in config/models, or by path.
 
-    Raises PhazeError for a name that there is not, with the nearest, and for another kind of model; `where`
-    says who asked.
+    A path may lead to a spec, a `config.json` or a traced model; `given` are fields that a trace lacks.
+    Raises PhazeError for an unknown name, with the nearest ones, and for other kinds of model; `where` names
+    the source.
     """
     model = load_model_named(name, folder)
     if isinstance(model, Traced):
@@ -52,9 +52,9 @@ def load_transformer(
 
 
 def parse_model(fields: dict[str, object], source: str) -> AnyModel:
-    """Model of the fields of a spec, whatever its kind; raises PhazeError.
+    """Model of any kind from the fields of a spec; raises PhazeError.
 
-    A spec runs no code: one that names a callable of PyTorch is refused.
+    Specs run no code: a spec that names a PyTorch callable is an error.
     """
     if "torch" in fields:
         raise PhazeError(
@@ -71,10 +71,10 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
 
 
 def load_model(path: str | Path, name: str | None = None) -> AnyModel:
-    """Model of a YAML spec, or of a Hugging Face `config.json` as published.
+    """Load a model from a YAML spec or a published Hugging Face `config.json`.
 
-    It is named by `name`, else by the spec, else by its file (a file called config.json by its folder).
-    Raises PhazeError.
+    Its name is `name`, else the one in the spec, else the file name (for config.json the folder name). Raises
+    PhazeError.
     """
     path = Path(path)
     fields = _published(read_json(path), str(path)) if path.suffix == ".json" else read_mapping(path)
@@ -83,13 +83,13 @@ def load_model(path: str | Path, name: str | None = None) -> AnyModel:
 
 
 def _published(config: Plain, source: str) -> Mapping[str, object]:
-    """Fields of a spec for what a JSON file holds: a traced model, or a Hugging Face configuration."""
+    """Fields of a spec from JSON: a traced model, or a Hugging Face configuration."""
     if isinstance(config, dict) and config.get("kind") == "traced":
         return config
     return translate(config, source)
 
 
 def file_name(path: Path) -> str:
-    """Name of a model by its file, by its folder where that is called config.json."""
+    """Model name from a file name, or from the folder name for a file called config.json."""
     stem = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
     return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"

@@ -1,17 +1,23 @@
-"""Names that settings and tables share, without what checks settings: who needs no settings starts sooner."""
+"""Names shared by settings and tables.
+
+Kept apart from the validation of settings, so that commands without settings start faster.
+"""
 
 from typing import Literal, get_args
 
 MOST = 2**20
-"""Devices, stages, replicas, microbatches and TMP widths that a file or an option may name."""
+"""Maximum of devices, stages, replicas, microbatches and tensor-parallel widths in files and options."""
 Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
-"""Piper, and what it is compared with (Piper, Section 5)."""
+"""Piper and its baselines (Piper, Section 5)."""
 PLANNERS: tuple[Planner, ...] = get_args(Planner)
 ModelPlanner = Literal["phaze", "piper", "equal", "expert"]
-"""Who may plan a model: Phaze's planner, Piper's, equal stages, and the experts' widths."""
+"""Planners of a model: Phaze's, Piper's, equal stages, and the experts' layouts."""
 MODEL_PLANNERS: tuple[ModelPlanner, ...] = get_args(ModelPlanner)
 Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream", "pipedream-operators"]
-"""All of ours; the same, with up to twice the least stage time for a step that is simulated faster; the
-paper's flow; the same without refinement; intervals of one order, as RaNNC; PipeDream's, by layer; the same
-with every operator as a layer."""
+"""Partitioners: five of phaze, and two of PipeDream.
+
+`full` is phaze's own flow; `fastest` also accepts stage times up to twice the minimum if the simulated step
+is faster. `paper` is the paper's flow; `clusters` is the same without refinement; `order` cuts one order into
+intervals, as RaNNC does. `pipedream` works by layer, `pipedream-operators` treats every operator as a layer.
+"""
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)

@@ -1,4 +1,4 @@
-"""Networks other than groups in levels: tori and meshes of devices, and any matrix of bandwidths."""
+"""Networks without levels: tori and meshes of devices, and arbitrary matrices of bandwidths."""
 
 import csv
 from collections.abc import Sequence
@@ -15,31 +15,33 @@ from phaze.spec.plain import LONGEST_KEY
 from phaze.spec.values import Positive, PositiveInt, Size
 
 Absent = Literal["widest", "refuse"]
-"""What happens between devices without a link: the widest path over others, or an error."""
+"""Policy for pairs of devices without a link: the widest path over other links, or an error."""
 
 
 class Torus(Noun):
-    """Devices in a box, each with a link to its neighbours in every dimension."""
+    """A torus or mesh: devices in a box, linked to their neighbours in every dimension."""
 
     shape: tuple[PositiveInt, ...] = Field(min_length=1)
-    """Devices in every dimension; the last one counts fastest."""
+    """Devices in every dimension; device numbers increase fastest along the last one."""
     bandwidth_bytes_per_s: Positive
-    """Bandwidth of a link, in each direction."""
+    """Bandwidth of a link in each direction, in bytes per second."""
     latency_s: Size = 0.0
-    """Time of a hop beside the bytes."""
+    """Latency of a hop in seconds."""
     wrap: bool = True
-    """Whether the last device of a row is next to the first: a torus; otherwise a mesh."""
+    """True: a torus, whose first and last devices in a dimension are linked; false: a mesh."""
 
 
 class Matrix(Noun):
     """A network given by the bandwidth between every two devices."""
 
     bandwidths_bytes_per_s: tuple[tuple[Size, ...], ...] = Field(min_length=1)
-    """A row for every device that sends, a number for every one that receives; 0 where there is no link."""
+    """Bandwidths in bytes per second: one row per sending device, one column per receiving device; 0 for no
+    link."""
     latency_s: Size = 0.0
-    """Time of a link beside its bytes."""
+    """Latency of a link in seconds."""
     absent: Absent = "widest"
-    """What happens between devices without a link: the widest path over others, or an error."""
+    """Pairs of devices without a link: `widest` takes the widest path over other links, `refuse` is an
+    error."""
 
     @model_validator(mode="after")
     def _square(self) -> Self:
@@ -48,12 +50,12 @@ class Matrix(Noun):
 
     @property
     def devices(self) -> int:
-        """Devices that it joins."""
+        """Number of devices."""
         return len(self.bandwidths_bytes_per_s)
 
 
 def check_nested(devices: Sequence[int]) -> None:
-    """ValueError unless groups of so many devices are each made of whole ones of the level before."""
+    """Raise ValueError unless each group size is a multiple of the next smaller one."""
     for inner, outer in pairwise(devices):
         if outer <= inner or outer % inner:
             raise ValueError(
@@ -62,7 +64,7 @@ def check_nested(devices: Sequence[int]) -> None:
 
 
 def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
-    """Raise ValueError unless every device that sends has a bandwidth to every one that receives."""
+    """Raise ValueError unless the matrix has as many columns as rows."""
     for number, row in enumerate(bandwidths):
         if len(row) != len(bandwidths):
             raise ValueError(
@@ -71,7 +73,7 @@ def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
 
 
 def read_bandwidths(path: Path) -> list[list[float]]:
-    """Rows of a square table in CSV, 0 where there is no link; raises PhazeError."""
+    """Rows of a square CSV table, 0 for no link; raises PhazeError."""
     try:
         refuse_endless(path)
         with path.open(newline="", encoding="utf-8") as lines:
@@ -88,7 +90,7 @@ def read_bandwidths(path: Path) -> list[list[float]]:
 
 
 def _bandwidth(text: str, path: Path, source: int, target: int) -> float:
-    """Bandwidth; empty, or anything on the diagonal, is none."""
+    """Bandwidth of a cell; 0 if it is empty or on the diagonal."""
     if source == target or not text.strip():
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""What every noun that a user writes has in common: strict, frozen, documented."""
+"""Base class of all nouns that users write: strict, frozen, documented."""
 
 import ast
 import inspect
@@ -19,13 +19,13 @@ from phaze.spec.plain import LONGEST_KEY, short
 
 
 class Noun(BaseModel):
-    """A frozen value that refuses unknown keys; the docstring under a field is its documentation."""
+    """A frozen value that refuses unknown keys; the docstring below a field documents it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def parse(cls, data: object, source: str) -> Self:
-        """Noun; PhazeError naming the source, the key, the value and what is allowed."""
+        """Validated noun; PhazeError naming source, key, value and what is allowed."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -33,15 +33,15 @@ class Noun(BaseModel):
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Noun of a YAML file; PhazeError with all that is wrong."""
+        """Noun read from a YAML file; PhazeError lists everything that is wrong."""
         return cls.parse(read_mapping(path), str(path))
 
     @classmethod
     def documentation(cls) -> dict[str, str]:
-        """Docstrings under the fields, as far as there are some.
+        """Docstrings of the fields that have one, by name.
 
-        Reading the source takes time, and only who writes about nouns needs them: pydantic would read it
-        for every class of every process (`use_attribute_docstrings`).
+        Parsing the source takes time and only generated documentation needs it; pydantic's
+        `use_attribute_docstrings` would do it for every class in every process.
         """
         found: dict[str, str] = {}
         for noun in reversed(cls.__mro__):
@@ -62,7 +62,7 @@ class Noun(BaseModel):
 
 @cache
 def _documented(module: str) -> dict[str, dict[str, str]]:
-    """Docstrings under the fields of every class of a module."""
+    """Docstrings of the fields of every class in a module, by class and field."""
     return {
         noun.name: {
             ast.unparse(field.target): inspect.cleandoc(text.value.value)
@@ -80,10 +80,10 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
 def describe(
     error: ValidationError, source: str, kind: type[BaseModel] | None = None, where: str = "config/README.md"
 ) -> str:
-    """One line for each thing that is wrong, with its key and its value; a check may find several.
+    """One line per validation error, with key and value; a validator may report several.
 
-    Of an unknown key of a `kind` also the nearest known ones, and `where` all are. A list is not too short
-    beside what is wrong with its values.
+    For an unknown key of `kind` the line adds the nearest known keys, and `where` lists all of them. The
+    error of a list that is too short is dropped if its items have errors.
     """
     problems = error.errors()
     told = [
@@ -108,7 +108,7 @@ def _key(problem: ErrorDetails) -> str:
 
 
 def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
-    """Known keys that are like one that is not."""
+    """Known keys nearest to an unknown one, as a suffix of the message."""
     if kind is None or problem["type"] != "extra_forbidden":
         return ""
     kinds = {kind}
@@ -120,7 +120,7 @@ def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) ->
 
 
 def _inside(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:
-    """Kinds of what a key of a kind holds, alone or in lists and mappings."""
+    """Nouns that the value of a key can contain, alone or in lists and mappings."""
     for name, field in kind.model_fields.items():
         if key in (name, field.alias):
             return _kinds(field.annotation)
@@ -134,14 +134,14 @@ def _kinds(annotation: object) -> set[type[BaseModel]]:
 
 
 def _value(problem: ErrorDetails) -> str:
-    """Value, unless it is the whole of what was checked: then the message says enough."""
+    """Suffix with the value; empty if it is the whole input of a validator, whose message suffices."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
     return f", got {short(problem['input'])}"
 
 
 def _plain(message: str) -> str:
-    """Pydantic's message in the words of a user."""
+    """Pydantic's message in plain words."""
     if message == "Extra inputs are not permitted":
         return "is not a known key"
     return message.removeprefix("Value error, ").removeprefix("Input ")

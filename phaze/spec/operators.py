@@ -1,7 +1,7 @@
-"""Files of operator graphs: what a partition of any model starts from (Parmesan, Section VII).
+"""Files of operator graphs, the input of partitions of any model (Parmesan, Section VII).
 
-A file holds all operators of a model for one microbatch on one device, in any order, and the tensors that
-they pass forward; as many bytes come back as gradients.
+A file lists all operators of a model for one microbatch on one device, in any order, and the tensors that
+pass between them forward; gradients of the same size return.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,54 +15,54 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import MOST_SIZE, Count, Size, repeated
 
 SHOWN = 10
-"""How many mistakes of one kind are listed."""
+"""Maximum number of errors of one kind in a message."""
 
 
 class StoredOperator(Noun):
-    """An operator, for one microbatch."""
+    """An operator, with times and sizes for one microbatch."""
 
     name: str = Field(min_length=1)
-    """Name that no other operator has."""
+    """Unique name of the operator."""
     forward_s: Size
-    """Time of the forward pass."""
+    """Forward time in seconds."""
     backward_s: Size
-    """Time of the backward pass, without recomputation."""
+    """Backward time in seconds, without recomputation."""
     parameter_bytes: Size
-    """Bytes of its parameters, as their gradients are exchanged."""
+    """Bytes of its parameters, equal to the gradients that replicas exchange."""
     forward_bytes: Size
-    """Peak memory of the forward pass."""
+    """Peak memory of the forward pass in bytes."""
     backward_bytes: Size
-    """Peak memory of the backward pass."""
+    """Peak memory of the backward pass in bytes."""
     layer: str | None = None
-    """Layer that it belongs to, for partitions by layer; an operator without one is a layer of its own."""
+    """Layer of the operator, for partitions by layer; default: a layer of its own."""
 
 
 class StoredEdge(Noun):
-    """A tensor that one operator passes to another."""
+    """A tensor passed from one operator to another."""
 
     source: str
-    """Name of the operator that writes it."""
+    """Name of the producing operator."""
     target: str
-    """Name of the operator that reads it."""
+    """Name of the consuming operator."""
     bytes: Size
-    """Bytes of a microbatch."""
+    """Size in bytes for one microbatch."""
 
 
 class StoredOperators(Noun):
-    """A graph of operators without a cycle."""
+    """An acyclic graph of operators."""
 
     format: Literal["phaze-operators"]
-    """What the file holds."""
+    """Kind of file."""
     version: Literal[1]
-    """Version of the format."""
+    """Version of the file format."""
     name: str
     """Name of the model."""
     microbatch: Count
-    """Samples in a microbatch."""
+    """Samples per microbatch."""
     operators: tuple[StoredOperator, ...] = Field(min_length=1)
     """Operators, in any order."""
     edges: tuple[StoredEdge, ...]
-    """Tensors, each pair of operators at most once."""
+    """Tensors between operators, at most one for each pair."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -86,9 +86,9 @@ class StoredOperators(Noun):
                 yield f"{name} must sum up to at most {MOST_SIZE:g}, got {total:g}"
 
     def order(self) -> tuple[int, ...]:
-        """Positions of the operators in a topological order, as they are given where they may be.
+        """Positions of the operators in a topological order that follows the file where possible.
 
-        ValueError for a cycle.
+        Raises ValueError for a cycle.
         """
         position = {operator.name: k for k, operator in enumerate(self.operators)}
         sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(position)), ()))
@@ -111,7 +111,7 @@ class StoredOperators(Noun):
 
 
 def refuse(mistakes: Iterator[str]) -> None:
-    """Raise ValueError with the first mistakes, one a line, if there are any."""
+    """Raise ValueError listing the first mistakes, one per line, if there are any."""
     found = list(mistakes)
     if found:
         more = [f"and {len(found) - SHOWN} more mistakes"] if len(found) > SHOWN else []

@@ -1,4 +1,4 @@
-"""Communication that overlaps with compute, and how much of it."""
+"""Overlap of communication with compute."""
 
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -8,19 +8,21 @@ from phaze.spec.values import Fraction
 
 Overlap = tuple[Literal["tp", "dp", "pp", "ep"], ...]
 Overlapped = Literal["tp", "dp", "pp", "ep", "cp"]
-"""Communication that may overlap with compute; cp, that of context parallelism in a ring, always does."""
+"""Kinds of communication that may overlap with compute; ring exchanges of context parallelism (cp) always
+do."""
 
 
 class OverlapShare(Noun):
-    """Shares of the time of some communication that overlap with compute; the rest is always exposed."""
+    """Shares of a kind of communication that overlap with compute; the rest is exposed."""
 
     expected: Fraction = 1.0
-    """The share that prices assume, at most: no more overlaps than there is compute next to it."""
+    """Share of the transfer time that prices assume to overlap, limited by the compute available next to
+    it."""
     proven: Fraction = 0.0
-    """The share that published measurements of the software show; 0 without any."""
+    """Share shown by published measurements of the software; 0 without any."""
 
 
 def proven_shares(shares: Mapping[Overlapped, OverlapShare]) -> dict[Overlapped, OverlapShare]:
-    """Shares of all communication of which the proven ones are expected."""
+    """Overlap shares of all kinds of communication, with expected shares set to the proven ones."""
     proven = {kind: shares.get(kind, OverlapShare()).proven for kind in get_args(Overlapped)}
     return {kind: OverlapShare(expected=share, proven=share) for kind, share in proven.items()}

@@ -1,4 +1,4 @@
-"""The order of a model's blocks, as it is written: `attention-dense*3 (mamba experts)*23`."""
+"""Notation for the order of a model's blocks, such as `attention-dense*3 (mamba experts)*23`."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _SIGN = re.compile(r"\s*(?:([a-z-]+)|([()])|\*\s*(\d+))")
 
 
 def words_of(kind: str) -> tuple[str, ...]:
-    """Words of a kind of block; ValueError where it is none."""
+    """Parts of a kind of block; ValueError for an invalid kind."""
     words = tuple(kind.split("-"))
     order = [word for word in (*MIXERS, *NETWORKS) if word in words]
     if list(words) != order or sum(word in MIXERS for word in words) > 1:
@@ -25,7 +25,10 @@ def words_of(kind: str) -> tuple[str, ...]:
 
 @cache
 def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
-    """Runs of a pattern of kinds, whose groups in parentheses do not nest; ValueError where it is none."""
+    """Kinds of a pattern with the number of consecutive blocks of each; ValueError for an invalid pattern.
+
+    Groups in parentheses do not nest.
+    """
     kinds: list[str] = []
     group: int | None = None
     last, at = 0, 0
@@ -56,13 +59,13 @@ def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
 
 
 def period_of(values: Sequence[object]) -> int:
-    """Length of the shortest group of values that repeats to make up all of them."""
+    """Length of the shortest group of values whose repetition gives the whole sequence."""
     count, values = len(values), list(values)
     return next(n for n in range(1, count + 1) if count % n == 0 and values[:n] * (count // n) == values)
 
 
 def pattern_of(kinds: list[str]) -> str:
-    """Kinds of blocks in order as they are written: the shortest group that repeats, or runs of one kind."""
+    """Shortest pattern of kinds in order: a repeated group, or runs of one kind."""
     size, count = period_of(kinds), len(kinds)
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds[:size])]
     text = " ".join(kind if times == 1 else f"{kind}*{times}" for kind, times in runs)

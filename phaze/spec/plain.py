@@ -1,4 +1,4 @@
-"""YAML and JSON that people and other programs write, read safely: no code, and no key given twice."""
+"""Safe reading of YAML and JSON from people and other programs: no code, no duplicate keys."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import read_text
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
-"""What YAML and JSON hold."""
+"""Any value of YAML or JSON."""
 
 
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
-"""What is shown of a value: a few lines of YAML can hold more than any memory (aliases of aliases)."""
+"""Limits of values in messages: with aliases of aliases, a few lines of YAML can expand beyond any memory."""
 MOST_SHOWN, LONGEST_KEY = 300, 80
-"""Characters of a path and of a key that a message shows."""
+"""Maximum characters of a path and of a key in a message."""
 
 
 def short(value: object) -> str:
-    """Value for a message, cut where it is long."""
+    """Value as text for a message, truncated to 80 characters."""
     text = SHORT.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def read_yaml(path: Path) -> Plain:
-    """Content of a YAML file; PhazeError naming the file and the line."""
-    from phaze.spec.strict_yaml import load  # short answers read JSON alone
+    """Content of a YAML file; PhazeError naming file and line."""
+    from phaze.spec.strict_yaml import load  # slow to import; short commands read JSON only
 
     text = read_source(path)
     try:
@@ -40,7 +40,7 @@ def read_yaml(path: Path) -> Plain:
 
 
 def read_json(path: Path) -> Plain:
-    """Content of a JSON file; PhazeError naming the file and the place."""
+    """Content of a JSON file; PhazeError naming file and position."""
     text = read_source(path)
     try:
         loaded: Plain = json.loads(text, object_pairs_hook=_unique_object)
@@ -50,13 +50,13 @@ def read_json(path: Path) -> Plain:
 
 
 def shown(path: Path) -> str:
-    """Path for a message, cut where it is longer than any."""
+    """Path as text for a message, truncated if long."""
     text = str(path)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def read_source(path: Path) -> str:
-    """Text of a file that a user names; PhazeError naming it where it is absent, a folder or no UTF-8."""
+    """Text of a file that a user names; PhazeError if it is missing, a folder or not UTF-8."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
@@ -66,7 +66,7 @@ def read_source(path: Path) -> str:
 
 
 def _unique_object(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
-    """Refuse a key given twice, where plain JSON silently keeps the last."""
+    """Object from key-value pairs; ValueError for a duplicate key, where plain JSON keeps the last."""
     for key, times in Counter(key for key, _ in pairs).items():
         if times > 1:
             raise ValueError(f"key {key!r} is given twice")

@@ -1,4 +1,4 @@
-"""Plans of planners of the literature, as the file of a plan lists them."""
+"""Plans of planners from the literature, as stored in a plan file."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from phaze.spec.values import Count, Flag, Index, Label, PositiveInt, Result
 
 
 class PlannerStage(Noun):
-    """A stage of a planner of the literature."""
+    """A pipeline stage of a plan from the literature's planners."""
 
     first_layer: Index
-    """Its first layer; the embedding is layer 0."""
+    """First layer of the stage; the embedding is layer 0."""
     layers: Count
-    """Layers, with the embedding and the head."""
+    """Number of layers, embedding and head included."""
     tp: PositiveInt
-    """Tensor parallel."""
+    """Tensor-parallel width."""
     dp: PositiveInt
-    """Data parallel."""
+    """Data-parallel width."""
     recompute: Flag
-    """Whether layers of it run forward again."""
+    """True if layers of the stage are recomputed."""
 
 
 class PlannerRow(Noun):
-    """What a planner of the literature makes of the question, at the same price."""
+    """Plan of a planner from the literature for the same question, with phaze's price."""
 
     planner: Label
-    """Its name: phaze or piper."""
+    """Name of the planner: phaze or piper."""
     time_s: Result | None = None
-    """Seconds of a step; none where the planner has no plan."""
+    """Step time in seconds; null if the planner finds no plan."""
     planned_s: Result | None = None
-    """Seconds that the planner itself expects."""
+    """Step time in seconds that the planner itself predicts."""
     tokens_per_s_per_device: Result | None = None
-    """Throughput of a device of all that there are."""
+    """Throughput in tokens per second, per device, idle devices included."""
     fullest_gib: Result | None = None
-    """Memory of the fullest device."""
+    """Memory of the device with peak memory, in GiB."""
     fits: Flag | None = None
-    """Whether that is what a device has for a plan."""
+    """True if that fits into the memory of a device available to a plan."""
     schedule: Label | None = None
-    """Order of the passes."""
+    """Pipeline schedule."""
     microbatch: PositiveInt | None = None
-    """Samples of a microbatch."""
+    """Samples per microbatch."""
     stages: tuple[PlannerStage, ...] = ()
-    """Stages in the order of the data flow."""
+    """Pipeline stages in order of the data flow."""
     reason: str | None = None
-    """Why the runtime cannot run the plan, or why there is none."""
+    """Reason why the runtime cannot run the plan, or why there is none."""

@@ -1,7 +1,7 @@
-"""Published recipes: how a model was trained on how many devices, and what a release of a stack then sets.
+"""Published recipes: layouts and batches of trained models, and stack settings of a release.
 
-`config/recipes/SOURCE.csv` has a row for each recipe, with the repository or paper that says it. Where a
-source is a software stack, its rows also set the stack of a run that says its release.
+`config/recipes/SOURCE.csv` has one row per recipe, with the repository or paper that states it. If the source
+is a software stack, its rows also set the stack of measured runs that name a release.
 """
 
 from __future__ import annotations
@@ -25,91 +25,91 @@ from phaze.spec.system import Captured, Stack
 from phaze.spec.values import Count, Flag, Label, PositiveInt
 
 STACK = "megatron-bridge"
-"""Stack of a run that says its release and no stack."""
+"""Default stack of a run that names a release."""
 RELEASE = re.compile(r"\d\d\.\d\d(\.\d\d)?")
-"""A release in a text such as `26.04.01 NeMo Container`."""
+"""Release in a text such as `26.04.01 NeMo Container`."""
 TOKENS = ("deepep", "hybridep", "ncclep")
-"""Dispatchers that send a token once to each rank, whatever the number of its experts there."""
+"""Dispatchers that send a token once to each rank, independent of the number of its experts there."""
 ROUTER_KERNELS = (31, 17)
-"""Kernels of router and dispatch with moe_router_fusion, with all-to-all and with the dispatchers above
+"""Kernels of router and dispatch with moe_router_fusion: with all-to-all, and with the dispatchers above
 (Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
-"""Generation of an attention kernel whose operands are scaled to eight bits."""
+"""Generation name of an attention kernel with FP8 operands."""
 SAID = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
-"""Columns that are for the reader alone."""
+"""Columns for readers only."""
 NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", "tp", "cp", "ep", "etp", "pp", "vp", "zero")
 FLAGS = {"true": True, "false": False}
 JOINED = ("captured", "overlap")
-"""Columns of several words joined by +."""
+"""Columns with several values joined by +."""
 SETTINGS = "captured"
-"""Column that tells recipes with settings of a stack."""
+"""Column present only in tables with stack settings."""
 BLOCKS = re.compile(r"full:([1-9]\d{0,3})")
-"""Full recomputation of so many blocks of every virtual stage (`--recompute-num-layers`)."""
+"""Full recomputation of k blocks per virtual stage (`--recompute-num-layers`)."""
 
 
 class PublishedRecipe(Noun):
-    """How a source trains a model on so many devices: its layout, the batch, and where it says so."""
+    """Published training of a model: layout, batch, number of devices and source."""
 
     source: Label
-    """Name of the file: the stack or model whose recipe it is."""
+    """Name of the file: the stack or model that the recipe belongs to."""
     release: Label
     """Release, or year and month of publication."""
     model: Label
-    """Name in config/models, or its name as published."""
+    """Name in config/models, or the published name."""
     system: Label
-    """System, in the name that its device or its file begins with."""
+    """System, by the first part of the name of its device or file."""
     precision: Compute
-    """Compute precision of products."""
+    """Compute precision of matrix products."""
     gpus: Count
-    """Devices."""
+    """Number of devices."""
     sequence: PositiveInt
-    """Tokens of a sample."""
+    """Tokens per sample."""
     global_batch: PositiveInt | None = None
-    """Samples of a batch; none where it is not published."""
+    """Samples per training step; None if unpublished."""
     microbatch: PositiveInt | None = None
-    """Samples of a microbatch; none where it is not published."""
+    """Samples per microbatch; None if unpublished."""
     tp: PositiveInt = 1
-    """Tensor parallel."""
+    """Tensor-parallel width."""
     cp: PositiveInt = 1
-    """Context parallel."""
+    """Context-parallel width."""
     ep: PositiveInt = 1
-    """Expert parallel."""
+    """Expert-parallel width."""
     etp: PositiveInt = 1
-    """Tensor parallel inside an expert."""
+    """Tensor-parallel width inside an expert."""
     pp: PositiveInt = 1
-    """Pipeline parallel."""
+    """Pipeline-parallel width."""
     vp: PositiveInt | None = None
-    """Virtual stages of a rank; none where it is not published, or without a pipeline."""
+    """Virtual stages per pipeline rank; None if unpublished or without a pipeline."""
     zero: Zero
-    """ZeRO stage: 0 nothing is sharded, 1 optimizer states, 2 also gradients, 3 also weights (FSDP)."""
+    """ZeRO stage: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also weights (FSDP)."""
     sequence_parallel: Flag | None = None
-    """Whether activations between layers are cut along the sequence; with every tp >= 2 unless given."""
+    """True if activations between layers are sharded along the sequence; default: true for tp >= 2."""
     cp_kind: Literal["", "all_gather", "p2p", "a2a"] = ""
-    """How context parallel ranks exchange keys and values; p2p, Megatron-Core's default, unless given."""
+    """Exchange of keys and values between context-parallel ranks; default: p2p, as in Megatron-Core."""
     schedule: str = ""
-    """Pipeline schedule; 1f1b or interleaved, as vp says, unless given."""
+    """Pipeline schedule; default: 1f1b, or interleaved if vp > 1."""
     recompute: Label = "none"
-    """Recomputed activations: none, selective, full, `full:k` for k blocks of every virtual stage, or
-    modules joined by +."""
+    """Recomputed activations: none, selective, full, `full:k` for k blocks per virtual stage, or modules
+    joined by +."""
     offload: Label = "none"
-    """What waits in the host's memory: none, `layers:k`, or modules joined by +."""
+    """Data offloaded to host memory: none, `layers:k`, or modules joined by +."""
     pipeline_layout: str = ""
-    """Blocks of every virtual stage as Megatron-Core's layout string; equal stages unless given."""
+    """Blocks of every virtual stage as Megatron-Core's layout string; default: equal stages."""
     repository: Label
-    """Repository, package or paper that says it."""
+    """Repository, package or paper that states the recipe."""
     commit: Label
-    """Version of it."""
+    """Version of that source."""
     file: Label
-    """File, or table and section."""
+    """File, or table and section, in that source."""
 
     @property
     def dp(self) -> int:
-        """Replicas; 0 where widths exceed the devices."""
+        """Replicas; 0 if the other widths exceed the number of devices."""
         return self.gpus // (self.tp * self.cp * self.pp)
 
     @property
     def shape(self) -> str:
-        """Layout in a few words, as published."""
+        """Short description of the layout, as published."""
         named = (("tp", self.tp), ("cp", self.cp), ("ep", self.ep), ("etp", self.etp), ("pp", self.pp))
         words = [f"{name} {width}" for name, width in (*named, ("vp", self.vp or 1)) if width > 1]
         words += [f"dp {self.dp}", *([f"mbs {self.microbatch}"] if self.microbatch else [])]
@@ -119,19 +119,19 @@ class PublishedRecipe(Noun):
 
     @property
     def stated_in(self) -> str:
-        """Repository or paper, and the place there."""
+        """Repository or paper, version, and place in it."""
         return f"{self.repository} {self.commit}, {self.file}"
 
     @property
     def recomputed_blocks(self) -> int | None:
-        """Blocks of every virtual stage that are recomputed in full; None: all that the layout recomputes."""
+        """Fully recomputed blocks per virtual stage; None: all blocks that the layout recomputes."""
         found = BLOCKS.fullmatch(self.recompute)
         return int(found[1]) if found else None
 
     def layout(self, microbatch: int, vp: int, load: Load) -> Layout:
-        """Layout with a load of experts, and the microbatch and virtual stages that the source leaves open.
+        """Layout with expert load; `microbatch` and `vp` apply where the source states none.
 
-        Raises PhazeError for recomputation and offload that phaze has no word for.
+        Raises PhazeError for recomputation and offload options that phaze does not support.
         """
         return Layout(
             tp=self.tp,
@@ -153,21 +153,22 @@ class PublishedRecipe(Noun):
 
 
 class StackRecipe(PublishedRecipe):
-    """What a recipe of a release also sets of the software stack."""
+    """Recipe of a stack's release, with the settings of the stack."""
 
     captured: tuple[Captured, ...] = ()
-    """What CUDA graphs capture."""
+    """Parts captured by CUDA graphs."""
     dispatcher: Literal["", "alltoall", "deepep", "hybridep", "ncclep"] = ""
-    """Token dispatcher; empty without experts."""
+    """Token dispatcher; empty for models without experts."""
     experts: Literal["", "each", "fused"] = ""
-    """Products of experts: one launch for each expert, or one fused kernel for all; empty without experts."""
+    """Expert products: `each`, one launch per expert, or `fused`, one kernel for all; empty without
+    experts."""
     overlap: Overlap = ()
     """Communication that overlaps with compute."""
     attention: Literal["bf16", "fp8"] = "bf16"
-    """Operands of the attention kernel."""
+    """Precision of the attention kernel's operands."""
 
     def applied(self, stack: Stack) -> Stack:
-        """Stack with the settings of the recipe."""
+        """Stack with the recipe's settings."""
         own: dict[str, object] = {"overlap": self.overlap, "cuda_graphs": self.captured}
         if self.dispatcher:
             own["dispatch"] = "tokens" if self.dispatcher in TOKENS else "rows"
@@ -180,7 +181,7 @@ class StackRecipe(PublishedRecipe):
 
 
 def release_of(text: str) -> str:
-    """Release that a text names; PhazeError for a text with none."""
+    """Release named at the start of a text; PhazeError if there is none."""
     found = RELEASE.match(text.strip())
     if found is None:
         raise PhazeError(f"release must be as 26.04 or 26.04.01, got {short(text)}")
@@ -190,10 +191,11 @@ def release_of(text: str) -> str:
 def recipe_of(
     stack: str, release: str, model: str, device: str, precision: str, gpus: int, folder: Path = FOLDER
 ) -> StackRecipe:
-    """Recipe of a run: of its release, or of the last release before that has such a run, else the next one.
+    """Recipe of a run, from its release or else a nearby one.
 
-    Of several numbers of devices the nearest by ratio. Raises PhazeError for a stack without recipes, and for
-    a model, device or precision of which no recipe is known.
+    The latest release up to the run's that has a recipe counts, else the earliest one after it. Among several
+    numbers of devices the one with the nearest ratio is chosen. Raises PhazeError for a stack without
+    recipes, and for a model, device or precision without a known recipe.
     """
     of_stacks = [one for one in published_recipes(folder) if isinstance(one, StackRecipe)]
     every = [one for one in of_stacks if one.source == stack]
@@ -211,7 +213,7 @@ def recipe_of(
 
 
 def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
-    """Raise PhazeError for the first part of a question that no recipe has together with the parts before."""
+    """Raise PhazeError for the first criterion that no recipe meets together with those before it."""
     left = list(recipes)
     for name, value in asked.items():
         known = sorted({str(getattr(one, name)) for one in left})
@@ -227,12 +229,12 @@ def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
 
 @cache
 def published_recipes(folder: Path = FOLDER) -> tuple[PublishedRecipe, ...]:
-    """Recipes of all sources; PhazeError naming file, line and column of one that cannot be read."""
+    """Recipes of all sources; PhazeError naming file, line and column of an invalid one."""
     return tuple(chain.from_iterable(map(load_recipes, sorted((folder / "recipes").glob("*.csv")))))
 
 
 def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
-    """Recipes of a source, with settings of a stack where its table has them."""
+    """Recipes of a source, with stack settings if its table has them."""
     with path.open(newline="") as file:
         table = csv.DictReader(file)
         rows, columns = list(table), table.fieldnames or ()
@@ -248,7 +250,7 @@ def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
 
 
 def _values(kind: type[PublishedRecipe], row: Mapping[str | None, str], where: str) -> dict[str, object]:
-    """Fields of a row; empty ones are left out. PhazeError for cells without a column."""
+    """Non-empty fields of a row; PhazeError for cells without a column."""
     if None in row:
         raise PhazeError(f"{where}: has more cells than columns")
     found: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}

@@ -12,7 +12,7 @@ from phaze.spec.reference_pages import PAGES, Entry, Page
 from phaze.spec.study import Study
 
 LONGEST_EXAMPLE = 24
-"""Lines of a file that an example shows; the rest is cut."""
+"""Maximum lines of an example file on a page."""
 
 _INDEX = """# Configuration
 
@@ -39,28 +39,28 @@ _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 @dataclass
 class _Section:
-    """Noun with its heading on a page."""
+    """Section of a page: heading and noun."""
 
     heading: str
     noun: type[Noun]
     entry: Entry | None = None
-    """The entry of the page that the noun is, None for a noun inside another."""
+    """Page entry of the noun; None for a noun nested in another."""
 
 
 @dataclass
 class _Links:
-    """Where the nouns of a page are described: in a section of the page or on a page of their own."""
+    """Links from class names to their sections, on the same page or another."""
 
     targets: dict[str, str] = field(default_factory=dict)
     """Link target by class name."""
 
     def link(self, name: str) -> str:
-        """Class name, with a link where the noun is described."""
+        """Class name, linked if a section describes the noun."""
         return f"[{name}]({self.targets[name]})" if name in self.targets else name
 
 
 def generated_files(folder: Path) -> dict[Path, str]:
-    """Contents of the generated files of the configuration, by path."""
+    """Contents of the generated configuration files, by path."""
     schema = json.dumps(Study.model_json_schema(), indent=2, sort_keys=True) + "\n"
     pages = {folder / f"reference/{name}.md": _page(page, folder) for name, page in PAGES.items()}
     return {folder / "schema.json": schema, folder / "README.md": _index(), **pages}
@@ -86,7 +86,7 @@ def _page(page: Page, folder: Path) -> str:
 
 
 def _page_sections(page: Page) -> Iterator[_Section]:
-    """Yield the sections of a page: every entry, then the nouns inside it; each noun once."""
+    """Yield the sections of a page: each entry followed by the nouns inside it, without repeats."""
     seen = {entry.noun for other in PAGES.values() for entry in other.entries}
     for entry in page.entries:
         yield _Section(entry.title, entry.noun, entry)
@@ -95,7 +95,7 @@ def _page_sections(page: Page) -> Iterator[_Section]:
 
 
 def _sections(noun: type[Noun], path: str, seen: set[type[Noun]]) -> Iterator[tuple[str, type[Noun]]]:
-    """Title and noun of each section below a noun, unless it has been seen."""
+    """Yield heading and noun of each section nested in a noun, except those already seen."""
     for name, described in noun.model_fields.items():
         for key, inner in _nouns(described.annotation, path + name):
             if inner not in seen:
@@ -112,14 +112,14 @@ def _nouns(annotation: object, key: str) -> Iterator[tuple[str, type[Noun]]]:
 
 
 def _anchor(heading: str, used: dict[str, int]) -> str:
-    """Anchor of a heading as GitHub makes it; repeated ones are numbered."""
+    """Anchor of a heading as GitHub makes it; repeated headings are numbered."""
     anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
     used[anchor] = used.get(anchor, -1) + 1
     return f"{anchor}-{used[anchor]}" if used[anchor] else anchor
 
 
 def _text(section: _Section, links: _Links, folder: Path) -> str:
-    """Heading, sentence, example and table of keys."""
+    """Markdown of a section: heading, summary, example and table of keys."""
     entry, noun = section.entry, section.noun
     about = " ".join((noun.__doc__ or "").partition("\n\n")[0].split())
     text = f"\n{'##' if entry else '###'} {section.heading}\n\n{about}\n"
@@ -129,7 +129,7 @@ def _text(section: _Section, links: _Links, folder: Path) -> str:
 
 
 def _example(entry: Entry, folder: Path) -> str:
-    """Files of the noun and an example: the head of one, a text, or the command that writes one."""
+    """Location of the noun's files, and an example: start of a file, a text, or a command that writes one."""
     where = f"Files: {entry.files}." if entry.files else ""
     if entry.example.startswith("phaze "):
         return f"{where} Written by:\n\n```sh\n{entry.example}\n```\n"
@@ -143,7 +143,7 @@ def _example(entry: Entry, folder: Path) -> str:
 
 
 def _lines(file: Path, key: str) -> list[str]:
-    """Lines of a YAML file, or those of one of its top-level keys."""
+    """Lines of a YAML file, or of one of its top-level keys."""
     lines = file.read_text(encoding="utf-8").rstrip().splitlines()
     if not key:
         return lines
@@ -153,7 +153,7 @@ def _lines(file: Path, key: str) -> list[str]:
 
 
 def _table(noun: type[Noun], links: _Links) -> str:
-    """Table of the keys of a noun."""
+    """Markdown table of a noun's keys."""
     lines = ["| key | default | allowed | meaning |\n|---|---|---|---|\n"]
     properties, about_fields = noun.model_json_schema().get("properties", {}), noun.documentation()
     for name, described in noun.model_fields.items():
@@ -176,7 +176,7 @@ def _default(value: object) -> str:
 
 
 def _allowed(schema: dict[str, object], links: _Links) -> str:
-    """JSON schema of a field as text."""
+    """Allowed values from the JSON schema of a field."""
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
@@ -194,7 +194,7 @@ def _allowed(schema: dict[str, object], links: _Links) -> str:
 
 
 def _values(schema: dict[str, object]) -> dict[str, object]:
-    """Schema of the values of an object with keys of any name; empty where anything is allowed."""
+    """Schema of the values of a mapping with arbitrary keys; empty if anything is allowed."""
     patterns = schema.get("patternProperties") or {"": schema.get("additionalProperties")}
     (values, *others) = patterns.values()  # type: ignore[attr-defined]
     return values if isinstance(values, dict) and not others else {}

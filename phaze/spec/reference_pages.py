@@ -1,4 +1,4 @@
-"""Which nouns each reference page of the configuration describes, with an example of each."""
+"""Nouns and examples of each reference page of the configuration."""
 
 from typing import NamedTuple
 
@@ -26,20 +26,20 @@ from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 
 class Entry(NamedTuple):
-    """Noun that a page describes, with the nouns inside it."""
+    """Noun on a page, described together with its nested nouns."""
 
     title: str
     noun: type[Noun]
     files: str
-    """Where it is written, as Markdown."""
+    """Files that hold the noun, as Markdown."""
     example: str
-    """File below config, text of a file, or command (`phaze …`) that writes a file."""
+    """File in config, text of a file, or command (`phaze …`) that writes a file."""
     key: str = ""
-    """Key of the file that holds the noun; the noun is the whole file unless given."""
+    """Top-level key that holds the noun; default: the noun is the whole file."""
 
 
 class Page(NamedTuple):
-    """Reference page."""
+    """Reference page: title and entries."""
 
     title: str
     entries: tuple[Entry, ...]

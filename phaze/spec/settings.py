@@ -1,4 +1,4 @@
-"""The settings of every stage, apart from the study, so that their readers depend on nothing else."""
+"""Settings of every stage of a study, kept apart so that their readers depend on nothing else."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -12,178 +12,185 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Location, Name, Once, Positive, PositiveInt, Seed, Share
 
 VARIED = ("hbm_bandwidth", "network_bandwidth")
-"""What variations change of a cluster."""
+"""Properties of a cluster that variations change."""
 
 
 class Triple(Noun):
-    """A placement given by its three widths, {p, d, t}."""
+    """A layout given by its three widths {p, d, t}."""
 
     pipeline: PositiveInt
     """Pipeline depth p."""
     data: PositiveInt
-    """Data parallel width d."""
+    """Data-parallel width d."""
     tensor: PositiveInt
-    """Tensor model parallel width t."""
+    """Tensor-parallel width t."""
 
     @property
     def layout(self) -> Layout:
-        """Widths as a layout."""
+        """The widths as a layout."""
         return Layout(tp=self.tensor, pp=self.pipeline, dp=self.data)
 
 
 class Training(Noun):
-    """How the models are trained, and what of it is searched."""
+    """Training setup of the models; values in a list are all considered."""
 
     microbatches: tuple[PositiveInt, ...] = Field((1, 2, 4, 8), min_length=1)
-    """Samples in a microbatch to consider."""
+    """Microbatch sizes to consider, in samples."""
     hbm_gib: tuple[Positive, ...] = Field((32, 64, 80), min_length=1)
-    """HBM capacities to consider."""
+    """HBM capacities to consider, in GiB."""
     recompute: tuple[Flag, ...] = Field((False, True), min_length=1)
-    """Stash activations, recompute them, or consider both."""
+    """Activation recomputation to consider: `false` stores activations, `true` recomputes them."""
     optimizer: Literal["sgd", "sgd-momentum", "adam"] = "sgd"
-    """Optimizer, for its memory."""
+    """Optimizer, which determines the memory of its states."""
     precision: Literal["half", "mixed", "single"] = "half"
-    """Bytes per parameter: half (weights and gradients in 2 bytes), mixed (with master weights), single."""
+    """Bytes per parameter: `half` (weights and gradients in 2 bytes), `mixed` (also master weights), or
+    `single` (4 bytes)."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
-    """Order of the microbatches in the pipeline, for the stashes that it keeps."""
+    """Pipeline schedule, which determines the stored activations."""
     gradients: Literal["every-stage", "first-stage"] = "every-stage"
-    """Whose exchange of gradients a batch waits for after its last backward pass: the longest of any stage,
-    or that of the first stage alone, as Phaze has it (equation 18)."""
+    """Gradient exchange that a batch waits for after its last backward pass: the longest of all stages
+    (`every-stage`), or that of the first stage alone (`first-stage`), as in Phaze (equation 18)."""
 
     @property
     def memory_grid(self) -> list[tuple[float, bool]]:
-        """Every HBM size with and without recomputation, as far as they are considered."""
+        """Every considered pair of HBM capacity and recomputation."""
         return list(product(sorted(self.hbm_gib), sorted(self.recompute)))
 
 
 class ExtractSettings(Noun):
-    """How operators are made from a model."""
+    """Extraction of operators from a model."""
 
     backward: Literal["paired", "split"] = "paired"
-    """One backward operator per forward operator, or data and weight gradients apart."""
+    """Backward operators: one per forward operator (`paired`), or data and weight gradients separately
+    (`split`)."""
     fusion: Flag = True
-    """Fuse elementwise operators into what produces their input."""
+    """Fuse elementwise operators into the operator that produces their input."""
     after_reductions: Flag = True
-    """Also into a softmax or norm, so that the dropout of attention is no round trip through HBM; not in the
+    """Also fuse into a softmax or norm, so that attention dropout needs no round trip through HBM; not in the
     paper."""
     bytes_per_element: Literal[1, 2, 4] = 2
-    """Size of an activation or weight."""
+    """Bytes per element of activations and weights."""
     head: Flag = True
-    """Train a transformer with logits and loss, or as a base model that ends with its norm and pooler."""
+    """Train transformers with logits and loss; false: as base models that end with their norm and pooler."""
     weight_gradients: Flag = True
-    """Count the gradients of weights in the backward pass, or those of inputs only."""
+    """Include weight gradients in the backward pass; false: input gradients only."""
     activation_factor: Positive = 1.0
-    """How many times the activations that are kept for the backward pass fill memory."""
+    """Factor on the memory of activations stored for the backward pass."""
 
 
 class EstimateSettings(Noun):
-    """How operators are estimated."""
+    """Time and energy estimates of operators."""
 
     fusion: Literal["best", "paired"] = "best"
-    """Fused operators on all cores take all of both types, as a compiler has them (the better of fused and
-    unfused), or only pairs of a tensor and a vector core, as in the paper."""
+    """Cores of a fused operator: all of both types, as a compiler would assign them, taking the faster of
+    fused and unfused (`best`); or only pairs of a tensor and a vector core, as in the paper (`paired`)."""
     preload: Flag = True
-    """Arrays load the next weights while this fold streams, as those of a TPU, or fill for every fold."""
+    """Tensor cores load the next weights while the current fold streams, as in a TPU; false: they fill before
+    every fold."""
     words_per_cycle: Positive | None = None
-    """Words that the global buffer of any architecture moves in a cycle; its own unless given."""
+    """Global buffer bandwidth of all architectures in elements per cycle; default: each architecture's
+    own."""
     vector_traffic: Flag = True
-    """Count what vector operations read from and write to HBM, or their arithmetic alone."""
+    """Include the HBM traffic of vector operations; false: their arithmetic only."""
     all_reduce_factor: Positive | None = None
-    """What an all-reduce of tensor parallelism takes, times (t - 1)/t of its tensor over the bandwidth; the
-    system's unless given."""
+    """Factor f of tensor-parallel all-reduce time, f · (t − 1)/t · bytes / bandwidth; default: the
+    system's."""
     vector_cycles: dict[str, Positive] = Field(default_factory=dict)
-    """Cycles per element that replace those of the table, keys as `forward.gelu` or `backward.softmax`."""
+    """Cycles per element that override the technology's, with keys such as `forward.gelu` or
+    `backward.softmax`."""
 
 
 class ScreenSettings(Noun):
-    """How the architectures to evaluate are chosen."""
+    """Choice of the architectures to evaluate."""
 
     strategy: Literal["certified", "hysteresis"] = "certified"
-    """Keep all that could be the best, or walk down the areas as the paper does (Algorithm 1)."""
+    """Keep every architecture that could be the best (`certified`), or descend through the areas as in the
+    paper's Algorithm 1 (`hysteresis`)."""
     hysteresis: PositiveInt = 6
-    """Areas in a row that must be worse before the walk ends."""
+    """Number of consecutive worse areas after which the descent stops."""
     area_band_um2: Positive = 10000.0
-    """Architectures within a band count as one area in the walk."""
+    """Width in µm² of the bands of architectures that the descent treats as one area."""
     best: PositiveInt = 10
-    """How many of the best architectures are reported."""
+    """Number of best architectures to report."""
     tolerance: Share = 0.01
-    """The smallest area and HBM are looked for within this distance of the best throughput."""
+    """Allowed loss of throughput when looking for the smallest area and HBM, as a share of the best."""
     common: Literal["mean", "normalised", "geometric"] = "mean"
     """Mean of the models' throughputs that the common architecture maximises."""
 
 
 class ScheduleSettings(Noun):
-    """How layers are scheduled."""
+    """Scheduling of layers."""
 
     solver: tuple[Literal["glpk", "highs"], ...] = Field(("glpk", "highs"), min_length=1)
-    """Solvers in order of preference; one that is missing is passed over."""
+    """Solvers in order of preference; missing ones are skipped."""
     formulation: Literal["sparse", "paper"] = "sparse"
-    """The reduced program, or all constraints as printed."""
+    """Integer program: reduced (`sparse`), or with all constraints as printed in the paper (`paper`)."""
     programs: Literal["open", "all"] = "open"
-    """Solve programs where bounds leave a gap, or everywhere, so that one proof checks the other."""
+    """Solve programs only where bounds leave a gap (`open`), or everywhere, as a cross-check (`all`)."""
     overlap_communication: Flag = False
-    """Let collectives run beside computation."""
+    """Overlap collectives with compute."""
     node_limit: PositiveInt = 20000
-    """Branch-and-bound nodes after which a solve ends with its gap."""
+    """Maximum number of branch-and-bound nodes; a solve that reaches it reports its gap."""
     wall_limit_s: Positive = 60.0
-    """Seconds after which a solve ends as timed out."""
+    """Time limit of a solve in seconds; a solve that reaches it is reported as timed out."""
 
 
 class PlaceSettings(Noun):
-    """How models are placed."""
+    """Placement of models."""
 
     planner: ModelPlanner = "phaze"
-    """Whose plan the answer gives: that of another planner than Phaze's is the best of the architectures that
-    Phaze ranks among its best, the common and the named ones; the certificate covers Phaze's planner only."""
+    """Planner of the reported plan. Planners other than `phaze` only consider Phaze's best architectures, the
+    common one and the named ones; the certificate covers Phaze's planner only."""
 
 
 class StrategySettings(Noun):
-    """The search strategies that the report compares: certified, hysteresis 1 to 8, random, Bayesian."""
+    """Search strategies compared in the report: certified, hysteresis 1 to 8, random, Bayesian."""
 
     models: tuple[Name, ...] = ()
-    """Models of the study for which they are compared (Figures 8 and 9 among it)."""
+    """Models of the study to compare strategies on (including Figures 8 and 9); empty: no comparison."""
     seeds: PositiveInt = 10
-    """Runs of a strategy that depends on chance."""
+    """Runs of each randomised strategy."""
     evaluations: PositiveInt = 1000
-    """Architectures that a run of random or Bayesian search evaluates at most."""
+    """Maximum number of architectures evaluated by a run of random or Bayesian search."""
     suggestions: PositiveInt = 400
-    """Suggestions after which a Bayesian run ends, with repeated ones and those outside the area rules."""
+    """Maximum number of suggestions of a Bayesian run, including repeats and those that break the area
+    rules."""
 
 
 class CertifySettings(Noun):
-    """How the certificate of the best architectures is verified."""
+    """Verification of the certificate for the best architectures."""
 
     points: Seed = 500
-    """Excluded points to solve again by independent code, shared out between the models."""
+    """Excluded design points to solve again with independent code, distributed over the models."""
     seed: Seed = 0
-    """Seed by which they are drawn."""
+    """Seed of the random draw of these points."""
 
 
 class PlanMapSettings(Noun):
-    """The networks on which the report maps each model's best plans, and how far it searches."""
+    """Mapping of each model's best plans to networks, in the report."""
 
     systems: Annotated[tuple[Location, ...], Once] = ()
-    """Systems whose networks plans are mapped to: files in config/systems, or paths of some, with levels, a
-    torus or a matrix of bandwidths; of a larger one the part that has the devices of the first scenario."""
+    """Systems whose networks plans are mapped to: files in config/systems or paths, with levels, a torus or a
+    matrix of bandwidths. Of a larger system, only as many devices as the first scenario has are used."""
     planners: Annotated[tuple[ModelPlanner, ...], Once] = ("phaze", "piper")
-    """Whose plans are mapped."""
+    """Planners whose plans are mapped."""
     steps: PositiveInt = 5000
-    """Changes of places tried by each of the two chains of the local search."""
+    """Swaps tried by each of the two chains of the local search."""
     seed: Seed = 0
-    """Of their random numbers."""
+    """Seed of the local search."""
 
 
 class Variation(Noun):
-    """What a variation changes of the cluster: factors of the study's own values, or other values."""
+    """A variation of the cluster: bandwidths as factors of the study's values, or as absolute values."""
 
     hbm_bandwidth_factor: Positive | None = None
-    """The HBM bandwidth, as a factor of the scenario's."""
+    """HBM bandwidth as a factor of the scenario's."""
     network_bandwidth_factor: Positive | None = None
-    """The bandwidth between devices, as a factor of the scenario's."""
+    """Bandwidth between devices as a factor of the scenario's."""
     hbm_bandwidth_bytes_per_s: Positive | None = None
-    """The HBM bandwidth, whatever the scenario's is."""
+    """HBM bandwidth in bytes per second, replacing the scenario's."""
     network_bandwidth_bytes_per_s: Positive | None = None
-    """The bandwidth between devices, whatever the scenario's is."""
+    """Bandwidth between devices in bytes per second, replacing the scenario's."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -196,7 +203,7 @@ class Variation(Noun):
         return self
 
     def values(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Bandwidths that it changes, with what a scenario's own values make of factors."""
+        """Changed bandwidths by key, with factors applied to a scenario's own values."""
         found = {}
         for key in (f"{part}_bytes_per_s" for part in VARIED):
             value, factor = getattr(self, key), getattr(self, key.replace("_bytes_per_s", "_factor"))
@@ -206,15 +213,15 @@ class Variation(Noun):
 
 
 class ReportSettings(Noun):
-    """What the report shows besides the tables."""
+    """Optional parts of the report."""
 
     published: Name | None = "phaze-icml-2024"
-    """Published results to show beside ours, a file in config/published."""
+    """Published results to compare with, a file in config/published; null: none."""
     strategies: StrategySettings = StrategySettings()
     """Search strategies to compare."""
     maps: PlanMapSettings = PlanMapSettings()
     """Networks to map plans to."""
     area_limits_mm2: tuple[Positive, ...] = ()
-    """Area limits below the scenario's whose best architectures are looked for as well."""
+    """Further area limits in mm², below the scenario's, for which the best architectures are reported."""
     sensitivity: dict[Name, Variation] = Field(default_factory=dict)
-    """Variations under which the winners are evaluated again, by name."""
+    """Variations, by name, under which the winners are evaluated again."""

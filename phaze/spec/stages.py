@@ -1,8 +1,7 @@
-"""Files of stages: what a partition ends with and a mapping to devices starts from (Parmesan, Section V).
+"""Files of pipeline stages: output of a partition, input of a mapping to devices (Parmesan, Section V).
 
-A file holds the stages of a pipeline in order, the tensors between any two of them, and how often the
-pipeline is replicated. What a partition adds may be left out of a file that is written by hand: the operators
-of the stages, memory, settings, and times.
+A file lists the stages in order, the tensors between them, and the number of replicas. Results of a partition
+are optional in files written by hand: the operators of the stages, memory, settings and times.
 """
 
 from collections.abc import Iterator
@@ -16,75 +15,76 @@ from phaze.spec.values import Count, Index, Positive, Result, Size, repeated
 
 
 class StoredStage(Noun):
-    """A stage: what one device does for one microbatch."""
+    """A pipeline stage: work of one device on one microbatch."""
 
     operators: tuple[str, ...] = ()
-    """Names of its operators, in a topological order."""
+    """Names of the operators in a topological order."""
     forward_s: Size
-    """Time of the forward pass of a microbatch."""
+    """Forward time of a microbatch in seconds."""
     backward_s: Size
-    """Time of the backward pass of a microbatch, with recomputation if there is any."""
+    """Backward time of a microbatch in seconds, including recomputation if any."""
     parameter_bytes: Size
-    """Bytes of gradients that the replicas of the stage reduce."""
+    """Bytes of gradients that the replicas of the stage all-reduce."""
     memory_bytes: Result | None = None
-    """Peak memory by equation (14) of Parmesan."""
+    """Peak memory in bytes by Parmesan's equation (14)."""
 
 
 class StoredMessage(Noun):
-    """What one stage passes to a later one."""
+    """A tensor passed from one stage to a later one."""
 
     source: Index
-    """Stage that sends, counted from 0."""
+    """Sending stage, counted from 0."""
     target: Index
-    """Stage that receives, a later one."""
+    """Receiving stage, later than `source`."""
     bytes: Size
-    """Bytes of a microbatch, forward; as many come back."""
+    """Bytes per microbatch sent forward; gradients of the same size return."""
 
 
 class PartitionSettings(Noun):
-    """How the stages were found."""
+    """Settings of the partition that produced the stages."""
 
     partitioner: str
-    """Who cut the graph."""
+    """Partitioner that cut the graph."""
     microbatch: Count
-    """Samples in a microbatch."""
+    """Samples per microbatch."""
     bandwidth_bytes_per_s: Positive
-    """Bandwidth between any two devices that the partition assumes (Parmesan, Section VI)."""
+    """Bandwidth between any two devices in bytes per second, assumed by the partition (Parmesan, Section
+    VI)."""
     hyper_operators: Count | None = None
-    """K, up to which operators were clustered."""
+    """K, the target number of clusters that operators were merged into."""
     alpha: Size | None = None
-    """Importance of communication in the cost of clustering (4)."""
+    """Weight of communication in the clustering cost (4)."""
     moves: Index | None = None
-    """Moves of the refinement that were kept."""
+    """Number of accepted moves of the refinement."""
 
 
 class StoredStages(Noun):
-    """Stages of a partition, in the order of the pipeline."""
+    """Pipeline stages of a partition, in order."""
 
     format: Literal["phaze-stages"]
-    """What the file holds."""
+    """Kind of file."""
     version: Literal[1]
-    """Version of the format."""
+    """Version of the file format."""
     model: str
     """Name of the model."""
     replicas: Count
-    """R, devices of every stage."""
+    """R, replicas of the pipeline, equal to the devices per stage."""
     microbatches: Count
-    """MB, microbatches of a training step on each replica."""
+    """MB, microbatches per training step on each replica."""
     recompute: Annotated[bool, Field(strict=True)]
-    """Whether backward passes repeat the forward pass."""
+    """True if backward passes recompute the forward pass."""
     device_memory_bytes: Positive | None = None
-    """Memory of a device, which no stage exceeds."""
+    """Memory limit of a device in bytes, which no stage exceeds."""
     stages: tuple[StoredStage, ...] = Field(min_length=1)
-    """Stages in order."""
+    """Stages in pipeline order."""
     edges: tuple[StoredMessage, ...]
-    """What stages pass on, each pair of stages at most once; skip connections are edges."""
+    """Tensors between stages, at most one for each pair, skip connections included."""
     stage_time_s: Result | None = None
-    """Time (3) of the slowest stage with the bandwidth of the settings."""
+    """Time (3) in seconds of the slowest stage at the bandwidth in `settings`."""
     step_time_s: Result | None = None
-    """Simulated time of a training step with the bandwidth of the settings."""
+    """Simulated time of a training step in seconds at the bandwidth in `settings`."""
     settings: PartitionSettings | None = None
-    """How the stages were found."""
+    """Settings of the partition."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,4 +1,4 @@
-"""YAML read strictly: no code, no key given twice, no merging of mappings, no values that are none."""
+"""Strict YAML: no code, no duplicate keys, no merge keys, no invalid values."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import yaml
 from phaze.spec.plain import LONGEST_KEY, Plain, short
 
 MOST_BITS = 1024
-"""Of a whole number, as of the largest float: Python does not write longer ones down."""
+"""Maximum bits of an integer, as of the largest float; Python refuses to print longer ones."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Unfit(yaml.constructor.ConstructorError):
-    """What of a file is refused, with the keys that lead to it."""
+    """Error with the keys that lead to the refused part of the file."""
 
     def __init__(self, problem: str, mark: yaml.Mark | None, keys: tuple[str, ...] = ()) -> None:
         super().__init__(None, None, ": ".join(filter(None, (".".join(keys), problem))), mark)
         self.what, self.keys = problem, keys
 
     def under(self, key: object) -> _Unfit:
-        """The same as seen from the mapping in which it lies below a key."""
+        """The same error as seen from the parent mapping, below `key`."""
         return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
 
 
 class _Strict(yaml.SafeLoader):
-    """A safe YAML loader that refuses what plain YAML takes without a word, or cannot make a value of."""
+    """Safe YAML loader that refuses input that plain YAML silently accepts or cannot convert."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """Value of a node; ConstructorError where it has none."""
+        """Value of a node; ConstructorError if it is invalid."""
         try:
             value: object = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
@@ -41,7 +41,7 @@ class _Strict(yaml.SafeLoader):
 
 
 def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, object]:
-    """Mapping whose keys are plain and unique: plain YAML silently keeps the last of equal ones."""
+    """Mapping with scalar, unique keys: plain YAML silently keeps the last of equal ones."""
     found: dict[object, object] = {}
     for name, value in node.value:
         if name.tag == MERGE:
@@ -64,7 +64,7 @@ _Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 def load(text: str) -> Plain:
     """Content of a YAML text; ValueError naming the line."""
     try:
-        loaded: Plain = yaml.load(text, Loader=_Strict)  # a subclass of the safe one
+        loaded: Plain = yaml.load(text, Loader=_Strict)  # subclass of SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     return loaded

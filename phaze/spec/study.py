@@ -1,4 +1,4 @@
-"""A study: which models, which architectures, which cluster, and the settings of every stage."""
+"""A study: models, architectures, cluster, and the settings of every stage."""
 
 from __future__ import annotations
 
@@ -27,129 +27,127 @@ from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.values import Count, Location, Name, Once, Positive, PositiveInt, refuse_unknown
 
 Changes = dict[str, JsonValue]
-"""Settings of a section that differ, by their key there."""
+"""Changed settings of a section, by key."""
 
 
 class Reading(Noun):
-    """Settings that differ from the study's, under which every model is placed again on the named
-    architectures.
-    """
+    """Alternative settings, with which every model is placed again on the named architectures."""
 
     note: str = Field(min_length=1)
-    """What the reading assumes, in a sentence."""
+    """Sentence on the assumptions of this reading, for the report."""
     baseline: Name | None = None
-    """The named architecture that gains under this reading are over, if not `architectures.baseline`."""
+    """Named architecture that gains under this reading are relative to; default: `architectures.baseline`."""
     scenario: Changes = Field(default_factory=dict)
-    """Keys of the first of `scenarios` that differ."""
+    """Changed keys of the first of `scenarios`."""
     training: Changes = Field(default_factory=dict)
-    """Keys of `training` that differ."""
+    """Changed keys of `training`."""
     extract: Changes = Field(default_factory=dict)
-    """Keys of `extract` that differ."""
+    """Changed keys of `extract`."""
     estimate: Changes = Field(default_factory=dict)
-    """Keys of `estimate` that differ."""
+    """Changed keys of `estimate`."""
 
 
 OWN_READING = "study"
-"""Name of what the study's own settings give, beside its readings."""
+"""Name of the study's own settings, listed together with its readings."""
 
 
 class WorkloadChoice(Noun):
-    """A model as it is trained in the study."""
+    """A model with its sequence length and layouts."""
 
     model: Location
-    """Name of a spec in config/models, or path of a YAML spec or of a Hugging Face config.json."""
+    """Name of a file in config/models, or path of a YAML spec or a Hugging Face config.json."""
     sequence: PositiveInt
-    """Tokens of a sample."""
+    """Tokens per sample."""
     tensor: tuple[PositiveInt, ...] = Field((1,), min_length=1)
-    """Tensor model parallel widths to consider."""
+    """Tensor-parallel widths to consider."""
     expert: Triple | None = None
-    """Placement by experts, evaluated on the named architectures."""
+    """Layout chosen by human experts, evaluated on the named architectures; default: none."""
     weight: Positive = 1.0
-    """Weight of the model's throughput in the choice of a common architecture."""
+    """Weight of the model's throughput when the common architecture is chosen."""
 
 
 class ArchitectureChoice(Noun):
-    """The architectures of the study: a grid, and single ones by name."""
+    """Architectures of the study: a grid, and individual ones by name."""
 
     grid: Grid | None = Grid()
-    """The grid to search, or null for none."""
+    """Grid to search; null: none."""
     named: Annotated[tuple[Name, ...], Once] = ("tpu-v4",)
-    """Architectures in config/architectures; always evaluated, whatever the bounds say."""
+    """Names of files in config/architectures; these are always evaluated, never excluded by a bound."""
     baseline: Name | None = "tpu-v4"
-    """The named architecture that results are compared with."""
+    """Named architecture that results are compared with."""
     technology: Name = "22nm"
-    """Areas and energies, a file in config/technologies."""
+    """Area and energy figures, a file in config/technologies."""
 
 
 class ScenarioChoice(Noun):
-    """A system with what this study changes of it; an omitted key keeps the system's value."""
+    """A system with this study's changes; omitted keys keep the system's value."""
 
     system: Location = "paper"
     """Name of a file in config/systems."""
     devices: Count | None = None
-    """Accelerators in the cluster."""
+    """Number of accelerators."""
     network_bandwidth_bytes_per_s: Positive | None = None
-    """Bandwidth between any two devices."""
+    """Bandwidth between any two devices, in bytes per second."""
     hbm_bandwidth_bytes_per_s: Positive | None = None
-    """Bandwidth between HBM and global buffer."""
+    """Bandwidth between HBM and global buffer of a device, in bytes per second."""
     clock_hz: Positive | None = None
-    """Clock of all cores."""
+    """Clock of all cores in Hz."""
     all_reduce_factor: Positive | None = None
-    """What an all-reduce takes, times (n - 1)/n of its tensor over the bandwidth."""
+    """Factor f of all-reduce time over n devices, f · (n − 1)/n · bytes / bandwidth."""
     global_batch: PositiveInt = 4096
-    """Samples in a batch."""
+    """Samples per training step."""
     area_limit_mm2: Positive | Name = "tpu-v4"
-    """Largest area of a chip, or the name of an architecture whose area is the limit."""
+    """Maximum chip area in mm², or the name of an architecture whose area is the limit."""
 
 
 def _without_nulls(value: object) -> object:
-    """Mapping without keys that are null: so a study leaves out what the default study has."""
+    """Mapping without null values, with which a study drops entries of the default study."""
     given = {} if value is None else value
     return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
 
 class Study(Noun):
-    """Everything that a run depends on besides the files that it names."""
+    """Everything that a run depends on, apart from the files that it names."""
 
     workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
     models: Annotated[tuple[Name, ...], Once]
-    """Workloads that this study runs; may be empty where there is something in `plans`, `tiled`, `maps` or
-    `layouts`."""
+    """Names of the workloads that this study runs; may be empty if `plans`, `tiled`, `maps` or `layouts` has
+    content."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
     scenarios: Annotated[dict[Name, ScenarioChoice], BeforeValidator(_without_nulls)] = Field(
         {"paper": ScenarioChoice()}, min_length=1
     )
-    """Clusters to consider; the first is the one that the report is about. One that is null is left out."""
+    """Clusters to consider, by name; the report covers the first one. A null entry is dropped."""
     training: Training = Training()
-    """How the models are trained."""
+    """Training setup of the models."""
     extract: ExtractSettings = ExtractSettings()
-    """Settings of extract."""
+    """Extraction of operators from models."""
     estimate: EstimateSettings = EstimateSettings()
-    """Settings of estimate."""
+    """Estimates of operators."""
     screen: ScreenSettings = ScreenSettings()
-    """Settings of screen."""
+    """Choice of the architectures to evaluate."""
     schedule: ScheduleSettings = ScheduleSettings()
-    """Settings of schedule."""
+    """Scheduling of layers."""
     place: PlaceSettings = PlaceSettings()
-    """Settings of place."""
+    """Placement of models."""
     certify: CertifySettings = CertifySettings()
-    """Settings of certify."""
+    """Verification of certificates."""
     report: ReportSettings = ReportSettings()
-    """Settings of report."""
+    """Contents of the report."""
     readings: Annotated[dict[Name, Reading], BeforeValidator(_without_nulls)] = Field(default_factory=dict)
-    """Other settings by name, under which every model is placed on the named architectures and on its winners
-    again, to be shown beside the study's own; without those that the publication of the report found for
-    other workloads. One that is null is left out."""
+    """Alternative settings by name. For each reading, every model is placed again on the named architectures
+    and on its winners, and the results are shown next to those of the study's own settings. Architectures
+    that the report's publication found for other workloads are left out. A null entry is dropped."""
     plans: PlanStudy = PlanStudy()
-    """What is planned with Piper apart from the models: the figures and tables of its paper."""
+    """Plans by Piper, independent of the models above: figures and tables of its paper."""
     tiled: TiledStudy = TiledStudy()
-    """What is simulated on tiled accelerators apart from the models: the figures and tables of PALM."""
+    """Simulations of tiled accelerators, independent of the models above: figures and tables of PALM."""
     layouts: LayoutStudy = LayoutStudy()
-    """Models whose training is planned over all layouts of a runtime, apart from the models above."""
+    """Training plans over all layouts of a runtime, independent of the models above."""
     maps: Maps = Maps()
-    """What is partitioned and mapped apart from the models: the figures and tables of Parmesan's paper."""
+    """Partitions and mappings, independent of the models above: figures and tables of Parmesan's paper."""
     measured: MeasuredStudy = MeasuredStudy()
     """Published training runs that predictions are compared with."""
 
@@ -198,12 +196,12 @@ class Study(Noun):
 
     @property
     def shown_readings(self) -> dict[str, Reading]:
-        """Readings with the study's own settings first; none for a study without."""
+        """Readings with the study's own settings first; empty for a study without readings."""
         own = {OWN_READING: Reading(note="the settings of the study")}
         return own | self.readings if self.readings else {}
 
     def under(self, reading: str) -> Study:
-        """Study with the settings of a reading, in its first scenario; ValueError if they are unfit."""
+        """Study with the settings of a reading, in its first scenario; ValueError if they are invalid."""
         if reading == OWN_READING:
             return self
         chosen = self.readings[reading]
@@ -218,7 +216,7 @@ class Study(Noun):
 
 
 def _with(noun: Noun, changes: Changes, where: str) -> Noun:
-    """Settings of which some differ; ValueError says where one is unfit."""
+    """Settings with some values changed; ValueError names the place of an invalid one."""
     try:
         return type(noun).model_validate({**noun.model_dump(), **changes})
     except ValidationError as error:

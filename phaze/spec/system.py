@@ -1,4 +1,4 @@
-"""The cluster in which the accelerators work."""
+"""Clusters: devices, software stack and network."""
 
 from collections.abc import Mapping
 from math import prod
@@ -31,81 +31,81 @@ from phaze.spec.values import (
 )
 
 Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe", "full"]
-"""Part of a layer that a CUDA graph captures, or `full`, the whole iteration (Megatron-Core,
+"""Part of a layer captured by a CUDA graph, or `full`, the whole iteration (Megatron-Core,
 `--cuda-graph-scope`)."""
 
 
 class System(Noun):
-    """A cluster of equal accelerators on a flat network."""
+    """A cluster of identical accelerators on a flat network."""
 
     devices: Count = 1024
-    """Accelerators in the cluster, K."""
+    """Number of accelerators, K."""
     network_bandwidth_bytes_per_s: Positive = 4294967296.0
-    """Bandwidth between any two devices."""
+    """Bandwidth between any two devices, in bytes per second."""
     hbm_bandwidth_bytes_per_s: Positive = 1.2e12
-    """Bandwidth between the HBM and the global buffer of a device."""
+    """Bandwidth between HBM and global buffer of a device, in bytes per second."""
     clock_hz: Positive = 1.05e9
-    """Clock of all cores."""
+    """Clock of all cores in Hz."""
     all_reduce_factor: Positive = 2.0
-    """An all-reduce over n devices takes this times (n - 1)/n of its tensor over the bandwidth: 2 in a ring
-    whose links carry both directions at once, 4 where one bandwidth holds for both together (Phaze, C.2)."""
+    """Factor f of all-reduce time over n devices, f · (n − 1)/n · bytes / bandwidth: 2 for a ring whose links
+    carry both directions at once, 4 if both directions share the bandwidth (Phaze, C.2)."""
 
 
 class Scenario(System):
-    """A cluster with the batch that it trains and the area that a chip may have."""
+    """A cluster with the training batch and the area limit of a chip."""
 
     global_batch: PositiveInt = 4096
-    """Samples in a batch."""
+    """Samples per training step."""
     area_limit_mm2: Positive | Name = "tpu-v4"
-    """Largest area of a chip, or the name of an architecture whose area is the limit."""
+    """Maximum chip area in mm², or the name of an architecture whose area is the limit."""
 
 
 class Device(Architecture):
-    """A chip by the template of an architecture, with clock and memory, and what software reaches of them."""
+    """A chip: an architecture with clock, memory, and the speeds that software reaches on it."""
 
     clock_hz: Positive
-    """Clock of all cores."""
+    """Clock of all cores in Hz."""
     hbm_gib: Positive
-    """HBM in GiB."""
+    """HBM capacity in GiB."""
     number_bytes: Literal[2, 4] = 2
-    """Bytes of a number that its arrays multiply at full speed, and of a word of its buffers."""
+    """Bytes per element of the precision that the arrays multiply at full speed, and of the elements in its
+    buffers."""
     reserve_gib: Size = 0.0
-    """HBM that plans leave alone: what the driver keeps, and what contexts and communication usually use."""
+    """HBM in GiB that plans leave free for driver, contexts and communication in typical use."""
     driver_gib: Size = 0.0
-    """HBM that no process can have, as the driver keeps it."""
+    """HBM in GiB that the driver keeps and no process can use."""
     workspace_mib: Size = 0.0
-    """Workspace of the library of products for each stream on which they run."""
+    """Workspace in MiB of the matrix product library, for each stream that runs products."""
     hbm_bandwidth_bytes_per_s: Positive
-    """Bandwidth between HBM and global buffer."""
+    """HBM bandwidth in bytes per second."""
     host_bandwidth_bytes_per_s: Size = 0.0
-    """What copies reach between the memory of the device and that of its host, in each direction, while all
-    devices of the host copy; 0: not known."""
+    """Bandwidth of copies to and from host memory in bytes per second, per direction, while all devices of
+    the host copy; 0: unknown."""
     sustained_clock: Part = 1.0
-    """Share of the clock that the cores keep while all arrays work, as power allows."""
+    """Share of the clock that the cores sustain at full load within the power limit."""
     sustained_hbm: Part = 1.0
     """Share of the HBM bandwidth that kernels reach."""
     kernel_s: Size = 0.0
-    """Time of a kernel beside its work, in which the device is started and drained."""
+    """Fixed time per kernel in seconds, in which the device starts and drains."""
     products: dict[Compute, ProductSpeed] = Field(default_factory=dict)
-    """Speeds of matrix products by precision, half precision among them; without any the arrays of all cores
-    work as the mapper of architectures lets them."""
+    """Speeds of matrix products by precision; must include bf16. Default: speeds follow from the arrays by
+    the mapper of architectures."""
     fixed_shares: bool = False
-    """Whether kernels give every processor its share beforehand: the shares of those that a collective holds
-    are then done in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static
-    scheduler)."""
+    """Kernels assign work to processors statically: if a collective occupies some of them, their shares run
+    in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static scheduler)."""
     aligned_bytes: PositiveInt = 1
-    """Rows of a product that are no multiple of this are multiplied on the vector lanes."""
+    """Alignment of operand rows in bytes; products with unaligned rows run on the vector lanes."""
     attention: dict[str, AttentionKernel] = Field(default_factory=dict)
-    """Speeds of attention kernels by generation, of which a software stack names one."""
+    """Speeds of attention kernels by generation; a software stack chooses one."""
     experts: dict[ExpertKernel, dict[Compute, ExpertSpeed]] = Field(default_factory=dict)
-    """Speeds of the kernels that multiply experts, by kernel and precision; without them experts are as fast
-    as a batch of products."""
+    """Speeds of kernels for experts, by kernel and precision; without them experts run at the speed of
+    batched products."""
     known_as: tuple[Label, ...] = ()
-    """Other names by which tables of measured kernels call it."""
+    """Other names of the device in tables of measured kernels."""
     stack: Name | None = None
-    """File in config/stacks, where only the runtime of that stack runs on the device."""
+    """The only software stack that runs on the device, a file in config/stacks; default: any."""
     assumed_from: Label | None = None
-    """Device that all but the given figures are from, of a device of three figures."""
+    """Device that supplied all figures not given, for a device of three figures."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,147 +123,150 @@ class Device(Architecture):
 
     @property
     def peak_flops_per_s(self) -> float:
-        """FLOP/s of dense products at full speed."""
+        """Peak FLOP/s of dense products."""
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
     @property
     def is_blackwell(self) -> bool:
-        """Whether it is of NVIDIA's generation of 2024 or later, which multiplies four bits."""
+        """True for NVIDIA's generation of 2024 or later, which multiplies 4-bit numbers."""
         return "nvfp4" in self.products
 
 
 class DeviceFigures(Noun):
-    """A device of three figures; all else is that of the nearest one of config/devices. Other keys of a
-    device may be given as well, but for its clock.
+    """A device of three figures; everything else comes from the most similar device of config/devices.
+    Other keys of a device may be given as well, except its clock.
     """
 
     peak_flops_per_s: Positive
-    """Dense products of 16 bits."""
+    """Peak FLOP/s of dense 16-bit products."""
     hbm_gib: Positive
-    """HBM in GiB."""
+    """HBM capacity in GiB."""
     hbm_bandwidth_bytes_per_s: Positive
-    """Bandwidth of the HBM."""
+    """HBM bandwidth in bytes per second."""
     like: Name | None = None
-    """Device of config/devices that all else is from; unless given the one whose figures are nearest."""
+    """Device of config/devices that supplies everything else; default: the one with the nearest figures."""
 
 
 class Stack(Noun):
-    """A software stack that trains models: what it makes of the devices that it runs on."""
+    """A software stack that trains models: kernels, memory, overlap and communication."""
 
     name: Label = "none"
-    """Name of its file unless given."""
+    """Name of the stack; default: the file name."""
     launch_s: Size = 0.0
-    """Time in which the host starts a kernel; a pass takes at least that of all its kernels."""
+    """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
     elementwise: Positive = 1.0
-    """Bytes that elementwise kernels move, over those of kernels that fuse what follows each other."""
+    """HBM traffic of elementwise kernels relative to kernels that fuse consecutive operators."""
     loss: Positive = 1.0
-    """The same of the loss over the vocabulary, over one kernel each way in half precision."""
+    """HBM traffic of the loss over the vocabulary, relative to one half-precision kernel per direction."""
     fused_heads: PositiveInt = 1
-    """Multiple that the heads of a device, those of all samples of a microbatch, must be for scores to be
-    scaled, masked and normalised by one kernel."""
+    """Divisor of heads per device × samples per microbatch that one kernel needs to scale, mask and normalise
+    the scores; if it does not divide, three kernels do that."""
     attention: tuple[Name, ...] = ()
-    """Generations of attention kernels that it takes, keys of `attention` of a device: the first one that
-    the device has; unless given that of 2023, or what the device has."""
+    """Generations of attention kernels in order of preference, keys of a device's `attention`. Default: the
+    generation of 2023, or whichever the device has."""
     ring_attention: Flag = False
-    """Whether attention with context parallelism goes part by part over keys and values even where these are
-    gathered before (PyTorch, `_templated_ring_attention`); with cp_kind p2p it always does."""
+    """Attention under context parallelism runs part by part even if keys and values are gathered first
+    (PyTorch, `_templated_ring_attention`). With cp_kind p2p it always does."""
     merge_bytes: tuple[Size, ...] = Field(default=(10.0, 6.0), min_length=2, max_length=2)
-    """Bytes that merging partial attention moves for each element of a result, and of a gradient: one kernel
-    each, that reads both and writes single precision, or adds up in half (Transformer Engine,
+    """Bytes moved per element to merge partial attention: for results, and for gradients. One kernel each
+    reads both operands, and writes single precision or adds in half precision (Transformer Engine,
     `AttnFuncWithCPAndKVP2P`)."""
     pipeline_split: Literal["even", "cost"] = "even"
-    """How blocks are split into pipeline stages where a run does not say: evenly; or by cumulative cost, that
-    of a block counted as 4 h^2 + 3 h f and of the head as V h (nanotron, `get_block_compute_costs`)."""
+    """Default pipeline split: `even`, or by cumulative `cost`, with 4 h^2 + 3 h f per block and V h for the
+    head (nanotron, `get_block_compute_costs`)."""
     full_pipelines: Flag = False
-    """Whether 1F1B needs as many microbatches as there are stages but one (nanotron,
-    `OneForwardOneBackwardPipelineEngine`)."""
+    """1F1B requires at least pp − 1 microbatches (nanotron, `OneForwardOneBackwardPipelineEngine`)."""
     selective: Literal["attention", "products"] = "attention"
-    """What selective recomputation does again: the attention core, or all but every second product."""
+    """Selective recomputation: `attention` recomputes the attention core, `products` all but every second
+    product."""
     gradient_bytes: Literal[2, 4] = 2
-    """Bytes in which gradients are added up and exchanged, in mixed precision."""
+    """Bytes per element in which gradients are accumulated and exchanged, in mixed precision."""
     bucket_bytes: Size = 0.0
-    """Bytes of the gradients in a bucket, which replicas without ZeRO sum by a collective of its own; 0: one
-    for all."""
+    """Size in bytes of a gradient bucket; replicas without ZeRO all-reduce each bucket separately. 0: one
+    bucket."""
     logit_bytes: Size = 4
-    """Bytes of a logit where its gradient is made: itself, copies in single precision, and gradients."""
+    """Bytes per logit at the peak of the loss's backward pass: the logit, single-precision copies, and
+    gradients."""
     second_gradients: Literal["none", "layer", "all", "buckets"] = "none"
-    """Gradients in half precision that lie beside those that are added up in single precision: none, those of
-    a layer, or all; `buckets`: all, and with ZeRO 0 once more in the buckets of replicas (PyTorch, DDP
+    """Half-precision gradients stored in addition to the accumulated single-precision ones: none, those of
+    one layer, or all; `buckets`: all, and with ZeRO 0 once more in the replicas' buckets (PyTorch, DDP
     without `gradient_as_bucket_view`)."""
     whole_gradients: Flag = False
-    """Whether a pipeline with ZeRO 2 or 3 adds up whole gradients in single precision on each replica, until
-    they are scattered after the last microbatch (PyTorch, `backward_maybe_with_nosync`)."""
+    """A pipeline with ZeRO 2 or 3 accumulates unsharded single-precision gradients on each replica, and
+    scatters them after the last microbatch (PyTorch, `backward_maybe_with_nosync`)."""
     gathered_tensors: Whole = 0
-    """Tensors as wide as the model that lie whole on each tensor-parallel rank while a layer is at work,
-    where sequence parallelism shards all others."""
+    """Number of tensors of model width stored unsharded on each tensor-parallel rank while a layer runs,
+    although sequence parallelism shards all others."""
     overlap_buffers: Whole = 0
-    """Buffers for overlapped tensor-parallel communication, each a whole activation between layers."""
+    """Number of buffers for overlapped tensor-parallel communication, each the size of an unsharded
+    activation between layers."""
     fused_gate: bool = False
-    """Whether a gated activation is one kernel, so that its first factor is not kept."""
+    """A gated activation is one kernel, which recomputes its first factor instead of storing it."""
     joined_products: Flag = False
-    """Whether one product makes queries, keys and values, and one both factors of a gated network, so that
-    the gradients of their input are not summed."""
+    """One product makes queries, keys and values, and one makes both factors of a gated network, so that
+    gradients of their input need no sum."""
     copied_keys: Flag = False
-    """Whether keys and values are kept twice: in a copy that attention reads, and beside the queries in the
-    tensor of all three, which stays because the queries are a view of it."""
+    """Keys and values are stored twice: in a copy that attention reads, and in the tensor shared with the
+    queries, which are a view of it."""
     reserved_gib: Size = 0.0
-    """Buffers that the framework allocates for itself, in addition to the tensors of the model."""
+    """Buffers in GiB that the framework allocates for itself, in addition to the tensors of the model."""
     fragments: Fragments = Fragments()
-    """Gaps of the allocator, in which no tensor lies."""
+    """Allocator fragmentation: reserved memory without tensors."""
     context_gib: tuple[Size, ...] = Field(default=(0.3, 0.5, 1.0), min_length=3, max_length=3)
-    """CUDA context with the kernels that are loaded: least, expected and most. 300 MB where kernels are
-    loaded when needed, with CUDA 11.7 and later; more than 1,000 MB before (PyTorch, issue 107667)."""
+    """CUDA context with loaded kernels, in GiB: minimum, expected and maximum. 300 MB with lazy loading, from
+    CUDA 11.7; before, more than 1,000 MB (PyTorch, issue 107667)."""
     reports: MemoryKind = "allocated"
-    """What memory of a run means where its software prints it: that of tensors (allocated), what the
-    allocator has reserved, or all that the device has in use."""
+    """Definition of the memory that the software prints for a run: tensors (`allocated`), reserved by the
+    allocator (`reserved`), or all memory in use (`device`)."""
     fused_gradients: bool = False
-    """Whether the products that make gradients of weights add them up as well, or further kernels do."""
+    """The products that make weight gradients also accumulate them; false: further kernels do."""
     overlap: Overlap = ()
-    """Communication that overlaps with compute: of gradients and weights (dp), tensor-parallel ranks (tp)
-    and stages (pp), and token dispatch next to the other microbatch of a pair (ep)."""
+    """Communication that overlaps with compute: of gradients and weights (`dp`), of tensor-parallel ranks
+    (`tp`), between stages (`pp`), and token dispatch with the other microbatch of a pair (`ep`)."""
     overlap_shares: dict[Overlapped, OverlapShare] = Field(default_factory=dict)
-    """Expected and proven share of communication that overlaps, also where a recipe, run or flag adds it."""
+    """Expected and proven share of overlap by kind of communication; also applies where a recipe, run or flag
+    enables the overlap."""
     zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
-    """How replicas sum gradients with ZeRO 1: each its share, overlapped with computing as `overlap` says; or
-    all of them, after the last backward pass, with the weights gathered after the update, and neither
-    overlapped (nanotron, `make_ddp` and `sync_gradients_across_dp`)."""
+    """Gradient exchange with ZeRO 1: `reduce_scatter`, overlapped as `overlap` says; or `all_reduce` after
+    the last backward pass and an all-gather of weights after the update, neither overlapped (nanotron,
+    `make_ddp` and `sync_gradients_across_dp`)."""
     dispatch: Literal["rows", "tokens"] = "rows"
-    """What goes to the ranks of experts: a row for every expert of a token, in an all-to-all, or the token
-    once to each rank, between nodes once to each node (DeepEP, HybridEP)."""
+    """Token dispatch: `rows` sends a row per expert of a token, in an all-to-all; `tokens` sends a token once
+    to each rank, and between nodes once to each node (DeepEP, HybridEP)."""
     experts: Experts = "grouped"
-    """How experts are multiplied. `each`: products, and casts of their operands, are started for one expert
-    after the other, and the host reads back how many rows they have (Transformer Engine, `GroupedLinear`);
-    `grouped`: one kernel for all experts (CUTLASS, `torch._grouped_mm`); `fused`: their activation too."""
+    """Kernels of experts. `each`: products and casts of their operands are launched per expert, and the host
+    reads back the number of rows (Transformer Engine, `GroupedLinear`). `grouped`: one kernel for all experts
+    (CUTLASS, `torch._grouped_mm`). `fused`: one kernel that includes the activation."""
     load: ExpertLoads = ExpertLoads()
-    """Rows of the experts of the busiest rank."""
+    """Expert load: rows on the busiest rank."""
     permuted: Positive = 1.0
-    """Time of the kernels that copy tokens to the rows of their experts, and add these up, over passes at the
-    rate that the device reaches around experts (`passes` of its experts in bf16)."""
+    """Time of the kernels that copy tokens to rows of experts and sum them back, relative to passes at the
+    HBM rate of kernels around experts (`passes` of the device's `experts`, bf16)."""
     router_kernels: PositiveInt = 3
-    """Kernels that choose the experts of a token and prepare its dispatch, in the forward pass."""
+    """Number of forward kernels that choose the experts of a token and prepare its dispatch."""
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
-    """Bytes that adding the biases of experts' last products moves for each element of their results, and of
-    gradients, where kernels do it expert by expert; 0: part of another kernel."""
+    """Bytes moved per element to add the biases of experts' last products expert by expert, in the forward
+    and in the backward pass; 0: part of another kernel."""
     rotary_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
-    """Bytes that rotary embeddings with a factor (YaRN) move for each element, in the forward and the
-    backward pass, over one kernel; 0: such a kernel."""
+    """Additional bytes moved per element by rotary embeddings with a factor (YaRN), in the forward and in the
+    backward pass, over a single fused kernel; 0: such a kernel."""
     clamp_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
-    """Bytes that clamping the projections of gated experts moves for each element of one, in the forward and
-    the backward pass, over one kernel that clamps, activates and multiplies; 0: such a kernel."""
+    """Additional bytes moved per element to clamp the projections of gated experts, in the forward and in the
+    backward pass, over one kernel that clamps, activates and multiplies; 0: such a kernel."""
     padding_bytes: Size = 0.0
-    """Bytes that padding the rows of experts moves for each element, where products are of lower precision
-    and the dispatcher sends rows; twice in a pass, before and after the experts."""
+    """Bytes moved per element to pad the rows of experts, for products in lower precision with `rows`
+    dispatch; counted twice per pass, before and after the experts."""
     cuda_graphs: tuple[Captured, ...] = ()
-    """Parts of a layer that CUDA graphs capture: the host launches none of their kernels. `moe_router` also
-    captures shared experts; a full graph leaves no launch, and no read-back of the rows of experts."""
+    """Parts of a layer captured by CUDA graphs, whose kernels need no launch by the host. `moe_router`
+    includes shared experts; `full` leaves no launch and no read-back of expert rows."""
     compiled: bool | None = None
-    """Whether torch.compile makes the kernels of a stack that can be told so."""
+    """True if torch.compile generates the kernels; null for stacks without that option."""
     held_processors: Whole = 16
-    """Processors of a device that a collective holds while it runs, which kernels beside it lose: NCCL's on a
-    node with eight network cards (its maintainer, NVIDIA/nccl issue 689)."""
+    """Processors of a device that a running collective occupies and concurrent kernels lose: NCCL's number on
+    a node with eight network cards (its maintainer, NVIDIA/nccl issue 689)."""
     ordered_queue: Flag = False
-    """Whether collectives of slices hide behind products only where kernels start in the order of one
-    hardware queue, which FSDP does not (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
+    """Tensor-parallel collectives overlap with products only if kernels start in the order of one hardware
+    queue, which FSDP does not use (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -273,63 +276,67 @@ class Stack(Noun):
         return fields
 
     def overlap_share(self, kind: Overlapped) -> float:
-        """Share of the time of some communication that can overlap with compute; 0 where none does."""
+        """Share of a kind of communication that can overlap with compute; 0 if it does not overlap."""
         own = self.overlap_shares.get(kind, OverlapShare())
         return own.expected if kind in ("cp", *self.overlap) else 0.0
 
     def proven(self) -> Self:
-        """Stack that is expected to overlap no more than is proven."""
+        """Stack whose expected overlap is limited to the proven shares."""
         return self.model_copy(update={"overlap_shares": proven_shares(self.overlap_shares)})
 
     @property
     def is_proven(self) -> bool:
-        """Whether no more overlap is expected than is proven."""
+        """True if no more overlap is expected than is proven."""
         proven = self.proven()
         return all(self.overlap_share(kind) == proven.overlap_share(kind) for kind in get_args(Overlapped))
 
 
 class Level(Noun):
-    """A level of a network: groups of devices with equal links among them."""
+    """A network level: groups of devices with equal links between them."""
 
     devices: Count
-    """Devices in a group of this level."""
+    """Devices per group of this level."""
     bandwidth_bytes_per_s: Positive
-    """Bandwidth of a device to others of its group, in each direction."""
+    """Bandwidth between a device and the others of its group in bytes per second, per direction."""
     sustained: Part = 1.0
     """Share of the bandwidth that collectives reach."""
     sustained_messages: Part | None = None
-    """Share of it that a message from one device to another reaches; that of collectives unless given."""
+    """Share of the bandwidth that a message between two devices reaches; default: `sustained`."""
     sustained_exchange: Part | None = None
-    """Share of it that an all-to-all reaches; that of other collectives unless given."""
+    """Share of the bandwidth that an all-to-all reaches; default: `sustained`."""
     latency_s: Size = 0.0
-    """Time of a step of a collective beside its bytes."""
+    """Latency of a step of a collective in seconds."""
     hop_latency_s: Size = 0.0
-    """Time that each further device of a node adds to a step of a ring across nodes, which passes all."""
+    """Latency in seconds that each further device of a node adds to a step of a ring across nodes, which
+    passes through all of them."""
     tree_latency_s: Size = 0.0
-    """Time of a step of a tree, by which all-reduces go where that is faster; 0: they go in rings alone."""
+    """Latency of a step of a tree in seconds; all-reduces use trees where these are faster. 0: rings only."""
     start_s: Size = 0.0
-    """Time of a collective beside its steps."""
+    """Start-up time of a collective in seconds."""
     nics_per_node: PositiveInt | None = None
-    """Network cards of a node, a group of the level inside: with nic_bytes_per_s in place of a bandwidth."""
+    """Network cards per node, a node being a group of the next inner level. With `nic_bytes_per_s`, this
+    replaces `bandwidth_bytes_per_s`."""
     nic_bytes_per_s: Positive | None = None
-    """Bandwidth of a network card, in each direction."""
+    """Bandwidth of a network card in bytes per second, per direction."""
     ring_port_devices: PositiveInt = 1
-    """Devices beside each port to this level, as NCCL looks for rings: collectives of several devices of a
-    node none of which are beside one port go through one port of the node. It says nothing of bandwidth."""
+    """Devices that share a port to this level, for the rings that NCCL finds. If no two devices of a node in
+    a collective share a port, the collective uses a single port of the node. Has no effect on the bandwidth
+    itself."""
     nccl: NcclSpeeds | None = None
-    """Measured collectives of NCCL inside an NVLink domain, of the innermost level: the name of a file in
-    config/networks, or its keys. The keys of latencies, of messages and of exchanges then have no meaning;
-    `sustained` is the share of the measured bandwidths, and `start_s` an additional start."""
+    """Measured NCCL collectives inside an NVLink domain, for the innermost level: name of a file in
+    config/networks, or its keys. Latencies and the shares of messages and exchanges must then be omitted;
+    `sustained` becomes the share of the measured bandwidths, and `start_s` is added to the measured start-up
+    times."""
 
     @property
     def collective_bytes_per_s(self) -> float:
-        """Bandwidth that large collectives reach."""
+        """Bandwidth that large collectives reach, in bytes per second."""
         share = 1.0 if self.nccl is None else self.nccl.simple
         return self.bandwidth_bytes_per_s * self.sustained * share
 
     @property
     def ring_step_s(self) -> float:
-        """Latency of a step of large rings."""
+        """Latency of a step of large rings in seconds."""
         return self.latency_s if self.nccl is None else self.nccl.simple_step_s
 
     @model_validator(mode="after")
@@ -352,7 +359,7 @@ class Level(Noun):
 
 
 def _with_share(number: int, level: object, inside: object) -> object:
-    """Fields of a level with the bandwidth of a device, its share of the network cards of a node."""
+    """Fields of a level, with the bandwidth of a device as its share of the node's network cards."""
     if not isinstance(level, Mapping) or level.get("nics_per_node", level.get("nic_bytes_per_s")) is None:
         return level
     if not isinstance(inside, Mapping):
@@ -372,43 +379,43 @@ def _with_share(number: int, level: object, inside: object) -> object:
 
 
 class Calibration(Noun):
-    """Constants that are fitted to runs on a system, as `phaze calibrate` writes them."""
+    """Constants fitted to runs on a system, as written by `phaze calibrate`."""
 
     runs: Label
-    """File of the runs."""
+    """File with the measured runs."""
     rows: PositiveInt
-    """Runs that they are fitted to."""
+    """Number of runs used in the fit."""
     device: dict[Label, Positive] = Field(default_factory=dict)
-    """Numbers in place of those of the device's file, by key."""
+    """Constants that override those of the device's file, by key."""
     stack: dict[Label, Positive] = Field(default_factory=dict)
-    """Numbers in place of those of the stack's file, by key; runs that name another stack keep theirs."""
+    """Constants that override those of the stack's file, by key; runs that name another stack keep theirs."""
     error_before: Result
-    """Mean absolute error of the time of these runs before, as a share."""
+    """Mean absolute error of the predicted step times before the fit, as a share."""
     error: Result
-    """The same with the fitted constants."""
+    """Mean absolute error with the fitted constants."""
     error_left_out: Result
-    """The same of each run with constants that are fitted to the others."""
+    """Leave-one-out error: each run predicted with constants fitted to the others."""
 
 
 class Cluster(Noun):
-    """Equal devices on a network with levels, the narrowest groups first."""
+    """Identical devices on a network with levels, the innermost groups first."""
 
     device: Location
-    """Name of a file in config/devices, or path of one from the folder of this file, in that folder."""
+    """Name of a file in config/devices, or path of one relative to this file and inside its folder."""
     levels: tuple[Level, ...] = Field(min_length=1)
-    """Levels of the network; the last one holds all devices."""
+    """Levels of the network; the last one includes all devices."""
     stack: Location | None = None
-    """Name of a file in config/stacks, or path of one: what runs are trained with unless they say another;
-    unless given that of the device, or else megatron-core."""
+    """Default software stack of runs: name of a file in config/stacks, or path. Default: the stack of the
+    device, else megatron-core."""
     calibrated: Calibration | None = None
-    """Constants of device and stack that are fitted to runs on this system."""
+    """Constants of device and stack fitted to runs on this system."""
     torus: Torus | None = None
-    """The links where devices form a torus or a mesh: then what is simulated with contention uses them."""
+    """Links of devices that form a torus or mesh; simulations of contention use them."""
 
     @model_validator(mode="before")
     @classmethod
     def _with_shares_of_nics(cls, fields: object) -> object:
-        """Levels with the bandwidth of a device where they say network cards of nodes."""
+        """Fields with the bandwidth per device of levels that give network cards per node."""
         if not isinstance(fields, Mapping) or not isinstance(fields.get("levels"), list | tuple):
             return fields
         levels = fields["levels"]
@@ -428,5 +435,5 @@ class Cluster(Noun):
 
     @property
     def devices(self) -> int:
-        """Devices of the cluster."""
+        """Number of devices."""
         return self.levels[-1].devices

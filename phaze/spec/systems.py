@@ -1,4 +1,4 @@
-"""Systems and their devices, read from config/systems and config/devices."""
+"""Loading of systems and devices from config/systems and config/devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import log
@@ -26,20 +26,19 @@ STACKS = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed",
     "maxtext": "maxtext",
 }  # fmt: skip
-"""Software stacks of runtimes, where a system's own is of another one."""
+"""Default software stack of each runtime, for systems whose own stack is of another runtime."""
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
-"""Figures that a device may consist of, the first of which says that it does."""
+"""The three figures that can define a device; the first one marks such a file."""
 RUNTIME = "megatron"
-"""Runtime of devices that are not bound to another one's stack."""
+"""Default runtime of devices that are not tied to another one's stack."""
 
 
 def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
-    """System of config/systems by name, or of a YAML file by path, with a flat network.
+    """System with a flat network, by name in config/systems or by path of a YAML file.
 
-    `flat` is its bandwidth in bytes per second; the system's own unless given. Raises PhazeError for a
-    mesh of tiles, and without `flat` for a cluster of several levels: none of them is the bandwidth between
-    any two devices.
+    `flat` overrides its bandwidth in bytes per second. Raises PhazeError for a mesh of tiles, and for a
+    cluster with several levels unless `flat` is given: no level has the bandwidth between any two devices.
     """
     path = system_path(name, folder)
     fields = read_mapping(path)
@@ -59,9 +58,9 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
-    """Network of a system by name, or of a file by path: flat, with levels, or a matrix.
+    """Network of a system, by name or path: flat, with levels, or a matrix of bandwidths.
 
-    A matrix may also be a table in CSV, as for topologies, or a topology of one.
+    A matrix may also be a CSV table, or a topology of kind `file`.
     """
     if name.endswith(".csv"):
         return _read_matrix(MatrixFile(kind="file", path=Path(name).name), Path(name).parent)
@@ -97,10 +96,10 @@ def _flat(cluster: Cluster, device: Device, bandwidth_bytes_per_s: float) -> Sys
 def load_map_networks(
     names: Iterable[str], devices: int, folder: Path = FOLDER
 ) -> dict[str, dict[str, object]]:
-    """Networks that plans of so many devices can be mapped to, by name, as plain values.
+    """Networks that plans for `devices` devices can be mapped to, by name, as plain values.
 
-    Raises PhazeError for a flat network, on which all mappings are alike, for one with too few devices, and
-    for two of one name.
+    Raises PhazeError for a flat network, where all mappings are equal, for a network with too few devices,
+    and for duplicate names.
     """
     found: dict[str, dict[str, object]] = {}
     for name in names:
@@ -122,10 +121,10 @@ def load_map_networks(
 
 
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
-    """Cluster of config/systems by name, or of a YAML file by path, and its device.
+    """Cluster and its device, by name in config/systems or by path of a YAML file.
 
-    A system that names no software stack has that of its device, or else that of RUNTIME. Raises PhazeError
-    also for a system that says nothing of its device and the levels of its network.
+    A system without a software stack gets the one of its device, else that of RUNTIME. Raises PhazeError,
+    also for a system without a device and levels.
     """
     path = system_path(name, folder)
     fields = read_mapping(path)
@@ -145,7 +144,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
 
 
 def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluster:
-    """Cluster of a file, with the measured collectives that its levels name."""
+    """Cluster of a file, with the measured collectives that its levels refer to."""
     levels = fields.get("levels")
     if isinstance(levels, list):
         fields = {**fields, "levels": [_with_network(level, path, folder) for level in levels]}
@@ -153,7 +152,7 @@ def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluste
 
 
 def _with_network(level: object, path: Path, folder: Path) -> object:
-    """Fields of a level with its measured collectives, read from the file that it names."""
+    """Fields of a level, with its measured collectives loaded from the file it names."""
     if not isinstance(level, dict) or not isinstance(level.get("nccl"), str):
         return level
     return {**level, "nccl": NcclSpeeds.from_file(_network_path(level["nccl"], folder, path))}
@@ -166,20 +165,20 @@ def _networks(levels: Sequence[object]) -> list[str]:
 
 
 def _network_path(name: str, folder: Path, system: Path) -> Path:
-    """File of measured collectives: in config/networks, or by a path beside the system."""
+    """File of measured collectives: by name in config/networks, or by path relative to the system."""
     if is_path(name):
         return within(system.parent, system.parent / name)
     return named_file("network", name, folder / "networks")
 
 
 def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
-    """Cluster with so many devices: the levels that they need, or the outermost one grown.
+    """Cluster resized to `devices` devices: fewer levels, or a larger outermost one.
 
-    A level that grows keeps bandwidth, latency and share for every device, as larger clusters are built. Of
-    a number that does not fill the groups inside, each group has an equal part where this is most of it, as
-    64 of the 72 devices of a rack. A part of a torus has levels alone, since nothing says which box it is.
-    Raises PhazeError, naming `where`, for another number, and where nothing can grow: a torus, and a system
-    of one level, which says nothing of links to other groups.
+    A larger level keeps bandwidth, latency and sustained share per device. If the number does not fill the
+    inner groups, every group is reduced equally while it keeps most of its devices, for example 64 of the 72
+    devices of a rack. A part of a torus has levels only, since its shape is unknown. Raises PhazeError,
+    naming `where`, for other numbers and for clusters that cannot grow: a torus, and a system with one level,
+    whose links to other groups are unknown.
     """
     if devices == cluster.devices:
         return cluster
@@ -200,8 +199,9 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
 
 
 def _part(inner: Sequence[Level], devices: int) -> int:
-    """Devices of the widest groups that all have alike, whole groups of those inside; 0 where such a part
-    would leave out more than an eighth.
+    """Largest equal size of the innermost groups that divides `devices`; 0 if it drops an eighth or more.
+
+    The size is a multiple of the groups inside.
     """
     whole = inner[-1].devices
     least = inner[-2].devices if len(inner) > 1 else 1
@@ -210,9 +210,7 @@ def _part(inner: Sequence[Level], devices: int) -> int:
 
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
-    """Files that a system of config/systems is read from: its own, and those of its device, its software
-    stack and its measured collectives.
-    """
+    """Files of a system in config/systems: its own, and those of device, stack and measured collectives."""
     path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
@@ -223,7 +221,7 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
 
 
 def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) -> str:
-    """Runtime that trains on a system unless one is asked for; PhazeError for one that its device has not."""
+    """Runtime of a system, or the one asked for; PhazeError if its device does not support that."""
     device = load_cluster(system, folder)[1]
     own = next((name for name, stack in STACKS.items() if stack == device.stack), None)
     if asked is not None and own not in (None, asked):
@@ -232,19 +230,19 @@ def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) ->
 
 
 def stack_for(cluster: Cluster, runtime: str) -> str:
-    """Software stack of a runtime on a system: the system's own where it is of that runtime."""
+    """Software stack of a runtime on a system: the system's own if it belongs to the runtime."""
     own = cluster.stack or ""
     return own if own.startswith(runtime) else STACKS[runtime]
 
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
-    """Software stack of config/stacks by name, or of a YAML file by path."""
+    """Software stack by name in config/stacks, or by path of a YAML file."""
     path = stack_path(name, folder)
     return Stack.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
 
 def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = None) -> Stack:
-    """Software stack of that name, or of the system, with what is fitted to runs of the system with it."""
+    """Software stack of that name, or the system's own with its calibrated constants."""
     chosen = name or cluster.stack
     stack = Stack() if chosen is None else load_stack(chosen, folder)
     if cluster.calibrated is None or chosen != cluster.stack:
@@ -256,12 +254,12 @@ Constants = TypeVar("Constants", Device, Stack, Level)
 
 
 def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
-    """Noun with other numbers, by key; PhazeError naming source, key and value for one that cannot be."""
+    """Noun with some constants replaced; PhazeError naming source, key and value of an invalid one."""
     return noun.parse({**noun.model_dump(), **numbers}, source) if numbers else noun
 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
-    """System of tiles of config/systems by name, or of a YAML file by path, and its chip."""
+    """System of tiles and its chip, by name in config/systems or by path of a YAML file."""
     path = system_path(name, folder)
     system = TiledSystem.from_file(path)
     chip = _device_path(system.device, folder, path.parent)
@@ -269,7 +267,7 @@ def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevi
 
 
 def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
-    """Systems of the cases on tiles, each with its chip, as plain values."""
+    """Systems of the tiled cases, each with its chip, as plain values."""
     names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
     found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
     return {
@@ -279,7 +277,7 @@ def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, di
 
 
 def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
-    """FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
+    """16-bit FLOP/s of the first system of the first case, 0 without cases."""
     for case in tiled.cases.values():
         system, device = load_tiled(case.systems[0], folder)
         return system.chips * device.flops
@@ -287,7 +285,7 @@ def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
 
 
 def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
-    """Raise PhazeError where a system is a mesh of tiles, but something else is needed."""
+    """Raise PhazeError if the system is a mesh of tiles; `needed` names the expected content."""
     if "dram" in fields:
         raise PhazeError(
             f"{path}: is a mesh of tiles; needed is a system with {needed}, such as a100-selene: plans and "
@@ -296,7 +294,7 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
-    """Device of config/devices by name, or of a YAML file by path."""
+    """Device by name in config/devices, or by path of a YAML file."""
     path = Path(name) if is_path(name) else named_file("device", name, folder / "devices")
     return _read_device(path, folder)
 
@@ -310,8 +308,9 @@ def _read_device(path: Path, folder: Path) -> Device:
 
 
 def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, object]:
-    """Fields of a device of three figures, with the others of the nearest device and its clock as fast as the
-    peak needs.
+    """Fields of a device of three figures, completed from the most similar device.
+
+    Its clock is scaled to reach the given peak.
     """
     if "clock_hz" in fields:
         raise PhazeError(f"{path}: clock_hz: must not be given beside {PEAK}, from which it follows")
@@ -324,9 +323,9 @@ def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, ob
 
 
 def _nearest(figures: DeviceFigures, folder: Path) -> Device:
-    """Device of config/devices with the nearest peak, HBM and bandwidth by their ratios.
+    """Device of config/devices with the nearest peak, HBM capacity and bandwidth, by their ratios.
 
-    Only devices with all figures of their own count, and of these such that any runtime runs on.
+    Only devices with all figures of their own count, and of these only those that every runtime runs on.
     """
     every = sorted((folder / "devices").glob("*.yaml"))
     paths = [path for path in every if not read_mapping(path).keys() & {"tile", PEAK}]
@@ -339,21 +338,21 @@ def _nearest(figures: DeviceFigures, folder: Path) -> Device:
 
 
 def _device_path(name: str, folder: Path, beside: Path) -> Path:
-    """File of a device that a system names: in config/devices, or by a path beside the system."""
+    """File of the device of a system: by name in config/devices, or by path relative to the system."""
     if is_path(name):
         return within(beside, beside / name)
     return named_file("device", name, folder / "devices")
 
 
 def chip_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of an architecture, or of a device, which is one as well, by name or by path."""
+    """File of an architecture or device, by name or by path."""
     if is_path(name):
         return Path(name)
     return named_file("architecture", name, folder / "architectures", folder / "devices")
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
-    """Device that the name or path of an architecture stands for, None if it is no device's."""
+    """Device for the name or path of an architecture; None if the file is no device."""
     path = chip_path(name, folder)
     known = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
     return _read_device(path, folder) if known else None
@@ -362,10 +361,10 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
 def load_system_of(
     architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
 ) -> System:
-    """System with the devices of an architecture: a device brings its own clock and memory.
+    """System with the devices of an architecture; a device brings its own clock and memory.
 
-    Raises PhazeError where neither says the clock: the system is of another device, and the architecture of
-    none.
+    Raises PhazeError if the clock is unknown: the system has another device, and the architecture is no
+    device.
     """
     found = load_system(system, folder, flat)
     device = load_device_as_architecture(architecture, folder)

@@ -1,6 +1,7 @@
-"""Networks that stages are mapped to: bandwidth and latency between any two devices (Parmesan, Appendix D-B).
+"""Network topologies for mapping stages: bandwidth and latency between any two devices.
 
-Bandwidths are in GiB/s, as the paper's "GB/s" are: it counts 1024 MB/s, and 1 MB/us = 2^20 bytes/us.
+See Parmesan, Appendix D-B. Bandwidths are in GiB/s, as the paper's "GB/s" are: it counts 1024 MB/s, and 1
+MB/us = 2^20 bytes/us.
 """
 
 from math import prod
@@ -13,41 +14,42 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Positive, PositiveInt, Size
 
 MOST_DEVICES = 8192
-"""Devices whose matrix of bandwidths fits into memory."""
+"""Maximum number of devices whose bandwidth matrix fits into memory."""
 
 
 class Links(Noun):
-    """What all networks have in common."""
+    """Base class of topologies."""
 
     @property
     def devices_per_port(self) -> int | None:
-        """Devices that have a port together, None if each pair has a link of its own."""
+        """Devices that share a port; None if each pair has its own link."""
         return None
 
 
 class LevelLinks(Noun):
-    """A level of a tree: groups of devices with equal bandwidth among them."""
+    """A level of a tree: groups of devices with equal bandwidth between them."""
 
     devices: Count
-    """Devices in a group of this level."""
+    """Devices per group of this level."""
     bandwidth_gib_per_s: Positive
-    """Between two devices that meet on this level, in each direction."""
+    """Bandwidth in GiB/s, per direction, between two devices whose smallest common group is of this level."""
     latency_s: Size = 0.0
-    """Of a message between them."""
+    """Latency of a message between them, in seconds."""
 
 
 class LevelTopology(Links):
-    """Nodes, racks, pods: two devices have the bandwidth of the narrowest group that holds both.
+    """Nodes, racks, pods: two devices have the bandwidth of the smallest group that contains both.
 
-    Two levels of PCIe and Ethernet, a fat tree, or a cluster of nodes with NVLink.
+    Examples: two levels of PCIe and Ethernet, a fat tree, or a cluster of nodes with NVLink.
     """
 
     kind: Literal["levels"]
-    """What it is."""
+    """Kind of topology."""
     levels: tuple[LevelLinks, ...] = Field(min_length=1)
-    """Levels from the narrowest groups to the one that holds all devices."""
+    """Levels, from the smallest groups to the one that contains all devices."""
     shared_port: bool = False
-    """Whether the devices of a narrowest group have one port to others together, in a study's second step."""
+    """The devices of a smallest group share one port to all others; a study then also reports the step time
+    with contention at the ports."""
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
@@ -56,47 +58,48 @@ class LevelTopology(Links):
 
     @property
     def devices(self) -> int:
-        """Devices of the outermost group."""
+        """Number of devices."""
         return self.levels[-1].devices
 
     @property
     def devices_per_port(self) -> int | None:
-        """Devices that have a port together, None if each pair has a link of its own."""
+        """Devices that share a port; None if each pair has its own link."""
         return self.levels[0].devices if self.shared_port else None
 
 
 class NodeLink(Noun):
-    """Devices of a node that a link of its own joins."""
+    """A direct link between devices of a node."""
 
     pairs: tuple[tuple[int, int], ...] = Field(min_length=1)
-    """Pairs of devices of a node, numbered from 0."""
+    """Linked pairs of devices of a node, numbered from 0."""
     bandwidth_gib_per_s: Positive
-    """In each direction."""
+    """Bandwidth in GiB/s, per direction."""
     latency_s: Size = 0.0
-    """Of a message."""
+    """Latency of a message in seconds."""
 
 
 class Nodes(Links):
-    """Equal nodes, some devices of which have links of their own, as in a DGX-1."""
+    """Identical nodes, in which some pairs of devices have direct links, as in a DGX-1."""
 
     kind: Literal["nodes"]
-    """What it is."""
+    """Kind of topology."""
     nodes: PositiveInt
-    """Nodes."""
+    """Number of nodes."""
     devices_per_node: PositiveInt
-    """Devices of a node."""
+    """Devices per node."""
     links: tuple[NodeLink, ...] = ()
-    """Links of their own, which are taken where there is one."""
+    """Direct links, used wherever a pair has one."""
     inside_gib_per_s: Positive
-    """Between other devices of a node."""
+    """Bandwidth in GiB/s between other pairs of devices of a node."""
     outside_gib_per_s: Positive
-    """Between devices of different nodes."""
+    """Bandwidth in GiB/s between devices of different nodes."""
     inside_latency_s: Size = 0.0
-    """Of a message inside a node, without a link of its own."""
+    """Latency in seconds of a message inside a node, without a direct link."""
     outside_latency_s: Size = 0.0
-    """Of a message between nodes."""
+    """Latency in seconds of a message between nodes."""
     shared_port: bool = False
-    """Whether the devices of a node have one port to others together, in a study's second step."""
+    """The devices of a node share one port to all others; a study then also reports the step time with
+    contention at the ports."""
 
     @model_validator(mode="after")
     def _pairs_exist(self) -> Self:
@@ -109,37 +112,38 @@ class Nodes(Links):
 
     @property
     def devices(self) -> int:
-        """Devices of all nodes."""
+        """Number of devices."""
         return self.nodes * self.devices_per_node
 
     @property
     def devices_per_port(self) -> int | None:
-        """Devices that have a port together, None if each pair has a link of its own."""
+        """Devices that share a port; None if each pair has its own link."""
         return self.devices_per_node if self.shared_port else None
 
 
 class Hops(Noun):
-    """What a message gets over so many hops."""
+    """Bandwidth over a range of hops."""
 
     to: PositiveInt | None = None
-    """The most hops of this row; none: any number."""
+    """Maximum number of hops for this row; null: no maximum."""
     bandwidth_gib_per_s: Positive
-    """Bandwidth between devices that far apart."""
+    """Bandwidth in GiB/s between devices at this distance."""
 
 
 class MeshOrTorus(Links):
-    """A grid of devices; bandwidth depends on the hops between two of them."""
+    """A grid of devices; the bandwidth between two of them depends on their distance in hops."""
 
     kind: Literal["mesh", "torus"]
-    """Without or with links from the last device of an axis to its first."""
+    """Kind of topology; a torus also links the last device of an axis to the first."""
     sides: tuple[PositiveInt, ...] = Field(min_length=1)
-    """Devices along every axis; they are numbered with the last axis running fastest."""
+    """Devices along every axis; device numbers increase fastest along the last one."""
     hops: tuple[Hops, ...] = ()
-    """Bandwidth by hops, nearest first; the first row that reaches far enough counts."""
+    """Bandwidth by number of hops, nearest first; the first row that reaches far enough applies."""
     link_gib_per_s: Positive | None = None
-    """Bandwidth of a link, instead of `hops`: over h hops a message occupies h links, and gets one h-th."""
+    """Bandwidth of a link in GiB/s, instead of `hops`: a message over h hops occupies h links and gets 1/h of
+    it."""
     latency_s: Size = 0.0
-    """Of a hop."""
+    """Latency of a hop in seconds."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
@@ -154,35 +158,36 @@ class MeshOrTorus(Links):
 
     @property
     def diameter(self) -> int:
-        """Most hops between two devices."""
+        """Maximum number of hops between two devices."""
         return sum(side // 2 if self.kind == "torus" else side - 1 for side in self.sides)
 
     @property
     def devices(self) -> int:
-        """Devices of the grid."""
+        """Number of devices."""
         return prod(self.sides)
 
 
 class RandomBlocks(Links):
-    """Nodes of random sizes with random bandwidths inside (random_blk_1 and random_blk_2 of Parmesan).
+    """Nodes of random sizes with random bandwidths (random_blk_1 and random_blk_2 of Parmesan).
 
-    The paper does not say how many nodes there are and how their sizes are drawn: here all ways to cut the
-    devices into so many nodes are equally likely.
+    The paper does not state the number of nodes or the distribution of their sizes. Here all ways to divide
+    the devices into `nodes` nodes are equally likely.
     """
 
     kind: Literal["random-blk-1", "random-blk-2"]
-    """1: one bandwidth a node, and one between nodes. 2: one for every pair inside a node, and between nodes
-    a tenth of their mean, divided by how far the nodes' numbers are apart."""
+    """1: one bandwidth per node, and one between nodes. 2: one bandwidth per pair inside a node; between
+    nodes a tenth of their mean, divided by the difference of the nodes' numbers."""
     devices: Count
-    """Devices D."""
+    """Number of devices D."""
     nodes: PositiveInt | None = None
-    """Nodes L; one for eight devices unless given."""
+    """Number of nodes L; default: one per eight devices."""
     seed: int = 0
-    """Of the random numbers."""
+    """Seed of the random numbers."""
     falling: bool = True
-    """Whether the bandwidth between nodes of random-blk-2 is divided by how far their numbers are apart."""
+    """For random-blk-2: divide the bandwidth between nodes by the difference of their numbers."""
     own_pairs: bool = True
-    """Whether each pair of devices in a node of random-blk-2 has a bandwidth of its own; or each node one."""
+    """For random-blk-2: each pair of devices in a node has its own bandwidth; false: one bandwidth per
+    node."""
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -200,33 +205,34 @@ class RandomBlocks(Links):
 
 
 class UniformDist(Links):
-    """Every pair of devices has a random bandwidth, equal in both directions (uniform_dist of Parmesan)."""
+    """A random bandwidth for every pair of devices, equal in both directions (uniform_dist of Parmesan)."""
 
     kind: Literal["uniform-dist"]
-    """What it is."""
+    """Kind of topology."""
     devices: Count
-    """Devices D."""
+    """Number of devices D."""
     seed: int = 0
-    """Of the random numbers."""
+    """Seed of the random numbers."""
     directed: bool = False
-    """Whether the two directions are drawn apart."""
+    """Draw the two directions of a pair independently."""
 
 
 class MatrixFile(Links):
-    """Bandwidths from a file: a square table in CSV, or a graph in NetworkX' node-link JSON or in GraphML."""
+    """Bandwidths from a file: a square CSV table, or a graph in NetworkX node-link JSON or GraphML."""
 
     kind: Literal["file"]
-    """What it is."""
+    """Kind of topology."""
     path: Location
-    """The file, from the folder of this one: .csv with row d to column d', empty where there is no link;
-    .json or .graphml with `bandwidth`, and perhaps `latency` in seconds, on edges."""
+    """The file, relative to the folder of this one. A .csv has the bandwidth from device d to d' in row d,
+    column d', empty for no link. A .json or .graphml has `bandwidth`, and optionally `latency` in seconds, on
+    its edges."""
     unit_bytes_per_s: Positive = 1.0
-    """What a bandwidth of 1 in the file means."""
+    """Bytes per second of a bandwidth of 1 in the file."""
     latency_s: Size = 0.0
-    """Of a link whose latency the file does not give."""
+    """Latency in seconds of links for which the file has none."""
     absent: Absent = "widest"
-    """Pairs without a link: the path whose narrowest link is widest, with the latencies of its links; or an
-    error."""
+    """Pairs without a link: `widest` takes the path whose narrowest link is widest, and adds up the latencies
+    of its links; `refuse` is an error."""
 
 
 Topology = Annotated[

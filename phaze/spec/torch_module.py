@@ -1,6 +1,6 @@
-"""A PyTorch module to trace: which callable makes it, and what it reads.
+"""PyTorch modules to trace: the callable that makes a module, and the module's inputs.
 
-Such a spec runs code, unlike others: nothing loads it but `workload.families.traced`, which says so.
+Unlike other specs this one runs code: only `workload.families.traced` calls it, and needs `--run-code`.
 """
 
 import json
@@ -17,29 +17,29 @@ from phaze.spec.plain import Plain, read_json
 from phaze.spec.values import Count, Flag, Name
 
 USUAL_SEQUENCE = 1024
-"""Tokens of a sample of a model that a configuration describes, unless given."""
+"""Default tokens per sample for models from a published configuration."""
 CONFIGURED = "phaze.workload.families.traced.record:causal_language_model"
-"""Callable that makes the model of a published configuration; it runs no code but that of `transformers`."""
+"""Callable that makes the model of a published configuration; it runs only code of `transformers`."""
 ASIDE = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
-"""Fields of a configuration about the checkpoint, not about the model that is trained."""
+"""Configuration fields about the checkpoint, not about the trained model."""
 Scalar = bool | int | float | str | None
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", max_length=200)]
 
 
 class TorchInput(Noun):
-    """A tensor that a module reads."""
+    """An input tensor of a module."""
 
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
-    """Sizes for one sample; the microbatch comes before them."""
+    """Shape for one sample; the microbatch is added as the first dimension."""
     kind: Literal["real", "index"] = "real"
-    """Real numbers, or indices such as token ids."""
+    """`real` for real numbers, `index` for indices such as token ids."""
 
 
 class TorchCall(Noun):
-    """A call of a callable of an installed package."""
+    """A call to a callable of an installed package."""
 
     torch: ImportPath
-    """The callable as `package:callable`."""
+    """The callable, as `package:callable`."""
     arguments: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
     """Keyword arguments."""
 
@@ -48,25 +48,27 @@ class TorchModule(Noun):
     """A PyTorch module, made by a callable of an installed package."""
 
     name: Name
-    """Name of the model; by default that of its file."""
+    """Name of the model; default: the file name."""
     torch: ImportPath
-    """The callable as `package:callable`; it runs with the arguments and returns the module."""
+    """The callable, as `package:callable`; it is called with the arguments and returns the module."""
     arguments: dict[str, Scalar | tuple[Scalar, ...] | TorchCall] = Field(default_factory=dict)
-    """Keyword arguments; one may itself be what another callable returns, such as a configuration."""
+    """Keyword arguments; a value may be the result of another callable, such as a configuration."""
     inputs: dict[str, TorchInput] = Field(min_length=1)
-    """What the module is called with, by keyword; a single one is passed by position."""
+    """Inputs of the module by keyword; a single one is passed by position."""
     causal: Flag = False
-    """A token attends only to those before it; true of what `transformers` makes of a `config.json`."""
+    """Causal attention: a token attends only to earlier ones. True for models from a `config.json`."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of a sample, each an index; 1 for an image."""
+        """Tokens per sample, from the shape of the index input; 1 for an image."""
         return next((one.shape[-1] for one in self.inputs.values() if one.kind == "index"), 1)
 
 
 def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> TorchModule:
-    """Spec of a PyTorch module of a YAML file, or of the model that `transformers` makes of a published
-    `config.json` for samples of `sequence` tokens, without running anything; raises PhazeError.
+    """Spec of a PyTorch module from a YAML file or a published `config.json`, without running code.
+
+    For a `config.json` it is the model that `transformers` makes, with samples of `sequence` tokens. Raises
+    PhazeError.
     """
     path = Path(path)
     if path.suffix == ".json":
@@ -75,8 +77,9 @@ def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> Torch
 
 
 def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
-    """The causal language model of a configuration, with its loss; of one of several kinds of input that of
-    text. A mask of four dimensions is taken as it is.
+    """Causal language model of a configuration, with its loss; the text model of a multimodal one.
+
+    The attention mask has four dimensions, which `transformers` uses as is.
     """
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise PhazeError(f"{path}: must hold a JSON object with model_type")

@@ -1,4 +1,4 @@
-"""A model as PyTorch runs it: its distinct layers operator by operator, as `phaze trace` writes them."""
+"""Traced models: distinct layers of a PyTorch model by operator, as written by `phaze trace`."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ Source = Annotated[int, Field(strict=True, ge=-1)]
 
 
 class TracedTensor(Noun):
-    """A tensor that an operator reads."""
+    """An input tensor of an operator."""
 
     source: Source
-    """Operator of the layer that makes it, by its place; -1: it arrives from the layer before."""
+    """Index of the operator in the layer that makes it; -1: it comes from the previous layer."""
     elements: Index
-    """Elements of it."""
+    """Number of elements."""
     piece: Index = 0
-    """Which of several results."""
+    """Index of the result, for an operator with several."""
     gradient: Flag = True
-    """Whether a gradient goes back."""
+    """A gradient flows back through this tensor."""
 
 
 class TracedProduct(Noun):
-    """A batch of products (m x k)(k x n)."""
+    """A batch of matrix products (m x k)(k x n)."""
 
     batch: Count
-    """Products."""
+    """Number of products."""
     m: Count
     """Rows of the first matrix."""
     k: Count
-    """Its columns."""
+    """Columns of the first matrix."""
     n: Count
     """Columns of the second matrix."""
     unrolled: Index = 0
-    """Elements of the first matrices beyond those in memory."""
+    """Elements that unrolling a convolution's input adds to those stored in memory."""
 
 
 class TracedOperator(Noun):
-    """An operator of a layer for one sample."""
+    """An operator of a layer, for one sample."""
 
     name: Label
-    """Name, with that of its module."""
+    """Name, including the module's."""
     kind: Label
-    """What it does, as phaze counts operators."""
+    """Kind of operator, in phaze's classification."""
     inputs: tuple[TracedTensor, ...] = ()
-    """What it reads beside parameters and constants."""
+    """Inputs, without parameters and constants."""
     elements: Index
-    """Elements of its result."""
+    """Elements of the result."""
     product: TracedProduct | None = None
-    """Of a matrix multiplication its sizes."""
+    """Sizes, for a matrix multiplication."""
     parameters: Index = 0
-    """Parameters that no operator before it reads."""
+    """Parameters that no earlier operator reads."""
     constant_bytes: Index = 0
     """Bytes of masks, tables and indices that it reads."""
     group: Literal["dense", "expert", "embedding", "tied"] = "dense"
-    """Group of the parameters."""
+    """Group of its parameters."""
 
     @property
     def products(self) -> int:
-        """Multiply-accumulates, 0 of what is no product."""
+        """Multiply-accumulates; 0 for operators without products."""
         own = self.product
         return 0 if own is None else own.batch * own.m * own.k * own.n
 
     def attends(self, sequence: int) -> bool:
-        """Whether it is a product of attention: of two activations, of each token with all others."""
+        """True for a product of attention: of two activations, between each token and all others."""
         own = self.product
         return (
             own is not None and len(self.inputs) == 2 and own.m % sequence == 0 and sequence in (own.k, own.n)
@@ -83,11 +83,11 @@ class TracedLayer(Noun):
     name: Name
     """Name of the layer."""
     operators: tuple[TracedOperator, ...] = Field(min_length=1)
-    """Its operators in order."""
+    """Operators in order."""
     input_elements: Index
-    """Elements that arrive from the layer before."""
+    """Elements received from the previous layer."""
     output_elements: Index
-    """Elements handed to the next."""
+    """Elements passed to the next layer."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -98,27 +98,28 @@ class TracedLayer(Noun):
 
 
 class TracedRun(Noun):
-    """Equal layers, each after the other."""
+    """Consecutive equal layers."""
 
     layer: Name
     """Name of the layer."""
     count: PositiveInt
-    """How many."""
+    """Number of layers."""
 
 
 class Traced(Uncut):
-    """A model that is a chain of layers of any kind, for samples of one length."""
+    """A model that is a chain of layers of any kind, traced for samples of one length."""
 
     kind: Literal["traced"] = "traced"
     """Kind of the model."""
     sequence: PositiveInt
-    """Tokens of a sample."""
+    """Tokens per sample."""
     layers: tuple[TracedLayer, ...] = Field(min_length=1)
-    """Every distinct layer."""
+    """All distinct layers."""
     runs: tuple[TracedRun, ...] = Field(min_length=1)
-    """How they follow on each other."""
+    """Sequence of the layers."""
     causal: Flag = False
-    """A token attends only to those before it, so that half of the products of attention count in MFU."""
+    """Causal attention: a token attends only to earlier ones, so that MFU counts half of the products of
+    attention."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -128,23 +129,23 @@ class Traced(Uncut):
 
     @property
     def token(self) -> str:
-        """Word for a token of a sample."""
+        """Name of a token of a sample in messages."""
         return "token"
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens of a sample."""
+        """Tokens per sample."""
         return self.sequence
 
     def flops_per_token(self, sequence: int) -> TokenFlops:
-        """FLOPs that training needs for a token: two for each multiply-accumulate, three passes of each."""
+        """FLOPs to train on one token: 2 per multiply-accumulate, in three passes of equal work."""
         return TokenFlops(
             needed=6.0 * self._products(causal=self.causal) / sequence,
             paper=6.0 * self._products(causal=False) / sequence,
         )
 
     def _products(self, *, causal: bool) -> float:
-        """Multiply-accumulates of a forward pass; if `causal`, of attention the half that a mask leaves."""
+        """Multiply-accumulates of a forward pass; `causal`: attention counts half."""
         each = {
             layer.name: sum(
                 one.products * (0.5 if causal and one.attends(self.sequence) else 1.0)
@@ -155,14 +156,14 @@ class Traced(Uncut):
         return sum(run.count * each[run.layer] for run in self.runs)
 
     def check_sequence(self, sequence: int, where: str) -> None:
-        """Raise PhazeError unless samples are those that were traced; `where` says who asked."""
+        """Raise PhazeError unless `sequence` is the traced length; `where` names the source."""
         if sequence != self.sequence:
             raise PhazeError(
                 f"{where}: sequence: {sequence} must be {self.sequence}, for which {self.name} was traced"
             )
 
     def distinct(self) -> Self:
-        """Model with each distinct layer once, and without K."""
+        """Smallest model that has each distinct layer once, without K."""
         order = dict.fromkeys(run.layer for run in self.runs)
         runs = tuple(TracedRun(layer=name, count=1) for name in order)
         return self.model_copy(update={"runs": runs, "hyper_operators": None})

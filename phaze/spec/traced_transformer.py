@@ -1,6 +1,6 @@
-"""The transformer that a traced model is: sizes of its blocks by their products, norms and parameters.
+"""Transformer spec of a traced model, from the sizes of its products, norms and parameters.
 
-What a trace cannot tell is given; that the sizes are right is checked by the number of parameters.
+Fields that a trace cannot show must be given. The parameter count verifies the result.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from phaze.spec.traced import Traced, TracedLayer, TracedOperator, TracedProduct
 Fields = dict[str, object]
 OPTION = "--set"
 _ATTENTION = 2
-"""Products of a block without weights: queries with keys, and what comes of them with values."""
+"""Products of a block without weights: queries with keys, and probabilities with values."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Operators of a block: before the scores, the two products of attention, and those behind."""
+    """Operators of a block: before attention, its two products, and after it."""
 
     layer: TracedLayer
     tokens: int
@@ -32,7 +32,7 @@ class _Block:
 
     @classmethod
     def of(cls, layer: TracedLayer, tokens: int) -> _Block:
-        """Block of a layer; PhazeError where it has not one attention."""
+        """Block of a layer; PhazeError unless it has exactly one attention."""
         own = layer.operators
         free = [(i, one.product) for i, one in enumerate(own) if one.product and not one.parameters]
         if len(free) != _ATTENTION:
@@ -49,14 +49,14 @@ class _Block:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it has experts."""
+        """True if it has experts."""
         return any(one.group == "expert" for one in self.after)
 
 
 def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | None = None) -> Model:
-    """Transformer with the sizes of a traced one; `given` are fields that a trace cannot tell.
+    """Transformer with the sizes of a traced model; `given` are fields that a trace cannot show.
 
-    Raises PhazeError for another kind of model, and where a field must be given.
+    Raises PhazeError for other kinds of model, and for a missing field.
     """
     given = given or {}
     layers = {layer.name: layer for layer in traced.layers}
@@ -94,7 +94,7 @@ def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, ob
 
 
 def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
-    """Fields with those that are given, of which a dot leads to one of a part."""
+    """Fields merged with the given ones; a dot in a name leads to a nested field."""
     found = {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
     for name, value in given.items():
         part, _, own = name.partition(".")
@@ -107,7 +107,7 @@ def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
 
 
 def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
-    """Fields by what comes before the blocks and behind them."""
+    """Fields from the layers before and after the blocks."""
     rows = [one.parameters // hidden for one in order[0].operators if one.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:
@@ -126,7 +126,7 @@ def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
 
 
 def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
-    """Fields of attention and of norms."""
+    """Fields of attention and norms."""
     hidden, makers = block.hidden, _products(block.before)
     scores, context = block.scores, block.context
     narrow = next((one for one in makers if one.product and one.product.k != hidden), None)
@@ -151,7 +151,7 @@ def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
 
 
 def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]) -> int:
-    """Heads of keys and values, by what is left of the products beside queries."""
+    """Number of key and value heads, from the width of the products left after the queries."""
     told = given.get("key_value_heads")
     if isinstance(told, int):
         return told
@@ -161,7 +161,7 @@ def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]
 
 
 def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
-    """Fields of norms: those of queries and keys lie between the products that make them and the scores."""
+    """Fields of norms; norms of queries and keys lie between their products and the scores."""
     made = block.before.index(_products(block.before)[0])
     first = [one for one in block.before[:made] if _is_norm(one)]
     between = [_width(one) for one in block.before[made:] if _is_norm(one)]
@@ -179,13 +179,13 @@ def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
 
 
 def _after(block: _Block, norms: Sequence[TracedOperator]) -> str:
-    """Place of norms that are not before attention: behind the sum, or on what comes out."""
+    """Position of norms that are not before attention: `post` after the residual sum, else `output`."""
     place = block.after.index(norms[0]) if norms else 0
     return "post" if any(one.kind == "add" for one in block.after[:place]) else "output"
 
 
 def _network(block: _Block, given: Mapping[str, object]) -> Fields:
-    """Fields of dense networks, or of experts."""
+    """Fields of a dense network or of experts."""
     products = _products(block.after)[1:]
     activation = next((one.kind for one in block.after if one.kind in ("relu", "silu")), "gelu")
     if not block.is_sparse:
@@ -214,7 +214,10 @@ def _network(block: _Block, given: Mapping[str, object]) -> Fields:
 
 
 def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]) -> object:
-    """Experts of a token, unless all tokens meet all experts in the trace, which may be how it was run."""
+    """Experts per token; PhazeError if the trace sends every token to all experts.
+
+    Such a trace does not show the number: the module may have been run that way.
+    """
     found = rows / block.tokens
     if "experts.per_token" in given:
         return given["experts.per_token"]
@@ -224,7 +227,7 @@ def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]
 
 
 def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
-    """Inner width of a network, and whether it multiplies two projections."""
+    """Inner width of a network, and True if it multiplies two projections."""
     shapes = [one.product for one in products if one.product]
     inner = shapes[-1].k if len(shapes) > 1 else 0
     times = sum(one.n for one in shapes[:-1]) / inner if inner else 0
@@ -243,7 +246,7 @@ def _products(own: Sequence[TracedOperator]) -> list[TracedOperator]:
 
 
 def _has_bias(own: Sequence[TracedOperator], made: TracedOperator) -> bool:
-    """Whether a product adds a bias, or an operator right behind it does."""
+    """True if a product or the next operator adds a bias."""
     assert made.product
     behind = own[own.index(made) + 1 : own.index(made) + 2]
     apart = any(one.kind == "bias" and one.parameters == made.product.n for one in behind)
@@ -251,7 +254,7 @@ def _has_bias(own: Sequence[TracedOperator], made: TracedOperator) -> bool:
 
 
 def _is_norm(one: TracedOperator) -> bool:
-    """Whether an operator scales by parameters."""
+    """True for an operator that scales by parameters."""
     return bool(one.parameters) and one.product is None and one.kind in ("layer_norm", "mul", "rms_norm")
 
 

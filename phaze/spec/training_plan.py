@@ -1,4 +1,4 @@
-"""Files of plans: how a model is trained on a cluster, as `plan` writes it and `simulate` replays it."""
+"""Plan files: training of a model on a cluster, written by `plan` and replayed by `simulate`."""
 
 from __future__ import annotations
 
@@ -36,83 +36,86 @@ from phaze.spec.values import (
 )
 
 Rank = Literal["prudent", "expected"]
-"""Time by which layouts are ranked."""
+"""Kind of step time that layouts are ranked by."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TIE = 1e-3
-"""Share of a step by which plans are as fast as each other: the simpler one is ahead."""
+"""Relative difference of step times below which plans tie; the simpler plan then ranks first."""
 
 
 class AskedPlan(Noun):
-    """What was asked: a model and a batch on devices of a system, trained by a runtime."""
+    """The question: a model and a batch on devices of a system, trained by a runtime."""
 
     model: Model
-    """The whole spec of the model."""
+    """Full spec of the model."""
     system: Location
-    """File in config/systems, or path of one."""
+    """Name of a file in config/systems, or path."""
     stack: Location
-    """Software stack: file in config/stacks, or path of one."""
+    """Software stack: name of a file in config/stacks, or path."""
     devices: Count
-    """Devices that train."""
+    """Number of devices to train on."""
     global_batch: PositiveInt
-    """Samples of a batch."""
+    """Samples per training step."""
     sequence: PositiveInt
-    """Tokens of a sample."""
+    """Tokens per sample."""
     runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
-    """Software whose rules a layout keeps."""
+    """Training software; only layouts that it can run are considered."""
     precision: Compute = "bf16"
-    """Of products of blocks' weights; all else is in bf16, states in mixed precision."""
+    """Compute precision of products with the blocks' weights; everything else is bf16, with states in mixed
+    precision."""
     load: ExpertLoad = BALANCED
-    """Rows of the experts of the busiest rank: balanced, a factor over balanced rows, or a law of routing."""
+    """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
     fixed: dict[Label, int | str] = Field(default_factory=dict)
-    """Fields of the layout that were given, with their values."""
+    """Layout fields fixed by the user, with their values."""
     rank: Rank = "expected"
-    """Time by which layouts are ranked, and that the certificate is about: the prudent one, with the proven
-    shares of overlap and the prudent load of experts, or the expected one."""
+    """Step time for ranking and certificate: `expected`, or `prudent` with the proven shares of overlap and
+    the prudent expert load."""
 
 
 class ChosenLayout(Noun):
-    """Widths of all kinds of parallelism, and what ranks keep; ranks as Megatron-Core numbers them."""
+    """A layout: widths of all kinds of parallelism, sharding, recompute and schedule.
+    Ranks are in Megatron-Core's order.
+    """
 
     tp: PositiveInt
-    """Tensor parallel."""
+    """Tensor-parallel width."""
     cp: PositiveInt
-    """Context parallel."""
+    """Context-parallel width."""
     ep: PositiveInt
-    """Expert parallel."""
+    """Expert-parallel width."""
     etp: PositiveInt
-    """Tensor parallel inside an expert."""
+    """Tensor-parallel width inside an expert."""
     pp: PositiveInt
-    """Pipeline parallel."""
+    """Pipeline-parallel width."""
     vp: PositiveInt
-    """Virtual stages of a rank."""
+    """Virtual stages per pipeline rank."""
     dp: PositiveInt
-    """Data parallel."""
+    """Data-parallel width."""
     microbatch: PositiveInt
-    """Samples of a microbatch."""
+    """Samples per microbatch."""
     sequence_parallel: Flag
-    """Whether activations between layers are cut along the sequence."""
+    """True if activations between layers are sharded along the sequence."""
     zero: Zero
-    """What replicas share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
+    """ZeRO stage: 0 shards nothing between replicas, 1 optimizer states, 2 also gradients, 3 also weights."""
     recompute: Annotated[Recompute, read_by(recompute_of)]
-    """What runs forward again: none, selective (the core of attention), full (whole blocks, those of
-    `stages`), or modules of every block joined by +."""
+    """Recomputed activations: none, selective (attention core), full (whole blocks, counted in `stages`), or
+    modules of every block joined by +."""
     cp_kind: Annotated[CpKind, read_by(cp_kind_of)] = "all_gather"
-    """How context parallel ranks exchange keys and values: all_gather, p2p, a2a, or a2a+p2p:k, the last two
-    inside groups of k ranks and among them."""
+    """Exchange of keys and values between context-parallel ranks: all_gather, p2p, a2a, or a2a+p2p:k, with
+    a2a inside groups of k ranks and p2p between the groups."""
     load: ExpertLoad = BALANCED
-    """Rows of the experts of the busiest rank: balanced, a factor over balanced rows, or a law of routing."""
+    """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
     compute: Compute = "bf16"
-    """Numbers that products of blocks' weights multiply."""
+    """Compute precision of products with the blocks' weights."""
     offload: Annotated[Offload, read_by(offload_of)] = "none"
-    """What waits in the host's memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
+    """Data offloaded to host memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
     schedule: Label
-    """Order of the passes."""
+    """Pipeline schedule."""
     pipeline_layout: Label
-    """Blocks of every virtual stage as Megatron-Core's layout string, E, t and L."""
+    """Blocks of every virtual stage as Megatron-Core's layout string of E, t and L."""
 
     @property
     def spread(self) -> Layout:
-        """The layout without its schedule and its stages."""
+        """Layout without schedule and stages."""
         return Layout(**self.model_dump(exclude={"schedule", "pipeline_layout"}))
 
 
@@ -120,192 +123,194 @@ class StageShare(Noun):
     """A virtual stage; the first one also has the embedding, the last one the head with the loss."""
 
     rank: Index
-    """Pipeline rank that holds it."""
+    """Pipeline rank of the stage."""
     layers: Index
-    """Blocks of the model."""
+    """Number of blocks."""
     recomputed: Index
-    """Of these, how many run forward again in full: the first ones."""
+    """Number of fully recomputed blocks, the first ones of the stage."""
     kinds: dict[Label, Index] = Field(default_factory=dict)
-    """Layers by kind, of a model with several."""
+    """Number of layers by kind, for a model with several kinds."""
 
 
 class RankMemory(Noun):
-    """Memory of a device of a pipeline rank at its fullest moment, in GiB."""
+    """Peak memory of a device of a pipeline rank in GiB."""
 
     peak_gib: Result
-    """All of it."""
+    """Peak memory of all tensors."""
     weights_gib: Result
-    """Weights and their gradients."""
+    """Weights and gradients."""
     optimizer_gib: Result
     """Optimizer states."""
     activations_gib: Result
-    """Activations of the microbatches in flight, and what the one at work needs beside them."""
+    """Activations of the microbatches in flight, including the working memory of the running one."""
     work_gib: Result
-    """Of it the most that a microbatch at work needs."""
+    """Part of `activations_gib`: working memory of the running microbatch."""
     in_use_gib: UsedGib | None = None
-    """All that is in use, tensors and the parts below, each as expected."""
+    """All memory in use: tensors and the parts below."""
     parts_gib: dict[Label, Result] = Field(default_factory=dict)
-    """Beside tensors: fragments, workspaces, graphs, collectives, context."""
+    """Expected overheads in addition to tensors: fragmentation, workspaces, CUDA graphs, collectives,
+    context."""
 
 
 class RankedPlan(Noun):
-    """A plan with what it costs: a row of the ranked table."""
+    """A plan with its step time and memory: a row of the ranked table."""
 
     time_s: Result
-    """Seconds of a step."""
+    """Expected step time in seconds."""
     time_s_low: Result | None = None
-    """Lower end of the 80 % interval, from similar measured runs; none where no run of the device is
-    measured."""
+    """Lower end of the 80 % interval of the step time, from similar measured runs; null if no run on the
+    device is measured."""
     time_s_high: Result | None = None
     """Upper end of that interval."""
     prudent_s: Result | None = None
-    """Seconds of a step with the proven shares of overlap and the prudent load of experts; none in files of
-    earlier versions."""
+    """Step time in seconds with the proven shares of overlap and the prudent expert load; null in older
+    files."""
     tokens_per_s_per_device: Result
-    """Throughput of a device."""
+    """Throughput per device in tokens per second."""
     mfu: Result
-    """FLOPs that the model needs, attention's causal half and no recomputation, over the precision's peak."""
+    """Model FLOPs utilisation: FLOPs without recomputation and with half of causal attention, over the peak
+    in the compute precision."""
     memory_gib: tuple[Result, ...]
-    """Fullest moment of a device, by pipeline rank."""
+    """Peak memory of tensors on a device in GiB, by pipeline rank."""
     in_use_gib: UsedGib | None = None
-    """All that is in use on the device with peak memory, of which `memory_gib` are the tensors."""
+    """All memory in use on the device with peak memory; `memory_gib` counts the tensors only."""
     bubble_share: Result
-    """Share of device time in which devices wait for other stages."""
+    """Pipeline bubble: share of device time spent waiting for other stages."""
     exposed_communication_share: Result
-    """Share of device time in which devices only communicate."""
+    """Exposed communication: share of device time spent only on communication."""
     bound_by: Label
-    """What takes most of the device time."""
+    """Activity that takes most of the device time."""
     recomputed_layers: Index
-    """Blocks that run forward again in full, of all stages."""
+    """Number of fully recomputed blocks in all stages."""
     layout: ChosenLayout
-    """The layout."""
+    """Layout of the plan."""
     twins: tuple[ChosenLayout, ...] = ()
-    """Layouts with its time within 0.1 % and its memory within 1 %, which have no row of their own."""
+    """Layouts within 0.1 % of its time and 1 % of its memory, which have no row of their own."""
 
     @property
     def fullest_gib(self) -> float:
-        """Memory of the fullest device."""
+        """Peak memory of tensors over all devices, in GiB."""
         return max(self.memory_gib)
 
     @property
     def used_gib(self) -> float:
-        """Memory that the fullest device is expected to have in use; of its tensors in older files."""
+        """Expected memory in use on the device with peak memory, in GiB; tensors only in older files."""
         return self.fullest_gib if self.in_use_gib is None else self.in_use_gib.expected
 
     def by(self, rank: Rank) -> float:
-        """Seconds of a step that layouts are ranked by."""
+        """Step time in seconds of the kind that layouts are ranked by."""
         return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s
 
 
 class UndecidedPlan(Noun):
-    """A layout that may be faster than the best plan by more than the gap that was asked for."""
+    """A layout that may be faster than the best plan by more than the requested gap."""
 
     fields: dict[Label, int | str]
-    """Its fields by name, as `--fix` takes them."""
+    """Layout fields by name, in the form that `--fix` takes."""
     bound_s: Result
-    """Seconds that it does not go below, however it is divided."""
+    """Lower bound on its step time in seconds, over all pipeline splits."""
     gain: Finite
-    """Share of the best plan's time by which it could be faster."""
+    """Possible gain as a share of the best plan's step time."""
 
 
 class PlanCertificate(Noun):
-    """What became of every layout, and what none of them can be faster than."""
+    """Outcome of every layout, and a lower bound on the step time of all of them."""
 
     layouts: Index
-    """Layouts in all: the sum of those below."""
+    """Number of layouts: the sum of the counts below."""
     illegal: dict[Label, Index]
-    """That the runtime cannot run, by the first rule that they break."""
+    """Layouts that the runtime cannot run, by the first rule they break."""
     same: Index
-    """That do the same as another one."""
+    """Layouts equivalent to another one."""
     unfit: Index
-    """That have not enough memory, however they are divided."""
+    """Layouts that exceed memory for every pipeline split."""
     lacking_gib: Result | None = None
-    """The least that one of these lacks on its rank with peak memory, where others fit."""
+    """Smallest memory shortfall of these in GiB, on the rank with peak memory; null if nothing fits."""
     bounded: dict[Label, Index]
-    """Excluded by a bound of their time, by what it is from."""
+    """Layouts excluded by a lower bound on step time, by origin of the bound."""
     simulated: Index
-    """Of which divisions into stages were simulated."""
+    """Layouts with simulated pipeline splits."""
     divisions: Index
-    """Divisions that were simulated."""
+    """Number of simulated pipeline splits."""
     bound_s: Result | None = None
-    """Seconds that no layout goes below, however it is divided; none where nothing fits."""
+    """Lower bound in seconds on the step time of all layouts and pipeline splits; null if nothing fits."""
     gap: Finite
-    """Share of the best plan's time by which a better one could be faster."""
+    """Optimality gap: share of the best plan's step time by which a better plan could be faster."""
     rows: Index | None = None
-    """First rows of the ranked table than which no other layout is faster by more than the gap that was asked
-    for; none in older files."""
+    """Number of leading rows in the ranked table that no other layout beats by more than the requested gap;
+    null in older files."""
     undecided: tuple[UndecidedPlan, ...] = ()
-    """Layouts with the least bounds of those that may be faster than the first plan by more than that gap."""
+    """Layouts that may beat the first plan by more than that gap, with the smallest lower bounds."""
     undecided_layouts: Index = 0
-    """Such layouts in all."""
+    """Number of all such layouts."""
 
 
 class RecipeRow(Noun):
-    """A published recipe of the question, at the price of its plans."""
+    """A published recipe for the question, priced like the plans."""
 
     source: Label
-    """File in config/recipes: the stack or model whose recipe it is."""
+    """File in config/recipes: the stack or model that the recipe belongs to."""
     release: Label
     """Release, or year and month of publication."""
     shape: Label
-    """Layout in a few words."""
+    """Short description of the layout."""
     stated_in: str
-    """Repository or paper, and the file or table there."""
+    """Repository or paper, and the file or table in it."""
     plan: RankedPlan | None = None
-    """The recipe as a row of the ranked table; none where it cannot run."""
+    """The recipe as a row of the ranked table; null if it cannot run."""
     over_plan: Result | None = None
-    """Its time over that of the first plan, both those that plans are ranked by."""
+    """Ratio of its step time to the first plan's, both of the kind that ranks plans."""
     lacking_gib: Result | None = None
-    """What the device with peak memory lacks; none where the recipe fits."""
+    """Memory shortfall in GiB of the device with peak memory; null if the recipe fits."""
     reason: str | None = None
-    """Why the runtime cannot run it."""
+    """Reason why the runtime cannot run it."""
 
 
 class WhatIf(Noun):
-    """What a step takes when one thing is otherwise."""
+    """Step time after one change."""
 
     change: Label
-    """What is otherwise."""
+    """The change."""
     time_s: Result
-    """Seconds of a step of as many samples as the plan's, as plans are ranked."""
+    """Step time in seconds for the plan's number of samples, of the kind that ranks plans."""
     replanned: Flag
-    """Whether a better plan of the same widths was looked for; else the same plan is priced again."""
+    """True if the search for a better plan of the same widths was repeated; false: same plan, new price."""
 
 
 class Explained(Noun):
-    """The best plan with some fields fixed, or why there is none."""
+    """The best plan with some fields fixed, or the reason why there is none."""
 
     fixed: dict[Label, int | str]
-    """Fields that were fixed."""
+    """The fixed fields."""
     best: RankedPlan | None = None
-    """The best plan with them."""
+    """Best plan with the fixed fields."""
     longer_s: dict[Label, Finite] = Field(default_factory=dict)
-    """Seconds of a step by which its parts are longer than those of the best of all."""
+    """Additional step time in seconds over the best plan of all, by part of the step."""
     lacking_gib: Result | None = None
-    """What the rank with peak memory lacks in the layout that comes closest, where nothing fits."""
+    """If nothing fits: memory shortfall in GiB of the closest layout, on its rank with peak memory."""
     closest: ChosenLayout | None = None
-    """Then the layout that comes closest."""
+    """If nothing fits: the layout with the smallest shortfall."""
     memory: tuple[RankMemory, ...] = ()
-    """Its memory by pipeline rank, with equal stages that run all blocks again where they may."""
+    """Its memory by pipeline rank, for equal stages with all blocks recomputed where that is allowed."""
     reason: str | None = None
-    """Why the runtime cannot run it."""
+    """Reason why the runtime cannot run it."""
 
 
 class AskedRun(Noun):
-    """A whole training as it was asked for: its tokens, price, target and failures."""
+    """Requested training run: tokens, price, deadline and failures."""
 
     tokens: Positive
-    """Tokens to train on."""
+    """Training tokens."""
     price: Positive | None = None
-    """Price of a device-hour, in any currency."""
+    """Price per device-hour, in any currency."""
     days: Positive | None = None
-    """Days in which it is to end."""
+    """Deadline in days."""
     mtbf_hours: Positive | None = None
-    """Device-hours between failures; without them nothing fails."""
+    """Mean device-hours between failures; default: no failures."""
     checkpoint_s: Positive | None = None
-    """Seconds that training waits for a checkpoint."""
+    """Time in seconds that training pauses for a checkpoint."""
     restart_s: Positive | None = None
-    """Seconds from a failure until training goes on from the last checkpoint."""
+    """Time in seconds from a failure until training resumes from the last checkpoint."""
 
     @model_validator(mode="after")
     def _failures_are_whole(self) -> Self:
@@ -316,134 +321,137 @@ class AskedRun(Noun):
 
 
 class Goodput(Noun):
-    """Share of a training's time that trains, with checkpoints as often as is best (Daly 2006)."""
+    """Useful share of the training time, at the optimal checkpoint interval (Daly 2006)."""
 
     share: Result
-    """Of the time; the rest are checkpoints, restarts and steps that are done again."""
+    """Share of the time; the rest is checkpoints, restarts and repeated steps."""
     interval_s: Result
     """Seconds of training between checkpoints."""
     failure_s: Result
-    """Seconds between failures of any device, on average."""
+    """Mean seconds between failures of any device."""
 
 
 class TrainingRun(Noun):
-    """Days and cost of a whole training with a plan."""
+    """Duration and cost of a full training run with a plan."""
 
     asked: AskedRun
-    """What was asked."""
+    """The requested run."""
     days: Result
-    """Days that it takes, failures included."""
+    """Duration in days, including failures."""
     days_low: Result | None = None
-    """Days at the lower end of the interval of the step's time, where there is one."""
+    """Duration at the lower end of the step time's interval; null without an interval."""
     days_high: Result | None = None
-    """Days at its upper end."""
+    """Duration at its upper end."""
     device_hours: Result
-    """Hours of all devices."""
+    """Device-hours of all devices."""
     cost: Result | None = None
-    """Their price."""
+    """Total price; null without a price per device-hour."""
     goodput: Goodput | None = None
-    """What failures leave, where they were asked for."""
+    """Useful share of the time; null without failures."""
     in_time: Flag | None = None
-    """Whether it ends within the days that were asked for."""
+    """True if the run meets the deadline."""
     is_the: tuple[Literal["cheapest", "fastest", "closest"], ...] = ()
-    """Among several numbers of devices: the cheapest and the fastest of those in time, or where none is the
-    closest."""
+    """Among several numbers of devices: `cheapest` and `fastest` of those that meet the deadline; `closest`
+    to it if none does."""
 
 
 class NearRun(Noun):
-    """A measured run that is like a plan, and how far its prediction is off."""
+    """A measured run similar to a plan, with its prediction error."""
 
     source: Label
     """File of config/measured."""
     label: Label
-    """Row there."""
+    """Row in that file."""
     distance: Result
-    """How unlike it is, 0 for the same stack, device, precision, kinds of parallelism and utilisation."""
+    """Dissimilarity; 0 for equal stack, device, precision, kinds of parallelism and utilisation."""
     error: Finite
-    """Predicted over measured time, less 1."""
+    """Prediction error: predicted over measured time, minus 1."""
 
 
 class FewestNodes(Noun):
-    """On how few whole nodes a model fits, and why on no fewer."""
+    """Smallest number of whole nodes that a model fits on, and the reason why fewer do not suffice."""
 
     nodes: Count
-    """Nodes."""
+    """Number of nodes."""
     devices: Count
-    """Their devices."""
+    """Number of devices on these nodes."""
     smaller: Index | None = None
-    """The next smaller number of nodes, where their memory in all holds the weights."""
+    """Next smaller number of nodes whose total memory could hold the weights; null: none."""
     lacking_gib: Result | None = None
-    """GiB of a device that every layout lacks there at least; none where the runtime can run no layout."""
+    """Memory shortfall per device in GiB there, at least this much for every layout; null if the runtime
+    cannot run any."""
     undecided: Index = 0
-    """Layouts there that neither a bound rules out nor a pipeline split fits."""
+    """Layouts there that no bound rules out and no tested pipeline split fits."""
 
 
 class TrainingPlan(RankedPlan):
-    """How a model is trained on a cluster, with its certificate and what it rests on."""
+    """A plan for training a model on a cluster, with its certificate and assumptions."""
 
     format: Literal["phaze-plan"] = "phaze-plan"
-    """What the file holds."""
+    """Kind of file."""
     version: Literal[1] = 1
-    """Version of the format."""
+    """Version of the file format."""
     question: AskedPlan
-    """What was asked."""
+    """The question."""
     stages: tuple[StageShare, ...] = Field(min_length=1)
-    """Virtual stages in the order of the data flow."""
+    """Virtual stages in order of the data flow."""
     times_s: dict[Label, Finite]
-    """Seconds of a step by what devices spend them on, a mean over all devices."""
+    """Step time in seconds by activity, averaged over all devices."""
     memory: tuple[RankMemory, ...]
-    """Memory by pipeline rank."""
+    """Peak memory by pipeline rank."""
     certificate: PlanCertificate
-    """How far from the best the plan can be, under its price."""
+    """Proof of how far the plan can be from the optimum, under its price."""
     alternatives: tuple[RankedPlan, ...]
-    """The ranked table: this plan and the next ones by their time."""
+    """The ranked table: this plan and the next best ones."""
     recipes: tuple[RecipeRow, ...] = ()
-    """Published recipes for the model, system, devices, sequence and precision of the question."""
+    """Published recipes for the question's model, system, devices, sequence and precision."""
     planners: tuple[PlannerRow, ...] = ()
-    """Plans of planners of the literature, where they were asked for."""
+    """Plans by planners from the literature, if requested."""
     next_longer_s: dict[Label, Finite]
-    """Seconds, as plans are ranked, by which parts of a step of the next one are longer; largest first."""
+    """Additional time in seconds of the second-best plan over this one, by part of the step, largest
+    first."""
     uncalibrated: str | None = None
-    """Why the time is an upper limit of speed, where no run of the device is measured."""
+    """Warning that the predicted speed is an upper limit, if no run on the device is measured."""
     prudence: str | None = None
-    """Expected time that the prudent choice costs, where layouts are ranked by prudent time."""
+    """Cost of the prudent choice in expected time, if layouts are ranked by prudent time."""
     may_fit: str | None = None
-    """How the plan is made to fit, and which of the next ones does, where it may not fit at the upper end of
-    its memory range."""
+    """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
+    of its range."""
     rests_on: tuple[str, ...] = ()
-    """Assumptions without which another one of the first plans would be the fastest."""
+    """Assumptions that decide the ranking: without one of them another of the first plans would be the
+    fastest."""
     what_if: tuple[WhatIf, ...] = ()
-    """What would make it faster."""
+    """Step times after changes, such as 10 % more of a resource or a larger batch."""
     explained: Explained | None = None
-    """What was asked to be explained."""
+    """Explanation of a choice, if requested."""
     evidence: tuple[NearRun, ...] = ()
-    """Nearest measured runs, where they were asked for."""
+    """Nearest measured runs, if requested."""
     run: TrainingRun | None = None
-    """The whole training, where its tokens were given."""
+    """The full training run, if its tokens were given."""
     fewest: FewestNodes | None = None
-    """On how few nodes the model fits, where this was asked for."""
+    """Smallest number of nodes that the model fits on, if requested."""
     assumptions: tuple[str, ...]
-    """What the answer rests on."""
+    """Assumptions of the answer."""
     versions: dict[Label, str]
-    """Of programs, by name."""
+    """Versions of programs, by name."""
 
 
 class UnfitPlan(Noun):
-    """Why nothing fits: the layout that comes closest, as equal stages that run every block again."""
+    """Reason why nothing fits, with the closest layout: equal stages that recompute every block."""
 
     format: Literal["phaze-no-plan"] = "phaze-no-plan"
-    """What the file holds."""
+    """Kind of file."""
     version: Literal[1] = 1
-    """Version of the format."""
+    """Version of the file format."""
     question: AskedPlan
-    """What was asked."""
+    """The question."""
     certificate: PlanCertificate
-    """What became of every layout."""
+    """Outcome of every layout."""
     reason: str
-    """Why there is no plan."""
+    """Reason why there is no plan."""
     layout: ChosenLayout | None = None
-    """The layout that lacks the least memory; none where the runtime can run none."""
+    """The layout with the smallest memory shortfall; null if the runtime cannot run any."""
     lacking_gib: Result | None = None
-    """What its rank with peak memory lacks with these stages."""
+    """Memory shortfall in GiB of its rank with peak memory, with these stages."""
     memory: tuple[RankMemory, ...] = ()
-    """Its memory by pipeline rank, with equal stages that run all blocks again where they may."""
+    """Its memory by pipeline rank, for equal stages with all blocks recomputed where that is allowed."""

@@ -1,4 +1,4 @@
-"""Models of which no layer is cut by tensor parallelism."""
+"""Models whose layers cannot be split by tensor parallelism."""
 
 from phaze.base.errors import PhazeError
 from phaze.spec.noun import Noun
@@ -9,18 +9,18 @@ class Uncut(Noun):
     """A model whose layers run whole, one after the other."""
 
     name: Name
-    """Name of the model; by default that of its file."""
+    """Name of the model; default: the file name."""
     hyper_operators: Count | None = None
-    """K, up to which `partition` clusters the operators unless it is told another."""
+    """K, the target number of clusters that `partition` merges operators into; its option overrides this."""
 
     def divides(self, width: int) -> bool:
-        """Whether layers can be cut into that many slices: only into one."""
+        """True only for a tensor-parallel width of 1."""
         return width == 1
 
     def check_tensor_width(self, width: int, where: str) -> None:
-        """Raise PhazeError unless layers can be cut into that many slices; `where` says who asked."""
+        """Raise PhazeError unless the tensor-parallel width is 1; `where` names the source."""
         if not self.divides(width):
             raise PhazeError(f"{where}: tensor: {width} must be 1, model {self.name} is not cut into slices")
 
     def check_chain(self, where: str) -> None:
-        """Raise PhazeError unless every layer reads only the one before; `where` says who asked."""
+        """Raise PhazeError unless every layer reads only the previous one; `where` names the source."""

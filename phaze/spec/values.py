@@ -1,4 +1,4 @@
-"""Values in files that users write: numbers that are neither text nor truth values, and names."""
+"""Types of values in files that users write: numbers, names, texts and locations."""
 
 import re
 from collections import Counter
@@ -15,11 +15,11 @@ from phaze.spec.names import MOST
 EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
 T = TypeVar("T")
 LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
-"""Bytes and seconds between which sums and quotients neither overflow nor vanish."""
+"""Range of bytes and seconds in which sums and quotients neither overflow nor vanish."""
 
 
 def _number(value: object) -> object:
-    """The number that a text such as 1e12 means, which YAML 1.1 takes for a text; else the value."""
+    """Number for a text such as 1e12, which YAML 1.1 reads as a string; other values unchanged."""
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
@@ -40,12 +40,12 @@ def _once(values: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def repeated(values: Iterable[T]) -> list[tuple[T, int]]:
-    """Values that are given several times, and how often."""
+    """Values that occur more than once, with their counts."""
     return [(value, times) for value, times in Counter(values).items() if times > 1]
 
 
 def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
-    """ValueError for the first of some names that is not known; `of` says where they stand."""
+    """Raise ValueError for the first unknown name; `of` describes the known ones."""
     for name in names:
         if name not in known:
             shown = choices(name, sorted(known), of or "the study")
@@ -53,7 +53,7 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: s
 
 
 def read_by(read: Callable[[str], T]) -> AfterValidator:
-    """Validation of a text by what reads it."""
+    """Validator of a text by the function that reads it."""
 
     def check(text: str) -> T:
         try:
@@ -65,19 +65,19 @@ def read_by(read: Callable[[str], T]) -> AfterValidator:
 
 
 Once = AfterValidator(_once)
-"""Of a list that has no value twice."""
+"""Validator of a list without duplicates."""
 WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
-"""Stand after all constraints, which the reference page would not know otherwise."""
+"""Validators that must follow all constraints, or the reference page would not list these."""
 Flag = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, Field(strict=True), WHOLE]
 Index = Annotated[int, Field(strict=True, ge=0), WHOLE]
-"""Counted from 0."""
+"""Number counted from 0."""
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**31), WHOLE]
 PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31), WHOLE]
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST), WHOLE]
-"""As many as any file, option or table of a study may name."""
+"""Number that any file, option or table of a study may name, limited by MOST."""
 Result = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), NUMBER]
-"""What sums, products and quotients of sizes come to."""
+"""Result of sums, products and quotients of sizes."""
 Size = Annotated[Result, AfterValidator(_bounded)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False), NUMBER, AfterValidator(_bounded)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1), NUMBER]
@@ -85,15 +85,16 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=1), NUMBER]
 Part = Annotated[float, Field(strict=True, gt=0, le=1), NUMBER]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
-"""Lower-case letters, digits, hyphens and dots: a name that is also a file name."""
+"""Lower-case letters, digits, hyphens and dots, so that the name is also a file name."""
 Chip = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
-"""Name of a chip: letters, digits, hyphens, underscores and dots, as that of its file."""
+"""Name of a chip: letters, digits, hyphens, underscores and dots, so that it is also a file name."""
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-"""What readers are shown."""
+"""Text shown to readers."""
 Location = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^{}<>\x00]*$")]
-"""Name of a file of the configuration, or a path; without signs that no path holds, or that the workflow
-would fill in where it enters a rule.
+"""Name of a configuration file, or a path.
+
+Excludes characters that no path has, or that the workflow would expand inside a rule.
 """
 ExpertLoad = Annotated[Load, read_by(load_of), BeforeValidator(lambda value: f"{value}")]
-"""Rows of the experts of the busiest rank: `balanced`, a factor over balanced rows, or a law of routing,
+"""Expert load, rows on the busiest rank: `balanced`, a factor over balanced rows, or a routing law,
 `power_law_a` or `max_vio_v`."""

@@ -1,7 +1,6 @@
-"""Models of images to train: residual networks, Swin transformers, and a segmentation network.
+"""Image models to train: residual networks, Swin transformers, and a segmentation network.
 
-A sample is an image. In the words of a study it is a sequence of one token, and nothing is cut by tensor
-model parallelism.
+A sample is an image. A study treats it as a sequence of one token, and tensor parallelism does not apply.
 """
 
 from __future__ import annotations
@@ -21,44 +20,45 @@ Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
 
 
 class Vision(Uncut):
-    """What all models of images have."""
+    """Base class of image models."""
 
     image: Pixels = 224
-    """Height and width of an image."""
+    """Height and width of an image in pixels."""
     channels: Count = 3
-    """Channels of an image."""
+    """Channels per image."""
     classes: Count = 1000
-    """Classes to tell apart."""
+    """Number of classes."""
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the forward pass of an image, in products and convolutions."""
+        """Multiply-accumulates in products and convolutions of the forward pass, per image."""
         raise NotImplementedError
 
     @property
     def first_multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the first convolution, which makes no gradient of the image."""
+        """Multiply-accumulates of the first convolution, which needs no gradient of the image."""
         raise NotImplementedError
 
     @property
     def token(self) -> str:
-        """Word for a token of a sample."""
+        """Name of a token of a sample in messages."""
         return "image"
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens of a sample, an image."""
+        """Tokens per sample: one image."""
         return 1
 
     def flops_per_token(self, sequence: int) -> TokenFlops:
-        """FLOPs that training needs for an image: two for each multiply-accumulate, three passes of each but
-        the first convolution's.
+        """FLOPs to train on one image: 2 per multiply-accumulate, in three passes of equal work.
+
+        The first convolution needs only two passes.
         """
         found = (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
         return TokenFlops(needed=found, paper=found)
 
     def check_sequence(self, sequence: int, where: str) -> None:
-        """Raise PhazeError unless a sample is an image; `where` says who asked."""
+        """Raise PhazeError unless a sample is one image; `where` names the source."""
         if sequence != 1:
             raise PhazeError(
                 f"{where}: sequence: {sequence} must be 1, a sample of model {self.name} is one image"
@@ -66,19 +66,19 @@ class Vision(Uncut):
 
 
 class Backbone(Noun):
-    """The bottleneck blocks of a residual network (He et al. 2016, Table 1), as TorchVision has them.
+    """Bottleneck blocks of a residual network (He et al. 2016, Table 1), as in TorchVision.
 
-    The 3 x 3 convolution of the first block of a stage strides, the first stage's excepted.
+    The 3 x 3 convolution of the first block of each stage has stride 2, except in the first stage.
     """
 
     stem: Count = 64
-    """Kernels of the first convolution, 7 x 7 with stride 2, before the pooling."""
+    """Output channels of the first convolution, 7 x 7 with stride 2, before pooling."""
     blocks: Sizes
-    """Blocks of every stage."""
+    """Number of blocks in every stage."""
     widths: Sizes = (64, 128, 256, 512)
-    """Kernels of the 3 x 3 convolution of every stage."""
+    """Output channels of the 3 x 3 convolutions in every stage."""
     expansion: Count = 4
-    """Kernels that a block ends with, over its width."""
+    """Ratio of a block's output channels to its width."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -90,15 +90,15 @@ class Backbone(Noun):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Channels that every stage hands on."""
+        """Output channels of every stage."""
         return tuple(self.expansion * width for width in self.widths)
 
     def sizes(self, image: int) -> tuple[int, ...]:
-        """Height of what every stage hands on: halved by stem, pooling, and later stages."""
+        """Output height of every stage: halved by stem, pooling, and each later stage."""
         return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
-        """Multiply-accumulates of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass, per image."""
         found, inside, before = self.first(image, channels), self.stem, -(-image // 4)
         for blocks, width, out, size in zip(
             self.blocks, self.widths, self.outputs, self.sizes(image), strict=True
@@ -116,7 +116,7 @@ class Backbone(Noun):
 
 
 class Residual(Vision):
-    """What networks on a residual backbone have."""
+    """Base class of networks on a residual backbone."""
 
     backbone: Backbone
     """Stem and blocks."""
@@ -127,40 +127,40 @@ class Residual(Vision):
         return self.backbone.first(self.image, self.channels)
 
     def distinct(self) -> Self:
-        """Model with as few blocks as have all of its distinct layers, and without K."""
+        """Smallest model that has one block of each kind, without K."""
         fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
         backbone = self.backbone.model_copy(update={"blocks": fewest})
         return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
 
 
 class ResNet(Residual):
-    """A residual network of bottleneck blocks that classifies images (He et al. 2016)."""
+    """A residual network of bottleneck blocks for image classification (He et al. 2016)."""
 
     kind: Literal["resnet"]
-    """Says that the file is of a residual network."""
+    """Kind of model."""
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass, per image."""
         backbone = self.backbone.multiply_accumulates(self.image, self.channels)
         return backbone + self.backbone.outputs[-1] * self.classes
 
 
 class SemanticFpn(Residual):
-    """A residual network with a feature pyramid that gives every pixel a class (Kirillov et al. 2019).
+    """A residual network with a feature pyramid that classifies every pixel (Kirillov et al. 2019).
 
-    Neck and head as MMSegmentation has them: every level is brought to a quarter of the image by so many
-    convolutions as it has halvings to undo, at least one, and the levels are summed up.
+    Neck and head follow MMSegmentation: convolutions bring every level to a quarter of the image size, one
+    per halving to undo but at least one, and the levels are summed.
     """
 
     kind: Literal["semantic-fpn"]
-    """Says that the file is of such a network."""
+    """Kind of model."""
     neck: Count = 256
     """Channels of the pyramid."""
     head: Count = 128
     """Channels of the head."""
     dropout: Share = 0.1
-    """Dropout before the last convolution."""
+    """Dropout probability before the last convolution."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -170,12 +170,12 @@ class SemanticFpn(Residual):
 
     @property
     def convolutions(self) -> tuple[int, ...]:
-        """Convolutions of the head for every level of the pyramid."""
+        """Convolutions of the head, by level of the pyramid."""
         return tuple(max(1, level) for level in range(len(self.backbone.blocks)))
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass, per image."""
         found = self.backbone.multiply_accumulates(self.image, self.channels)
         sizes = self.backbone.sizes(self.image)
         for channels, size, count in zip(self.backbone.outputs, sizes, self.convolutions, strict=True):
@@ -187,7 +187,7 @@ class SemanticFpn(Residual):
         return found + sizes[0] ** 2 * self.head * self.classes
 
     def check_chain(self, where: str) -> None:
-        """Raise PhazeError: the pyramid reads all stages of the backbone."""
+        """Raise PhazeError: the pyramid reads all stages of the backbone, so layers form no chain."""
         raise PhazeError(
             f"{where}: model {self.name} is no chain of layers, its pyramid reads every stage of the "
             "backbone; only a chain can be placed: `python -m phaze partition` takes the graph"
@@ -195,25 +195,25 @@ class SemanticFpn(Residual):
 
 
 class Swin(Vision):
-    """A Swin transformer that classifies images by attention in windows (Liu et al. 2021).
+    """A Swin transformer for image classification, with attention in windows (Liu et al. 2021).
 
-    Every other block shifts its windows by half of one.
+    Every other block shifts its windows by half a window.
     """
 
     kind: Literal["swin"]
-    """Says that the file is of a Swin transformer."""
+    """Kind of model."""
     patch: Count = 4
-    """Height and width of a patch."""
+    """Height and width of a patch in pixels."""
     hidden: Count
-    """Width of the first stage, C; every later one has twice that of the one before."""
+    """Width of the first stage, C; every later stage is twice as wide as the one before."""
     depths: Sizes
-    """Blocks of every stage, in pairs of one with and one without shift."""
+    """Number of blocks in every stage; even, since blocks with and without shifted windows alternate."""
     heads: Sizes
-    """Attention heads of every stage."""
+    """Number of attention heads in every stage."""
     window: Count = 7
     """Height and width of a window in patches."""
     expansion: Count = 4
-    """Width of the feed-forward network over that of its stage."""
+    """Ratio of the feed-forward network's inner width to the width of its stage."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -240,20 +240,20 @@ class Swin(Vision):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Height of every stage in patches."""
+        """Height of every stage's input in patches."""
         return tuple((self.image // self.patch) >> stage for stage in range(len(self.depths)))
 
     def window_of(self, stage: int) -> int:
-        """Height of a window of a stage: all of it where it is no larger."""
+        """Height of a stage's windows in patches, limited to the size of the stage."""
         return min(self.window, max(self.sizes[stage], 1))
 
     def shifts(self, stage: int) -> bool:
-        """Whether every other block of a stage shifts its windows."""
+        """True if every other block of a stage shifts its windows."""
         return self.sizes[stage] > self.window_of(stage)
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the forward pass of an image, both products of attention included."""
+        """Multiply-accumulates of the forward pass, per image, both attention products included."""
         found = self.first_multiply_accumulates
         for stage, (depth, width, size) in enumerate(zip(self.depths, self.widths, self.sizes, strict=True)):
             attention = 2 * self.window_of(stage) ** 2 * width
@@ -265,9 +265,9 @@ class Swin(Vision):
 
     @property
     def first_multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the embedding of patches."""
+        """Multiply-accumulates of the patch embedding."""
         return self.hidden * self.channels * self.patch**2 * self.sizes[0] ** 2
 
     def distinct(self) -> Swin:
-        """Model with as few blocks as have all of its distinct layers, and without K."""
+        """Smallest model that has a pair of blocks in each stage, without K."""
         return self.model_copy(update={"depths": tuple(2 for _ in self.depths), "hyper_operators": None})

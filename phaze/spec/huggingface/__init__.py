@@ -1,4 +1,4 @@
-"""Published Hugging Face configurations (`config.json`) in the words of a model spec."""
+"""Translation of published Hugging Face configurations (`config.json`) into model specs."""
 
 from difflib import get_close_matches
 
@@ -49,15 +49,15 @@ _FILES = (
     solar,
 )
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
-"""Every family by the `model_type` of its configurations."""
+"""All families, by the `model_type` of their configurations."""
 WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}
-"""Families whose models of text alone have a type of their own, by that of the whole."""
+"""Text-only model type by multimodal model type, for families with separate types."""
 
 
 def translate(config: Plain, source: str) -> Config:
     """Fields of a model spec for a published configuration; errors name the published key.
 
-    Of a model of several kinds of input that is its `text_config`, the model of text.
+    For a multimodal model this is the text model in its `text_config`.
     """
     if not isinstance(config, dict):
         raise PhazeError(f"{source}: must hold a JSON object with model_type, got {type(config).__name__}")
@@ -82,5 +82,5 @@ def translate(config: Plain, source: str) -> Config:
 
 
 def describes_model(config: Plain) -> bool:
-    """Whether what a JSON file holds is a model: a published configuration, or a traced one."""
+    """True if the JSON is a model: a published configuration or a traced model."""
     return isinstance(config, dict) and ("model_type" in config or config.get("kind") == "traced")

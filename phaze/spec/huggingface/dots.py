@@ -6,7 +6,7 @@ from phaze.spec.huggingface.llama import BIAS, DECODER, LAYER_TYPES, ROTARY, num
 
 
 def _dots(found: Config, said: Config) -> Config:
-    """The first layers are dense, and windows may come from some layer on."""
+    """Fields with leading dense layers, and windows from layer `max_window_layers` on."""
     layers, full = number(found["layers"]), number(said["max_window_layers"])
     usual = ["attention" if i < full else "window" for i in range(layers)]
     found, mixers = with_window(found, said, words(found, said, "layer_types", usual))

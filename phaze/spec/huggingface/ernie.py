@@ -17,7 +17,7 @@ _KEYS = {
 
 
 def _sparse(found: Config, said: Config) -> Config:
-    """Every so many layers between the first and the last with experts have them, and shared ones."""
+    """Fields with experts in every `moe_layer_interval`-th layer of a range, and shared experts."""
     layers, step = number(found["layers"]), number(said["moe_layer_interval"])
     first, last = number(said["moe_layer_start_index"]), said["moe_layer_end_index"]
     end = layers - 1 if last in (None, -1) else number(last)

@@ -1,4 +1,4 @@
-"""EXAONE 4, which normalises what comes out of a part of a block, and K-EXAONE with experts."""
+"""EXAONE 4, with norms on the outputs of attention and network, and K-EXAONE with experts."""
 
 from phaze.spec.huggingface.experts import FIRST, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key
@@ -23,7 +23,7 @@ _WINDOWS = (
 
 
 def _mixers(found: Config, said: Config) -> list[str]:
-    """Windows in turn with full attention, by a number of layers or by letters such as LLLG."""
+    """Mixers by layer: windows alternate with full attention, by a period or letters such as LLLG."""
     step, layers = said["sliding_window_pattern"], number(found["layers"])
     if not isinstance(step, str):
         return every(found, said, step)

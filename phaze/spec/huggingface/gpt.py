@@ -24,7 +24,7 @@ GPT2 = Family(
 
 
 def _opt_norms(found: Config, said: Config) -> Config:
-    """Places where OPT normalises: a final norm belongs to pre-norm models only."""
+    """Norm positions of OPT; only pre-norm models have a final norm."""
     before = said["do_layer_norm_before"]
     final = bool(before and not said["_remove_final_layer_norm"])
     width = None if found["embedding_width"] == found["hidden"] else found["embedding_width"]

@@ -1,4 +1,4 @@
-"""Hunyuan: dense, with experts, and the third version."""
+"""Hunyuan: dense, with experts, and version 3."""
 
 from phaze.spec.huggingface.experts import FIRST, WITHOUT_DENSE, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, none
@@ -9,7 +9,7 @@ _IDS = frozenset({"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "
 
 
 def _shared(found: Config, said: Config) -> Config:
-    """All layers have experts, and a shared one of the same width."""
+    """Fields with one shared expert, as wide as the routed ones."""
     parts = found["experts"]
     assert isinstance(parts, dict)
     width = said["moe_intermediate_size"]
@@ -19,7 +19,7 @@ def _shared(found: Config, said: Config) -> Config:
 
 
 def _third(found: Config, said: Config) -> Config:
-    """The first layers are dense, experts stand beside shared ones."""
+    """Fields with leading dense layers, and shared in addition to routed experts."""
     return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 

@@ -23,7 +23,7 @@ _NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _nemotron(found: Config, said: Config) -> Config:
-    """Layers of one part each, by a string of signs or a list of words; parts of no layer are left out."""
+    """Fields of layers with one part each, from signs or a list of names; unused parts are dropped."""
     main, further = _signs(said, "layers_block_type", "hybrid_override_pattern")
     if main is None:
         raise ValueError("hybrid_override_pattern: must be given, a sign or a word for every layer")
@@ -42,8 +42,9 @@ def _nemotron(found: Config, said: Config) -> Config:
 
 
 def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
-    """Parts of the first field that is given: a string of signs, bars between stages left out, or a list of
-    words. Also the signs behind a stroke, of layers that predict tokens further on. Raises ValueError.
+    """Parts from the first given field: a string of signs, ignoring bars between stages, or a list of names.
+
+    Also returns the signs behind a slash, for multi-token prediction layers. Raises ValueError.
     """
     name = next((name for name in names if said[name]), None)
     if name is None:
@@ -60,7 +61,7 @@ def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
 
 
 def _further(said: Config, signs: str | None) -> str:
-    """Kind of the layers that predict tokens further on, attention with experts unless given."""
+    """Kind of the multi-token prediction layers; default: attention with experts."""
     name = "hybrid_override_pattern"
     own: Config = {name: (signs or "").partition("/")[0]}
     if signs is None:
@@ -75,8 +76,10 @@ def _further(said: Config, signs: str | None) -> str:
 
 
 def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain, Plain]:
-    """Width and number of the heads of keys and values in layers without a window: by fields of their own, or
-    by those in which single layers differ (since `transformers` 5.24). Raises ValueError.
+    """Dimension and number of key and value heads in layers without a window.
+
+    They come from separate fields, or from overrides for single layers (since `transformers` 5.24). Raises
+    ValueError.
     """
     layers = said[OVERRIDES]
     if layers is None:
@@ -102,7 +105,7 @@ def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain
 
 
 def _qwen(found: Config, said: Config) -> Config:
-    """Every so many layers one has attention, others the delta rule."""
+    """Fields with attention in every `full_attention_interval`-th layer, and the delta rule in others."""
     layers, step = number(found["layers"]), number(said["full_attention_interval"])
     usual = ["delta" if (i + 1) % step else "attention" for i in range(layers)]
     mixers = words(found, said, "layer_types", usual, ("attention", "delta"))
@@ -111,8 +114,9 @@ def _qwen(found: Config, said: Config) -> Config:
 
 
 def _gemma4(found: Config, said: Config) -> Config:
-    """Layers with a window have heads of their own, and experts stand beside the dense network; the last
-    layer has no window, whatever is said.
+    """Fields with separate heads for window layers, and experts in addition to the dense network.
+
+    The last layer never has a window.
     """
     if said["hidden_size_per_layer_input"]:
         raise ValueError(

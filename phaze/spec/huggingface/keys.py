@@ -1,8 +1,8 @@
-"""How a family's published fields become fields of a model spec.
+"""Translation of a family's published fields into fields of a model spec.
 
-Every field of a published file is one of four: it says something that costs time or memory and becomes a
-field of the spec; it costs neither and is ignored; it would cost, but only one value of it is modelled; or
-it is unknown, which is an error, since an unknown field may cost anything.
+A published field that affects time or memory becomes a field of the spec. A field that affects neither is
+ignored. Some fields would affect them, but only one of their values is modelled. Any other field is an error,
+since it may cost anything.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ BASE = frozenset({
     "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p",
     "unk_token_id", "use_bfloat16", "use_cache", "use_return_dict",
 })
-"""Fields of every configuration of `transformers` (`PreTrainedConfig`, and what older versions wrote of it
-and of `GenerationConfig`): of a decoder none changes what is trained."""
+"""Fields of every `transformers` configuration (`PreTrainedConfig`, and fields that older versions wrote for
+it and `GenerationConfig`). None changes the training of a decoder."""
 COSTLESS = frozenset({
     "attn_logit_softcapping", "aux_loss_alpha", "classifier_dropout", "ep_size", "final_logit_softcapping",
     "indexer_rope_interleave", "init_std", "initial_context_length", "initializer_factor",
@@ -56,7 +56,7 @@ COSTLESS = frozenset({
     "topk_method", "vocab_type",
 })
 # fmt: on
-"""Fields of any family that change neither the work nor the memory of training."""
+"""Fields of any family that affect neither work nor memory of training."""
 
 NAMES = {
     "hybrid_override_pattern": ("hybrid_layer_pattern",),
@@ -78,25 +78,26 @@ NAMES = {
     "num_shared_experts": ("n_shared_experts",),
     "sliding_window_pattern": ("_sliding_window_pattern",),
 }
-"""Published fields that other configurations of the same family name otherwise (`attribute_map` of
-`transformers`, whose `save_pretrained` writes its own name)."""
+"""Alternative names of published fields in other configurations of the same family (`attribute_map` of
+`transformers`, whose `save_pretrained` writes its own names)."""
 
 LISTS = ("layer_types", "layers_block_type", "mlp_layer_types", "hybrid_override_pattern")
-"""Published lists, or strings, with a word for every layer, which say how many there are if nothing does."""
+"""Published lists or strings with an item per layer, which imply the number of layers if no field gives
+it."""
 
 NEEDED = (
     "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
 )  # fmt: skip
-"""Fields of parts that some families may have."""
+"""Required fields of parts that are optional in some families."""
 
 OVERRIDES = "per_layer_config"
-"""Field with the fields in which single layers differ, by their numbers (`transformers` 5.24)."""
+"""Field with overrides for single layers, by their number (`transformers` 5.24)."""
 
 FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
-"""Fields that would change the work, with the one value that is modelled."""
+"""Fields that would change the work, with the only modelled value."""
 
 _ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
-"""Published activations and what they cost as; others are forms of GELU, looked up in a table."""
+"""Spec's activation by published activation; others are variants of GELU, computed by table lookup."""
 
 _Activation = Literal[
     "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish"
@@ -128,50 +129,49 @@ _KINDS: dict[str, _Adapter] = {
     "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
 }
 _NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
-"""Values of kinds for which false and zero say something; of others they say that there is no such thing."""
+"""Meaningful values of kinds where false or zero is allowed; in other kinds they mean absence."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A published field that becomes a field of the spec."""
+    """A published field, translated into a field of the spec."""
 
     published: str
     kind: str
     """'size' (whole number > 0), 'count' (>= 0), 'flag', 'share' (0 <= p < 1), 'activation', 'word', a list
-    of 'sizes' or 'words', a 'pattern' (a string or a list of words), 'turns' (a size or a string), an 'end'
+    of 'sizes' or 'words', a 'pattern' (a string or a list of names), 'turns' (a size or a string), an 'end'
     (a count, or -1 for the last), or the 'overrides' of layers."""
     default: Plain | Callable[[Config], Plain] = None
-    """Value where the field is absent or null, as the family's code has it; None means that it must be
-    given."""
+    """Value if the field is absent or null, as in the family's code; None: the field is required."""
 
 
 def none(_: Config) -> None:
-    """No value, for a field that may be absent."""
+    """Default of an optional field."""
 
 
 def listed(config: Config) -> int | None:
-    """Layers of a configuration that says a word for each, and not how many there are."""
+    """Number of layers in a configuration that lists them without giving their number."""
     found = (config.get(name) for name in LISTS)
     return next((len(words) for words in found if isinstance(words, list | str) and words), None)
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one published family is translated."""
+    """Translation of one published family."""
 
     keys: dict[str, Key]
-    """Field of the spec -> published field; a dot leads to a field of a part, as experts.count."""
+    """Published field by field of the spec; a dot leads to a nested field, such as experts.count."""
     constants: Config
-    """Fields of the spec that are the same for the whole family."""
+    """Fields of the spec that are equal in the whole family."""
     costless: frozenset[str] = frozenset()
     fixed: tuple[tuple[str, Plain], ...] = ()
     also: tuple[Key, ...] = ()
-    """Fields that `arrange` reads."""
+    """Published fields that only `arrange` reads."""
     arrange: Callable[[Config, Config], Config] | None = None
-    """Fields of the spec from those found by now, and from the values of `also` by their published names."""
+    """Function of the fields so far, and of the values of `also` by published name; returns all fields."""
 
     def fields(self, config: Config, source: str) -> Config:
-        """Fields of the spec for a published configuration; PhazeError naming the key that is wrong."""
+        """Fields of the spec for a published configuration; PhazeError naming the invalid key."""
         config = self._renamed(config, source)
         self._refuse_unknown(config, source)
         found: Config = {}
@@ -187,13 +187,13 @@ class Family:
                 raise PhazeError(f"{source}: {error}") from error
         experts = found.get("experts")
         if isinstance(experts, dict) and experts.get("groups") in (None, 1):
-            experts.pop("top_groups", None)  # there are none to choose from
+            experts.pop("top_groups", None)  # a single group leaves no choice
         self._refuse_gaps(found, source)
         found["untimed"] = self._untimed(config) or None
         return {field: value for field, value in found.items() if value is not None}
 
     def _refuse_gaps(self, found: Config, source: str) -> None:
-        """Raise PhazeError where a part that may be absent is there, and a size that it needs is not."""
+        """Raise PhazeError if an optional part is present without a size that it requires."""
         for field in NEEDED:
             part, _, own = field.partition(".")
             inner = found.get(part)
@@ -201,7 +201,7 @@ class Family:
                 raise PhazeError(f"{source}: {self.keys[field].published}: must be given, layers have {part}")
 
     def _untimed(self, config: Config) -> Config:
-        """Published fields that change what is learnt, and no time."""
+        """Published fields that affect learning, but not time."""
         names = (key.published for key in self.keys.values() if key.kind == "activation")
         return untimed(config, (COSTLESS | self.costless) - self._used, frozenset(names))
 
@@ -210,7 +210,7 @@ class Family:
         return {key.published for key in (*self.keys.values(), *self.also)}
 
     def _renamed(self, config: Config, source: str) -> Config:
-        """Configuration with this family's names of fields; PhazeError where two names say two things."""
+        """Configuration with this family's field names; PhazeError if two names of a field conflict."""
         used = self._used
         others = {other: name for name in used for other in NAMES.get(name, ()) if other not in used}
         found = {key: value for key, value in config.items() if key not in others}
@@ -226,8 +226,9 @@ class Family:
         return found
 
     def _refuse_unknown(self, config: Config, source: str) -> None:
-        """Raise PhazeError for a field that is not known, or not modelled with its value; a value that is
-        false, zero or nothing says that the model has no such thing.
+        """Raise PhazeError for an unknown field, or a value that is not modelled.
+
+        A value that is false, zero or null means that the model lacks the feature.
         """
         fixed, used = FIXED | dict(self.fixed), self._used
         known = used | BASE | COSTLESS | self.costless | set(fixed) | {OVERRIDES}
@@ -244,7 +245,7 @@ class Family:
             self._refuse_overrides(config, source)
 
     def _refuse_overrides(self, config: Config, source: str) -> None:
-        """Raise PhazeError where a layer differs from the others in what costs time or memory."""
+        """Raise PhazeError if a layer differs from others in a field that affects time or memory."""
         layers = read(config, Key(OVERRIDES, "overrides", none), source)
         for layer, fields in layers.items() if isinstance(layers, dict) else ():
             for key, value in fields.items() if isinstance(fields, dict) else ():
@@ -256,7 +257,7 @@ class Family:
 
 
 def set_field(fields: Config, name: str, value: Plain) -> None:
-    """Set a field, or with a dot that of a part; a part without values is none."""
+    """Set a field, or with a dot a nested one; a part without values stays absent."""
     part, _, own = name.partition(".")
     if not own:
         fields[name] = value
@@ -267,10 +268,10 @@ def set_field(fields: Config, name: str, value: Plain) -> None:
 
 
 def read(config: Config, key: Key, source: str) -> Plain:
-    """Value of a published field, or its default; PhazeError where it is wrong or missing."""
+    """Value of a published field, or its default; PhazeError if it is invalid or missing."""
     value = config.get(key.published)
     if isinstance(value, list) and key.kind == "size" and value and value == value[:1] * len(value):
-        value = value[0]  # a number for every layer
+        value = value[0]  # one number per layer, all equal
     if not value:
         value = None if value is None else _NOTHING.get(key.kind)
     if value is None:

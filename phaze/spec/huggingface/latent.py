@@ -6,23 +6,23 @@ from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTAR
 from phaze.spec.plain import Plain
 
 _CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
-"""Published words for who chooses the tokens that a layer attends to: its indexer, or one before."""
+"""Published names for the indexer that chooses a layer's tokens: its own, or that of an earlier layer."""
 _HEADS = {name: key for name, key in KEYS.items() if name not in ("key_value_heads", "head_size")}
 
 
 def _query_rank(config: Config) -> int | None:
-    """Width of queries before they are made, where nothing is said; null says that there is none."""
+    """Default width of the compressed queries; an explicit null means no compression."""
     own: dict[Plain, int | None] = {"glm4_moe_lite": 768, "glm_moe_dsa": 2048, "sarvam_mla": None}
     return None if "q_lora_rank" in config else own.get(config["model_type"], 1536)
 
 
 def _deepseek(found: Config, said: Config) -> Config:
-    """Heads of keys and values as many as of queries, the shared experts, the first layers dense."""
+    """Fields with shared experts and leading dense layers."""
     return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 
 def _sparse(found: Config, said: Config) -> Config:
-    """Layers whose attention goes to the tokens that their indexer chooses, or one of a layer before."""
+    """Fields of layers with sparse attention, by their own indexer or that of an earlier layer."""
     layers = number(found["layers"])
     words(found, said, "layer_types", ["attention"] * layers, ("attention",))
     pattern = said["index_topk_pattern"]

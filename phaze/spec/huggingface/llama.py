@@ -1,4 +1,4 @@
-"""Llama, and families that differ from it in attention: Mistral, Qwen2, Qwen3, Gemma 3."""
+"""Llama, and families with other attention: Mistral, Qwen2, Qwen3, Gemma 3."""
 
 from collections.abc import Mapping
 
@@ -14,8 +14,8 @@ _GROUPS: dict[Plain, int] = {
     "qwen3_moe": 4, "qwen3_5_moe_text": 2, "qwen3_5_text": 4, "qwen3_next": 2, "sarvam_moe": 4,
     "seed_oss": 8, "smollm3": 4, "solar_open": 8,
 }  # fmt: skip
-"""Heads of keys and values of families whose code has a number for configurations that say nothing; others
-have as many as of queries, as all have for null."""
+"""Default number of key and value heads, for families whose code has one. Other families, and an explicit
+null, have as many as query heads."""
 
 
 def _groups(config: Config) -> Plain:
@@ -36,7 +36,7 @@ KEYS = {
     "attention_dropout": Key("attention_dropout", "share", 0.0),
     "tied_embeddings": Key("tie_word_embeddings", "flag", False),
 }
-"""Fields that all families after Llama have in common."""
+"""Fields common to all families after Llama."""
 BIAS = {"attention_bias": Key("attention_bias", "flag", False)}
 ROTARY: Config = {"positions": "rotary", "gated": True, "norm": "rms_norm", "feed_forward_bias": False}
 WITHOUT_BIAS: Config = {**ROTARY, "attention_bias": False}
@@ -50,14 +50,14 @@ PARTS = {
     "chunked_attention": "chunk",
     "linear_attention": "delta",
 }
-"""Published words for parts of a block."""
+"""Parts of a block by published name."""
 MIXERS = ("attention", "window")
-"""Parts that mix tokens in most families with a list of them."""
+"""Allowed mixers in most families that list them."""
 NETWORKS = ("dense", "experts")
 
 
 def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
-    """Fields with the kinds of blocks that these parts make up, as long as they are not all the usual one."""
+    """Fields with the pattern of these mixers and networks, unless all blocks are the default kind."""
     kinds = ["-".join(filter(None, pair)) for pair in zip(mixers, networks, strict=True)]
     usual = "attention-experts" if found.get("experts") else "attention-dense"
     return found if set(kinds) == {usual} else found | {"pattern": pattern_of(kinds)}
@@ -71,9 +71,9 @@ def words(
     allowed: tuple[str, ...] = MIXERS,
     published: Mapping[str, str] = PARTS,
 ) -> list[str]:
-    """Words of a list that says the parts of all layers, in those of a pattern; otherwise these.
+    """Parts by layer from a published list, translated; without a list `otherwise`.
 
-    Behind them a list may have those of the layers that predict tokens further on. Raises ValueError.
+    The list may continue with multi-token prediction layers. Raises ValueError.
     """
     given = said[key]
     if not isinstance(given, list):
@@ -93,49 +93,49 @@ def words(
 
 
 def number(value: Plain) -> int:
-    """Whole number of a field that was read as one."""
+    """Integer value of a field that was validated as one."""
     assert isinstance(value, int)
     return value
 
 
 def windowed(said: Config) -> bool:
-    """Whether later layers of a Qwen have a window, which a switch turns on."""
+    """True if the later layers of a Qwen have a window, which needs a flag and a size."""
     return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
 def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
-    """Fields with the window, and parts that mix tokens; without a size no layer has one."""
+    """Fields with the window, and mixers; without a size no layer has a window."""
     if said["sliding_window"] is None:
         return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
     return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
 
 
 def windows(found: Config, said: Config, mixers: list[str]) -> Config:
-    """Fields of dense layers, some of which may have a window."""
+    """Fields of dense layers, some of them with a window."""
     found, mixers = with_window(found, said, mixers)
     return with_kinds(found, mixers, ["dense"] * len(mixers))
 
 
 def all_windows(found: Config, said: Config) -> Config:
-    """Fields of dense layers that all have the window, where there is one."""
+    """Fields of dense layers, all with the window if there is one."""
     return windows(found, said, ["window"] * number(found["layers"]))
 
 
 def every(found: Config, said: Config, step: Plain) -> list[str]:
-    """Parts that mix tokens as listed, else windows with full attention in every so many layers."""
+    """Mixers as listed; without a list full attention in every `step`-th layer, windows in others."""
     usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
     return words(found, said, "layer_types", usual)
 
 
 def _qwen(found: Config, said: Config) -> Config:
-    """Windows, if they are used, from some layer on."""
+    """Fields with windows, if enabled, from layer `max_window_layers` on."""
     full = number(said["max_window_layers"]) if windowed(said) else number(found["layers"])
     later = ["attention" if i < full else "window" for i in range(number(found["layers"]))]
     return windows(found, said, words(found, said, "layer_types", later))
 
 
 def _gemma(found: Config, said: Config) -> Config:
-    """Every so many layers one attends to all tokens."""
+    """Fields with full attention in every `sliding_window_pattern`-th layer."""
     return windows(found, said, every(found, said, said["sliding_window_pattern"]))
 
 

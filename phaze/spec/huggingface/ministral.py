@@ -1,4 +1,4 @@
-"""Ministral 3 and the text of Mistral Small since 3.1."""
+"""Ministral 3, and the text model of Mistral Small from 3.1 on."""
 
 from phaze.spec.huggingface.keys import Family, Key
 from phaze.spec.huggingface.llama import DECODER, KEYS, WINDOW, WITHOUT_BIAS, all_windows

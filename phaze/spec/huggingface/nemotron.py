@@ -1,4 +1,4 @@
-"""Nemotron-4 and Minitron: dense, without gates."""
+"""Nemotron-4 and Minitron: dense, without gated networks."""
 
 from phaze.spec.huggingface.keys import Family, Key
 from phaze.spec.huggingface.llama import LLAMA

@@ -1,4 +1,4 @@
-"""OLMo 2 and OLMo 3, which normalise what comes out of a part of a block, and OLMoE."""
+"""OLMo 2 and OLMo 3, with norms on the outputs of attention and network, and OLMoE."""
 
 from phaze.spec.huggingface.experts import WITHOUT_DENSE, experts
 from phaze.spec.huggingface.keys import Config, Family, Key
@@ -8,7 +8,7 @@ _NORMS: Config = {**ROTARY, "qk_norm": "all", "norm_position": "output"}
 
 
 def _olmo3(found: Config, said: Config) -> Config:
-    """Every fourth layer attends to all tokens."""
+    """Fields with full attention in every fourth layer."""
     return windows(found, said, every(found, said, 4))
 
 

@@ -1,4 +1,4 @@
-"""Sarvam: experts with usual attention, or with latent attention."""
+"""Sarvam: experts with standard attention, or with latent attention."""
 
 from dataclasses import replace
 

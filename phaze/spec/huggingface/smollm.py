@@ -1,11 +1,11 @@
-"""SmolLM3, some of whose layers have no rotary positions."""
+"""SmolLM3, in which some layers have no rotary positions."""
 
 from phaze.spec.huggingface.keys import Config, Family, Key, none
 from phaze.spec.huggingface.llama import LAYER_TYPES, LLAMA, WINDOW, number, windowed, windows, words
 
 
 def _smollm(found: Config, said: Config) -> Config:
-    """Layers without rotary positions have the window, where it is used."""
+    """Fields with the window in layers without rotary positions, if enabled."""
     layers, step = number(found["layers"]), number(said["no_rope_layer_interval"])
     rotary = said["no_rope_layers"] or [(i + 1) % step for i in range(layers)]
     assert isinstance(rotary, list)

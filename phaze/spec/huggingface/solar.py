@@ -1,4 +1,4 @@
-"""Solar Open: experts in all layers, shared ones beside them."""
+"""Solar Open: experts in all layers, with additional shared ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Published fields that change what a model learns, and neither time nor memory of a step."""
+"""Published fields that affect learning, but neither time nor memory of a step."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ BOOKKEEPING = frozenset({
     "unk_token_id", "use_bfloat16", "use_cache", "use_mamba_kernels", "use_return_dict", "vocab_type",
 })
 # fmt: on
-"""Fields that a family ignores and that no training depends on: tokens' numbers, generation, files, labels,
-and sizes that other fields say again.
-"""
+"""Ignored fields that no training depends on: token ids, generation, files, labels, and redundant sizes."""
 PLAIN_ACTIVATIONS = frozenset({"gelu", "relu", "relu2", "silu", "swish"})
-"""Published activations that are what a spec calls them; others are approximations that cost the same."""
+"""Published activations with the same name in a spec; others are approximations with equal cost."""
 
 
 def untimed(
     config: Mapping[str, Plain], costless: frozenset[str], activations: frozenset[str]
 ) -> dict[str, Plain]:
-    """Fields of a configuration that training depends on, and its price does not.
+    """Fields of a configuration that affect training, but not its price.
 
     `costless` are the fields that the family ignores, `activations` those that name an activation.
     """

@@ -1,1 +1,1 @@
-"""Constants of a device that its kernels reach, by part of the price, each fitted on measured kernels."""
+"""Kernel speeds and network constants of devices, by part of the price, fitted on measured kernels."""

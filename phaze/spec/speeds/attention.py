@@ -1,4 +1,4 @@
-"""Speed of fused attention kernels of a device, fitted on kernels that were timed in a loop."""
+"""Speed of a device's fused attention kernels, fitted on kernels timed in a loop."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -9,44 +9,45 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Part, Positive, PositiveInt, Size
 
 HEAD = 128
-"""Head dimension that all shares are given for."""
+"""Head dimension that all shares refer to."""
 REMOVED = ("half_sequence", "other_heads")
-"""Fields of earlier versions."""
+"""Field names of earlier versions."""
 
 
 class AttentionPass(Noun):
-    """Speed of one pass of an attention kernel that keeps scores on the chip (`phaze.cost.attention`).
+    """Speed of one pass of a fused attention kernel, which stores no scores (`phaze.cost.attention`).
 
-    Processors take blocks of queries (in the backward pass of keys), the longest first as far as the kernel
-    does so, and go through the keys that the mask leaves.
+    Processors take blocks of queries (in the backward pass of keys), longest first where the kernel sorts
+    them, and process the keys that the mask leaves.
     """
 
     share: Part
-    """Share of the peak that a processor reaches inside a block, with heads of 128 and a causal mask."""
+    """Share of the peak that a processor reaches inside a block, for head dimension 128 and a causal mask."""
     heads: dict[int, Positive] = Field(default_factory=dict)
-    """Speed with other head dimensions (of queries) over that with 128; in between on a straight line."""
+    """Speed for other head dimensions (of queries) relative to 128; linear interpolation in between."""
     unmasked: Positive = 1.0
-    """Speed without a mask over that with a causal one."""
+    """Speed without a mask relative to a causal one."""
     block: PositiveInt = 128
-    """Queries that a processor works on at a time."""
+    """Queries per block of a processor."""
     fill: Size = 0.0
-    """Start and end of a block: the time of so many keys with heads of 128."""
+    """Start and end of a block, as the equivalent number of keys at head dimension 128."""
     tail: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Share of the longest block by which the last processor ends after the mean; 0: all end together."""
+    """Delay of the last processor behind the mean, as a share of the longest block; 0: all finish
+    together."""
     start_s: Size = 0.0
-    """Time of a call in addition to its blocks."""
+    """Fixed time per call in seconds."""
     traffic: Size = 0.0
-    """How often kernels before and after move queries, keys, values and results, over once at the full HBM
-    bandwidth: caches of keys that are written, gradients of queries that are converted."""
+    """HBM traffic of helper kernels before and after, in multiples of queries, keys, values and results at
+    the full HBM bandwidth: written key caches, converted query gradients."""
 
 
 class AttentionKernel(Noun):
-    """Speed of both passes of an attention kernel; a number stands for a pass that has only a share."""
+    """Speed of both passes of an attention kernel; a plain number is a pass with only a `share`."""
 
     forward: AttentionPass
-    """Forward pass: two products."""
+    """Forward pass: two matrix products."""
     backward: AttentionPass | None = None
-    """Backward pass, which makes the scores again: five products; without it a kernel of inference."""
+    """Backward pass, which recomputes the scores: five matrix products; null: an inference kernel."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Constants of NCCL inside an NVLink domain, fitted to measured collectives (`cost.network.nccl`)."""
+"""NCCL constants inside an NVLink domain, fitted to measured collectives (`cost.network.nccl`)."""
 
 from phaze.spec.noun import Noun
 from phaze.spec.values import Positive, Size
@@ -7,40 +7,41 @@ from phaze.spec.values import Positive, Size
 class NcclSpeeds(Noun):
     """Constants of NCCL's protocols and algorithms inside an NVLink domain.
 
-    Bandwidths of links are shares of the bandwidth of a device in one direction, so that one generation of
-    links has one set of constants; copies inside a device are in bytes per second. Protocols and algorithms
-    are those of NCCL (src/graph/tuning.cc): LL and LL128 carry flags in the data, Simple synchronises chunks.
+    Link bandwidths are shares of a device's bandwidth per direction, so that one generation of links has one
+    set of constants; copies inside a device are in bytes per second. Protocols and algorithms are NCCL's
+    (src/graph/tuning.cc): LL and LL128 carry flags in the data, Simple synchronises chunks.
     """
 
     start_s: Size
-    """Time of every collective and message before its first step."""
+    """Start-up time in seconds of every collective and message, before its first step."""
     step_s: Size
-    """Latency of a ring step with LL and LL128."""
+    """Latency in seconds of a ring step with LL and LL128."""
     ll: Positive
-    """Share of the bandwidth that rings reach with LL."""
+    """Share of the bandwidth that rings with LL reach."""
     ll128_start_s: Size
-    """Additional start of LL128."""
+    """Additional start-up time of LL128 in seconds."""
     ll128: Positive
-    """Share of the bandwidth that rings reach with LL128."""
+    """Share of the bandwidth that rings with LL128 reach."""
     simple_start_s: Size
-    """Additional start of Simple."""
+    """Additional start-up time of Simple in seconds."""
     simple_step_s: Size
-    """Latency of a ring step with Simple."""
+    """Latency in seconds of a ring step with Simple."""
     simple: Positive
-    """Share of the bandwidth that rings reach with Simple: large collectives."""
+    """Share of the bandwidth that rings with Simple reach, used for large collectives."""
     own_bytes_per_s: Positive
-    """Bandwidth of copying a rank's own part of the tensor, which rings with Simple do as well."""
+    """Bandwidth in bytes per second at which rings with Simple copy a rank's own part of the tensor."""
     nvls_start_s: Size = 0.0
-    """Additional start of NVLS, in which the switches add up and multicast."""
+    """Additional start-up time in seconds of NVLS, which reduces and multicasts in the switches."""
     nvls: Size = 0.0
-    """Share of the bandwidth that an all-reduce with NVLS reaches; 0: the switches cannot (before Hopper)."""
+    """Share of the bandwidth that an all-reduce with NVLS reaches; 0: not supported by the switches (before
+    Hopper)."""
     peer_s: Size
-    """Latency of each peer of an all-to-all, and of a message."""
+    """Latency in seconds of a message, and per peer of an all-to-all."""
     peer: Positive
     """Share of the bandwidth that a small message to one peer reaches (LL, one channel)."""
     direct_start_s: Size
-    """Additional start of large messages."""
+    """Additional start-up time of large messages in seconds."""
     direct: Positive
-    """Share of the bandwidth that a rank's large messages to its peers reach together."""
+    """Share of the bandwidth that a rank's large messages to all peers reach together."""
     direct_own_bytes_per_s: Positive
-    """Bandwidth of copying a rank's own part in an all-to-all."""
+    """Bandwidth in bytes per second at which an all-to-all copies a rank's own part."""

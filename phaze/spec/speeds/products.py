@@ -1,18 +1,18 @@
-"""Speed of matrix products on a device, in one precision."""
+"""Speed of matrix products on a device in one precision."""
 
 from phaze.spec.noun import Noun
 from phaze.spec.values import Part, Positive, PositiveInt, Share, Size
 
 
 class ProductTile(Noun):
-    """A tile of a result that a processor works on at once, and how near its arrays come to full speed."""
+    """A tile of the result that a processor computes at once, with its efficiency."""
 
     rows: PositiveInt
-    """Rows of the result, or its columns."""
+    """Rows of the tile; it may also be used transposed."""
     columns: PositiveInt
-    """The other way round."""
+    """Columns of the tile."""
     efficiency: Part = 1.0
-    """Share of `reached` with this tile: a smaller one reads more operands for each multiplication."""
+    """Share of `reached` with this tile; smaller tiles read more operand bytes per multiplication."""
 
 
 TILES = (
@@ -21,40 +21,43 @@ TILES = (
     ProductTile(rows=128, columns=64, efficiency=0.5),
     ProductTile(rows=64, columns=64, efficiency=0.375),
 )
-"""Tiles of NVIDIA's libraries. Operands that a tile reads are rows + columns for each term of its sums, to
-which its time is taken to be proportional: 256 · 128 / (256 + 128), over the same of a smaller tile.
+"""Tiles of NVIDIA's libraries.
+
+A tile reads rows + columns operand elements per term of its sums, and its time is assumed proportional to
+that. The efficiency of a tile is its rows · columns / (rows + columns) relative to 256 · 128 / (256 + 128).
 """
 
 
 class ProductSpeed(Noun):
-    """Speed of matrix products in one precision, of kernels that are timed in a loop.
+    """Speed of matrix products in one precision, from kernels timed in a loop.
 
-    Processors share a result out in tiles. A tile of a sum of k terms takes as long as k + fill terms; the
-    last wave of tiles is as long as the others, or the library splits the sums of the tiles that are left.
+    Processors share a result out in tiles. A tile whose sums have k terms takes the time of k + fill terms.
+    The last wave of tiles takes as long as a full one, unless the library splits the sums of the remaining
+    tiles.
     """
 
     times: Positive = 1.0
-    """Rate of the arrays over that of half precision, by the data sheet."""
+    """Peak rate relative to half precision, from the data sheet."""
     reached: Positive
-    """Share of that rate in whole waves of the largest tiles with long sums, at the full clock of the device;
-    above 1 where its clock is higher than that of the data sheet."""
+    """Share of the peak rate reached in full waves of the largest tiles with long sums, at the device's full
+    clock. Above 1 if that clock exceeds the data sheet's."""
     fill: Size = 64.0
-    """Terms of a sum that go by while a tile starts and its results are stored."""
+    """Overhead per tile, to start it and store its results, as an equivalent number of terms of a sum."""
     split: Size | None = None
-    """Terms of a sum that go by while processors exchange partial results, where the sums of tiles are split
-    among more processors; without it tiles stay whole."""
+    """Overhead of split sums, to exchange partial results between processors, as an equivalent number of
+    terms of a sum. Default: tiles are not split."""
     hbm: Part = 0.8
-    """Share of the HBM bandwidth that products reach whose operands and results take the time."""
+    """Share of the HBM bandwidth reached by memory-bound products."""
     added: Share = 0.5
-    """Share of the time in which gradients of earlier microbatches are read and written that is not hidden,
-    where the product that makes gradients of weights adds them up."""
+    """Exposed share of the time to read and write accumulated gradients, where the product that makes weight
+    gradients also accumulates them."""
     start_s: Size = 3e-6
-    """Time in which a kernel starts and ends."""
+    """Fixed time per kernel in seconds, to start and end."""
     cast: Part = 0.77
-    """Share of the HBM bandwidth at which inputs are cast, in tables that time a product with its cast; plans
-    price casts at the bandwidth that the device sustains."""
+    """Share of the HBM bandwidth at which inputs are cast, for tables that time a product together with its
+    cast. Plans price casts at the device's sustained bandwidth."""
     cast_start_s: Size = 0.0
-    """Time in which the kernels of that cast start and end."""
+    """Fixed time in seconds of the kernels of that cast."""
     tiles: tuple[ProductTile, ...] = ()
-    """Tiles in which processors share out a product, of which the fastest is taken; unless given those of
-    NVIDIA's libraries: 256 × 128, 128 × 128, 128 × 64 and 64 × 64, as fast as they read operands."""
+    """Tiles to choose the fastest from. Default: those of NVIDIA's libraries, 256 × 128, 128 × 128, 128 × 64
+    and 64 × 64, with efficiencies by operand traffic."""
