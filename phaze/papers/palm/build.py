@@ -12,16 +12,12 @@ from phaze.papers.page import Paper, checked, paper_of, part
 from phaze.papers.palm.inputs import FUNCTIONS, RUN, TiledInputs, claimed_tables
 from phaze.papers.palm.readings import (
     WAFER,
-    irreproducible,
-    program_section,
     readings_sheet,
     tabulate_readings,
 )
-from phaze.papers.palm.sections import FACTOR, sections_of
+from phaze.papers.palm.sections import sections_of
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import percent
-
-LAYERS = "A transformer here is its layers, as PALM's operator: neither embedding nor head."
 
 
 def palm_paper(inputs: TiledInputs) -> Paper:
@@ -34,10 +30,9 @@ def palm_paper(inputs: TiledInputs) -> Paper:
         "palm",
         inputs.published,
         " ".join(_sentences(inputs, claims, readings)),
-        (readings_sheet(readings), *part((*program_section(inputs), *sections_of(inputs))), *checks),
+        (readings_sheet(readings), *part(sections_of(inputs)), *checks),
         {**simulated, "tiled_readings": (tables.TiledReadings, readings), **table},
         claims=("tiled-claims", claims),
-        notes=(FACTOR, LAYERS),
     )
 
 
@@ -54,9 +49,6 @@ def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame
     else:
         yield "In part: no reading of what the paper leaves open gives all that it prints."
         yield f"Of those of the wafer, {_nearest(wafer)}."
-    never = irreproducible(inputs.published)
-    if never:
-        yield f"The authors' own program, run as published, gives neither {', nor '.join(never)}."
 
 
 def undominated(readings: pd.DataFrame) -> pd.DataFrame:

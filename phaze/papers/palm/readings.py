@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import ceil, floor, isfinite, nan
+from math import ceil
 
 import pandas as pd
 
 from phaze.base.units import digits
 from phaze.papers.claims import claims_on
 from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
-from phaze.papers.palm.published import ProgramRun, PublishedTiled
+from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.scores import mean_error, relative_errors
-from phaze.report.document import Cell, Items, Section, Sheet, sheet_of
-from phaze.report.words import change, join, times
+from phaze.report.document import Cell, Sheet, sheet_of
+from phaze.report.words import join
 from phaze.tables import TiledReadings
 
 Row = dict[str, object]
@@ -173,99 +173,16 @@ def readings_sheet(readings: pd.DataFrame) -> Sheet:
     return sheet_of(caption, readings, columns, 2, nearest, "tiled_readings")
 
 
-SAME = 0.01
-"""A program gives a printed figure if it comes so near, relatively."""
-SHARE = 16
-"""GPUs over which the published column of Table VII is that of Table IV."""
-
-
-def program_section(inputs: TiledInputs) -> Iterator[Section]:
-    """The authors' program as run beside print and ours, where both are published."""
-    published = inputs.published
-    if published is None or published.program is None or not published.wafer:
-        return
-    program, gap = published.program, f"at least {published.gap:g}×"
-    never = "Not reproduced by the authors' program either, in any version run"
-    sentences = (
-        *(f"{never}: {figure}." for figure in irreproducible(published)),
-        f"A figure counts as reproduced where a version comes within {100 * SAME:g} % of it.",
-        *_bounds(inputs, published),
-    )
-    splits = Sheet(
-        "Figure 10: fastest split, and best over worst split and mapping",
-        ("model", "fastest TP printed", "its program", "gap printed", "its program"),
-        tuple(
-            (model, str(tensor), str(program.best_tensor[model]), gap, times(program.gaps[model]))
-            for model, tensor in published.best_tensor.items()
-        ),
-    )
-    about = f"What {program.source}, gives; it runs {program.microbatches} microbatches."
-    blocks = _throughputs(inputs, published, program), splits, Items(sentences)
-    yield Section("program", "The authors' program as run", about, blocks)
-
-
-def _throughputs(inputs: TiledInputs, published: PublishedTiled, program: ProgramRun) -> Sheet:
-    """Table VII: print, program, ours, and where its published column comes from."""
-    best = _first_reading(inputs)
-    cells = []
-    for model, row in published.wafer.items():
-        found = (*(ours[model] for ours in program.wafer.values()), best.get(model, nan))
-        beside = (
-            f"{digits(ours, 4)} ({change(ours / row.palm)})" if isfinite(ours) else "–" for ours in found
-        )
-        cells.append(
-            (model, digits(row.palm, 5), *beside, digits(row.printed, 5), *_scaled(published, model))
-        )
-    header = (
-        "model", "PALM prints", *(f"its program, {version}" for version in program.wafer),
-        "ours, first reading", "published column", "Table IV over GPUs/16", "the same, numerator cut",
-    )  # fmt: skip
-    return Sheet("Table VII: samples per second as printed, as run, and here", header, tuple(cells), 1)
-
-
-def _first_reading(inputs: TiledInputs) -> dict[str, float]:
-    """Samples per second by model of the system and the microbatches that are listed first."""
-    name, case = next(inputs.of("table"), (None, None))
-    if name is None or case is None:
-        return {}
-    rows = inputs.rows(name)
-    rows = rows[(rows["system"] == case.systems[0]) & (rows["microbatches"] == case.microbatches[0])]
-    return {str(model): float(best) for model, best in rows.groupby("model")["samples_per_s"].max().items()}
-
-
-def _scaled(published: PublishedTiled, model: str) -> tuple[str, str]:
-    """Table IV's published figure over a sixteenth of the GPUs, whole and with its numerator cut."""
-    if model not in published.gpus:
-        return "–", "–"
-    parts, figure = published.wafer[model].gpus / SHARE, published.gpus[model].printed
-    return digits(figure / parts, 5), digits(floor(figure) / parts, 5)
-
-
-def irreproducible(published: PublishedTiled) -> list[str]:
-    """Printed figures that no version of the authors' program gives, in words."""
-    program = published.program
-    if program is None:
-        return []
-    versions = program.wafer.values()
-    off = [m for m, palm in published.palm.items() if all(abs(v[m] / palm - 1) > SAME for v in versions)]
-    other = [model for model, tensor in published.best_tensor.items() if program.best_tensor[model] != tensor]
-    far = min(program.gaps.values()) < published.gap
-    return [
-        *([f"the samples/s of {join(off)} in Table VII"] if off else ()),
-        *([f"the fastest TP of {join(other)} in Figure 10"] if other else ()),
-        *([f"a gap of {published.gap:g}× between best and worst mapping"] if far else ()),
-    ]
-
-
-def _bounds(inputs: TiledInputs, published: PublishedTiled) -> Iterator[str]:
+def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:
     """How many microbatches the printed throughputs need at least, from the time of work alone."""
+    printed = inputs.published.palm if inputs.published else {}
     for name, case in inputs.of("table"):
         runs = {str(row["model"]): row for _, row in inputs.rows(name).iterrows()}
         needs = []
-        for model in (model for model in case.batches if model in published.wafer):
-            least = fewest_microbatches(runs[model], published.palm[model])
+        for model in (model for model in case.batches if model in printed):
+            least = fewest_microbatches(runs[model], printed[model])
             need = "can never be reached" if least is None else f"need at least {least}"
-            needs.append(f"{digits(published.palm[model], 5)} samples/s of {model} {need}")
+            needs.append(f"{digits(printed[model], 5)} samples/s of {model} {need}")
         if needs:
             yield (
                 f"Microbatches: {join(needs)}, even if tiles work at their peak and neither send nor fetch "

@@ -10,23 +10,13 @@ import pandas as pd
 
 from phaze.base.units import digits
 from phaze.papers.palm.inputs import CLOSE, TiledInputs
+from phaze.papers.palm.readings import microbatch_bounds
 from phaze.report import tile_charts as figures
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
 from phaze.report.tile_charts import LAYOUTS
 from phaze.report.words import change, file_name, percent, seconds, times
 from phaze.spec.tiled_study import TiledCase
 
-FACTOR = (
-    "An all-reduce among d tiles passes on 2 (d − 1)/d of the tensor in each direction; the planners "
-    "keep the factor 4 (d − 1)/d of the Phaze paper, both directions against one bandwidth."
-)
-_LEVELS = (
-    "Inside a stage every product is work of the arrays beside reads and writes of DRAM, then all- "
-    "reduces; stages, tensors between them, accesses and all-reduces share the links and the ports of "
-    "one mesh, each of which carries one message at a time. Without contention every link carries all "
-    "that comes at once; work alone leaves out everything that is sent, fetched or stored, and keeps "
-    "the bubbles of the pipeline."
-)
 _RUN: dict[str, Cell] = {
     "model": "{model}", "system": "{system}",
     "mapping": lambda row: f"{LAYOUTS[row['layout']]}, {row['placed']}",
@@ -37,8 +27,8 @@ _RUN: dict[str, Cell] = {
 def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Throughputs beside printed ones (Table VII)."""
     rows = _beside(inputs, inputs.rows(name))
-    explained = tuple(_explanations(rows))
-    blocks: tuple[Block, ...] = (_printed_sheet(rows), Prose(_LEVELS))
+    explained = *_explanations(rows), *microbatch_bounds(inputs)
+    blocks: tuple[Block, ...] = (_printed_sheet(rows),)
     blocks += (Items(explained),) if explained else ()
     return Section(
         name, case.title, "Samples per second beside the paper's and beside measured ones.", blocks
@@ -205,46 +195,18 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
     caption = "Cases of the network alone"
     sheet = sheet_of(caption, rows, columns, 3, source="tiled_networks", folded=True)
     about = "Rings (Figure 6), tasks that overlap (Figure 7), groups that talk (Figure 12)."
-    blocks = sheet, Items(_NETWORK_NOTES)
-    yield Section("networks", "The network alone", about, (chart, *blocks) if len(seven) else blocks)
+    yield Section("networks", "The network alone", about, (*([chart] if len(seven) else []), sheet))
 
 
 def _measured(row: pd.Series, column: str) -> str:
     return seconds(row[column]) if row["figure"] == 12 or row["seconds"] > 0 else "–"
 
 
-_NETWORK_NOTES = (
-    (
-        "Figure 7 prints neither which tasks are stacked, nor against which formula, nor sizes beyond 8 MB "
-        "of a single one. Its 30 % for five tasks come out with one of each kind in turns, all-to-alls "
-        "around the ring, against the longest formula, whatever the size; its “at most 50 %” over all mixes "
-        "of direct all-to-alls, against the sum of the formulas. No one of these readings gives both."
-    ),
-    (
-        "Figure 12: a ring's all-reduce takes 2 · 11/12 of the tensor's time on a link and the transfer "
-        "between groups one, in both strategies, so that strategy 2 cannot be 3.08 times as slow where each "
-        "has the number of adapters that suits it. It is where the slowest is compared with the fastest: "
-        "strategy 2 with one adapter over strategy 1 with four, tiles sending directly to the adapter at a "
-        "corner, one at a time: (8 + 1 + 9)/(22/12 + 2 + 2) = 3.09 in units of the tensor's time on a link. "
-        "That does not say which strategy to take. The same comparison does not give the 1.23 of broken "
-        "rings, and some numbers of adapters above four make strategy 1 faster still."
-    ),
-    (
-        "Where a tile breaks the ring, the way back meets nobody on directed links, so that strategy 2 is "
-        "faster in some settings only."
-    ),
-)
 _TABLES = {
     "I": "Ratios of accelerators (Table I)",
     "IV": "Training runs on GPUs (Table IV)",
     "V": "Inference on Grayskull (Table V)",
 }
-_GPUS = (
-    "PALM's published column of Table IV leaves out the attention and vocabulary terms; beside it stands "
-    "what follows from the FLOP/s that are printed with the runs. Ours counts everything. One constant is "
-    "fitted, the share of HBM's bandwidth that kernels reach: on all ten runs of the measured table, six of "
-    "which are those of Table IV, and for comparison on the four others alone."
-)
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
@@ -253,7 +215,7 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
     sheets = [_beside_sheet(title, by_table[name]) for name, title in _TABLES.items() if name in by_table]
     if sheets:
         about = "What the paper prints of accelerators, beside what follows from their files."
-        yield Section("tables", "Tables I, IV and V", about, (*sheets, Prose(_GPUS)))
+        yield Section("tables", "Tables I, IV and V", about, tuple(sheets))
 
 
 def _beside_sheet(title: str, rows: pd.DataFrame) -> Sheet:

@@ -123,5 +123,3 @@ class Published(Publication):
     """What the walk down the areas chooses: by workload and hysteresis level."""
     walk_savings: dict[PositiveInt, PositiveFloat] = Field(default_factory=dict)
     """How much longer the walk takes at the largest hysteresis level than at others: by level."""
-    time_shares: dict[str, Share] = Field(default_factory=dict)
-    """Part of the whole time that a stage takes."""

@@ -17,7 +17,7 @@ from phaze.papers.piper.inputs import (
     considered,
     read_curve,
 )
-from phaze.papers.piper.sections import how_made, sections_of, unplanned
+from phaze.papers.piper.sections import sections_of, stand_ins, unplanned
 from phaze.report.plan_charts import GROUP
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, describe, each
 from phaze.tables import TABLES
@@ -36,7 +36,7 @@ def piper_paper(inputs: PlanInputs) -> Paper:
         {**planned, **table},
         claims=("case-claims", claims),
         missing=unplanned(inputs),
-        notes=how_made(inputs),
+        notes=stand_ins(inputs),
     )
 
 

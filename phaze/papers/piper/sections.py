@@ -143,19 +143,10 @@ def unplanned(inputs: PlanInputs) -> Iterator[str]:
             )
 
 
-def how_made(inputs: PlanInputs) -> Iterator[str]:
-    """How the numbers are made, in sentences."""
-    yield from (_MEMORY, _UNITS, *(_stand_in(inputs, name) for name in inputs.study.stand_ins))
-
-
-_MEMORY = (
-    "1 GB is 2^30 bytes; the network is flat, with the bandwidth of the case in and out of every device; "
-    "memory is affine in the microbatches in flight, ⌈s/d⌉ (Appendix A)."
-)
-_UNITS = (
-    "A profile may be in any unit of time: the planner adds transfers in seconds to it, as the authors' "
-    "program does. In a profile in milliseconds a transfer thus weighs a thousandth of what it should."
-)
+def stand_ins(inputs: PlanInputs) -> Iterator[str]:
+    """What of ours stands in for inputs of the authors."""
+    for name in inputs.study.stand_ins:
+        yield _stand_in(inputs, name)
 
 
 def _stand_in(inputs: PlanInputs, name: str) -> str:

@@ -97,7 +97,7 @@ def test_a_sensitivity_is_never_the_nearest() -> None:
 def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_nearest_is() -> None:
     report = page(by_topology)
     sentence = report.answer
-    assert "6.27 times as fast on random topologies (Paper prints 3.00)" in sentence
+    assert "6.27 times as fast on random topologies (printed 3.00)" in sentence
     assert "off by a factor of 1.21 on random topologies (“objective (5)”)" in sentence
     assert "none is measured" in sentence
 
