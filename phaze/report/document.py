@@ -77,6 +77,10 @@ def in_form(column: str, form: Callable[[float], str]) -> Cell:
     return lambda row: form(row[column])
 
 
+Draw = Callable[[], Figure]
+"""Draws a figure."""
+
+
 @dataclass(frozen=True)
 class Chart:
     """A figure, and how it is drawn."""
@@ -86,7 +90,7 @@ class Chart:
     """What it shows."""
     caption: str
     """How to read it."""
-    draw: Callable[[], Figure]
+    draw: Draw
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from phaze.papers.claims import claims_on
 from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
 from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.scores import mean_error, relative_errors
-from phaze.report.document import Cell, Sheet, sheet_of
+from phaze.papers.words import words_of
+from phaze.report.document import Sheet
 from phaze.report.words import join
 from phaze.tables import TiledReadings
 
@@ -161,16 +162,9 @@ def _pairs(rows: pd.DataFrame, column: str) -> Figures:
 def readings_sheet(readings: pd.DataFrame) -> Sheet:
     """The readings with their errors; the nearest of every table and figure stands out."""
     nearest = readings.groupby("printed_in")["mean_error"].transform("min") == readings["mean_error"]
-    columns: dict[str, Cell] = {
-        "printed in": "{printed_in}", "reading": "{reading}", "figures": "{figures}",
-        "mean error": "{mean_error:percent}", "worst": "{worst_error:percent}",
-        "statements that hold": lambda row: (
-            f"{row['held']} of {row['statements']}" if row["statements"] else "–"
-        ),
-        "ours": "{ours}", "printed": "{printed}",
-    }  # fmt: skip
-    caption = "Every reading, with its error over all printed figures that it gives; the nearest stands out"
-    return sheet_of(caption, readings, columns, 2, nearest, "tiled_readings")
+    holding = readings["held"].astype(str) + " of " + readings["statements"].astype(str)
+    shown = readings.assign(holding=holding.where(readings["statements"] > 0, "–"))
+    return words_of("palm").sheet("readings", shown, nearest)
 
 
 def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:

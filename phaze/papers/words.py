@@ -1,0 +1,96 @@
+"""Words of the page as data: headings, captions and columns of a paper's section, in `words/<paper>.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+from pydantic import Field
+
+from phaze.report.document import Block, Chart, Draw, Items, Section, Sheet, sheet_of
+from phaze.report.pages import wide
+from phaze.report.words import fill
+from phaze.spec.noun import Noun
+
+FOLDER = Path(__file__).parent / "words"
+
+
+class SectionWords(Noun):
+    """Heading of a section, and a sentence about it."""
+
+    title: str
+    about: str
+
+
+class ChartWords(Noun):
+    """What a chart shows, and how to read it."""
+
+    title: str
+    caption: str
+
+
+class SheetWords(Noun):
+    """A table: templates of its columns, those with words first; or one for each value of a column."""
+
+    caption: str
+    words: dict[str, str] = Field(default_factory=dict)
+    columns: dict[str, str] = Field(default_factory=dict)
+    across: str = ""
+    """Column whose every value has a column of the table."""
+    cell: str = "{cell}"
+    """Template of the cells in these columns."""
+    source: str = ""
+    folded: bool = False
+
+
+class PaperWords(Noun):
+    """Words of a paper's section; all of them are templates, filled by rows of tables and by names given."""
+
+    sections: dict[str, SectionWords] = Field(default_factory=dict)
+    charts: dict[str, ChartWords] = Field(default_factory=dict)
+    sheets: dict[str, SheetWords] = Field(default_factory=dict)
+    sentences: dict[str, str] = Field(default_factory=dict)
+
+    def section(self, name: str, blocks: Iterable[Block], **given: object) -> Section:
+        """Section with the blocks."""
+        words, row = self.sections[name], pd.Series(given, dtype=object)
+        return Section(name, fill(words.title, row), fill(words.about, row), tuple(blocks))
+
+    def chart(self, name: str, anchor: str, draw: Draw, **given: object) -> Chart:
+        """Chart under the name of an anchor."""
+        words, row = self.charts[name], pd.Series(given, dtype=object)
+        return Chart(anchor, fill(words.title, row), fill(words.caption, row), draw)
+
+    def sheet(
+        self,
+        name: str,
+        rows: pd.DataFrame,
+        marked: Iterable[bool] = (),
+        heads: Mapping[str, str] | None = None,
+        **given: object,
+    ) -> Sheet:
+        """Table of rows; `heads` are the columns across in their order, those of the rows unless given."""
+        words = self.sheets[name]
+        caption = fill(words.caption, pd.Series(given, dtype=object))
+        if not words.across:
+            columns = {**words.words, **words.columns}
+            count = len(words.words)
+            return sheet_of(caption, rows, columns, count, marked, words.source, folded=words.folded)
+        lines: dict[tuple[object, ...], dict[str, str]] = {}
+        for _, row in rows.iterrows():
+            said = tuple(fill(template, row) for template in words.words.values())
+            lines.setdefault(said, {})[str(row[words.across])] = fill(words.cell, row)
+        across = heads or {name: name for cells in lines.values() for name in cells}
+        return wide(caption, tuple(words.words), across, lines.items(), words.source, folded=words.folded)
+
+    def items(self, name: str, rows: pd.DataFrame) -> Items:
+        """A sentence for every row."""
+        return Items(tuple(fill(self.sentences[name], row) for _, row in rows.iterrows()))
+
+
+@cache
+def words_of(paper: str) -> PaperWords:
+    """Words of a paper's section."""
+    return PaperWords.from_file(FOLDER / f"{paper}.yaml")
