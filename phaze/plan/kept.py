@@ -49,7 +49,7 @@ class LayerMemory:
 
         A fully recomputed layer offloads none, and neither do embedding and head.
         """
-        if recompute == "full" or self.layer.name in KEPT:
+        if recompute == "full" or self.layer.name in KEPT or offloaded == ON_DEVICE:
             return 0.0
         if offloaded.layers:
             return self._kept_bytes(recompute)[0]
