@@ -8,9 +8,8 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2, describe_named
-from phaze.report.inputs import Outcome
-from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, read_plans
+from phaze.search.winners import Outcome, choose_winner
 from phaze.spec.architecture import Architecture
 from phaze.spec.models import parse_model
 

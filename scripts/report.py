@@ -7,9 +7,10 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
 from phaze.report.build import build_report
-from phaze.report.inputs import DetailFiles, Inputs, Outcome, read_times
+from phaze.report.inputs import DetailFiles, Inputs, read_times
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.report import write_report
+from phaze.search.winners import Outcome
 from phaze.spec.architecture import Technology
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario

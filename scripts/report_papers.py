@@ -19,8 +19,9 @@ from phaze.papers.phaze.published import Published
 from phaze.papers.piper.build import piper_paper
 from phaze.papers.piper.inputs import PlanInputs
 from phaze.papers.publications import KINDS
-from phaze.report.inputs import DetailFiles, Inputs, Outcome
+from phaze.report.inputs import DetailFiles, Inputs
 from phaze.report.report import write_report
+from phaze.search.winners import Outcome
 from phaze.spec.architecture import Technology
 from phaze.spec.noun import Noun
 from phaze.spec.study import Study

@@ -6,9 +6,8 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
-from phaze.report.inputs import Outcome
-from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, vary_cluster
+from phaze.search.winners import Outcome, choose_winner
 from phaze.workload.workload import TABLES
 
 

@@ -25,8 +25,9 @@ from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
 from phaze.report.verdicts import run_checks
-from phaze.report.winners import COMMON, PER_MODEL, chip_of, placed_rows, row_of
+from phaze.report.winners import COMMON, PER_MODEL, placed_rows, row_of
 from phaze.report.words import area, buffers, compute, percent, times
+from phaze.search.winners import chip_of
 from phaze.tables import TABLES, Comparisons
 
 CHECKS = {

@@ -15,8 +15,9 @@ from phaze.layout import layouts_of
 from phaze.report import anatomy
 from phaze.report.inputs import Inputs
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close, each
-from phaze.report.winners import PER_MODEL, candidates, placed_rows, space_of
+from phaze.report.winners import PER_MODEL, placed_rows
 from phaze.search.pareto import uncovered
+from phaze.search.winners import candidates, space_of
 from phaze.tables import CAUSES, COMMON, Schedules
 from phaze.tables.columns import widths_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -12,8 +12,8 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.errors import PhazeError
+from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.system import Scenario
 
 if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only look at a cluster do without
     from phaze.report.pipeline_picture import Shown
@@ -98,28 +98,6 @@ def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataF
     where |= {column: (value,) for column, value in point._asdict().items()}
     columns = LOOKED_AT.get(table, list(tables.TABLES[table].fields()))
     return tables.TABLES[table].load(path, columns=columns, where=where)
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """Results of one scenario on its cluster; its tables must not be changed."""
-
-    scenario: Scenario
-    area_limit_um2: float
-    architectures: pd.DataFrame
-    """Table architectures, all shards."""
-    placements: pd.DataFrame
-    """Table placements, all models, points and shards."""
-    common_placements: pd.DataFrame = field(default_factory=tables.Placements.empty)
-    """Table placements of the candidates for the common architecture, all models and points."""
-    common: tuple[str, float] | None = None
-    """The common architecture and its HBM in GiB; None for a study without one."""
-
-    @cached_property
-    def chips(self) -> pd.DataFrame:
-        """The architectures by name, the first of those that share one."""
-        chips = self.architectures.drop_duplicates("architecture")
-        return chips.set_index("architecture", drop=False).rename_axis(None)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, st
 from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
+from phaze.search.winners import chip_of, in_order
 from phaze.tables import Variations
 
 MOST_OPERATORS = 12

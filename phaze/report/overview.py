@@ -12,8 +12,9 @@ from phaze.report import charts, style
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, candidates, in_order, own_hbm, row_of
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
 from phaze.report.words import join, percent, times, widths
+from phaze.search.winners import candidates, in_order, own_hbm
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
 

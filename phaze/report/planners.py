@@ -13,8 +13,9 @@ from phaze.report import charts, style
 from phaze.report.document import Cell, Chart, Items, Prose, Section, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, with_areas
+from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.words import join, percent, seconds, times
+from phaze.search.winners import with_areas
 from phaze.spec.study import Study
 from phaze.tables import PLANNERS
 from phaze.tables.plans import PLAN

@@ -16,17 +16,9 @@ from phaze.papers.phaze.published import Published, PublishedArchitecture, Publi
 from phaze.report import charts
 from phaze.report.document import Block, Cell, Chart, Sheet, sheet_of
 from phaze.report.inputs import Inputs
-from phaze.report.winners import (
-    COMMON,
-    PER_MODEL,
-    baseline_design,
-    chip_named,
-    chip_of,
-    geometric_means,
-    placed_rows,
-    row_of,
-)
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
 from phaze.report.words import compute, fill, join, percent, samples, seconds, short, storing, times, widths
+from phaze.search.winners import chip_named, chip_of
 from phaze.tables import Claims
 
 Rows = list[tuple[str, ...]]

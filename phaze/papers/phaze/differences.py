@@ -17,8 +17,9 @@ from phaze.papers.phaze.published import PublishedWorkload
 from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
 from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.winners import PER_MODEL, chip_of, in_order, row_of, with_areas
+from phaze.report.winners import PER_MODEL, row_of
 from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
+from phaze.search.winners import chip_of, in_order, with_areas
 from phaze.tables import Layers, Operators, Screens
 from phaze.tables.columns import layout_of
 

@@ -18,8 +18,8 @@ from phaze.papers.scores import geometric_mean, rms_factor
 from phaze.report.document import Block, Cell, Heading, Items, Prose, Sheet, sheet_of
 from phaze.report.inputs import Inputs
 from phaze.report.pages import wide
-from phaze.report.winners import choose
 from phaze.report.words import join, percent, storing, times, widths
+from phaze.search.winners import choose
 from phaze.spec.study import OWN_READING
 from phaze.tables import ReadingFigures, ReadingScores
 from phaze.tables.columns import layout_of

@@ -16,10 +16,11 @@ import pandas as pd
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
 from phaze.report.checks import Evidence
-from phaze.report.inputs import Inputs, Only, Outcome, Slicing
+from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.verdicts import Checklist
 from phaze.search.pareto import uncovered
+from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario

@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from phaze.report.build import build_report
-from phaze.report.inputs import Inputs, Outcome
+from phaze.report.inputs import Inputs
 from phaze.report.report import Report
-from phaze.report.winners import choose, results
+from phaze.report.winners import results
+from phaze.search.winners import Outcome, choose
 from phaze.tables import CAUSES, PLANNERS, TABLES, Certificates, Placements, Plans
 
 STASHING = (

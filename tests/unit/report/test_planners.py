@@ -11,10 +11,11 @@ from phaze.report.build import answer
 from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs, Outcome
+from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, in_words
-from phaze.report.winners import COMMON, PER_MODEL, ChipChoice, choose_chips, choose_winner, row_of
+from phaze.report.winners import COMMON, PER_MODEL, row_of
+from phaze.search.winners import ChipChoice, Outcome, choose_chips, choose_winner
 from phaze.tables import PLANNERS, Placements, Plans
 from tests.unit.report.builder import assert_caught, scaled, with_planner
 

@@ -8,7 +8,8 @@ import pytest
 
 from phaze.report import winners
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs, Outcome
+from phaze.report.inputs import Inputs
+from phaze.search.winners import Outcome
 from phaze.tables import Placements
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.report.inputs import Outcome
-from phaze.report.winners import space_of
+from phaze.search.winners import Outcome, space_of
 from phaze.spec.study import Study
 from phaze.tables import CAUSES, COMMON, Audits, Certificates
 

@@ -8,8 +8,8 @@ from functools import cache
 
 import pandas as pd
 
-from phaze.report.inputs import Outcome, Slicing
-from phaze.report.winners import ChipChoice, choose_chips, in_order, with_areas
+from phaze.report.inputs import Slicing
+from phaze.search.winners import ChipChoice, Outcome, choose_chips, in_order, with_areas
 from phaze.spec.study import Study
 from phaze.tables import PLANNERS, Plans, PlanStages
 from phaze.tables.columns import layout_of

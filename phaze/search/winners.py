@@ -1,0 +1,198 @@
+"""The best placement of every model on every kind of accelerator.
+
+The order of best is time per batch, area, name (`base.ranking`). Of several HBM capacities the smallest
+within the tolerance of the best throughput is chosen, with the best architecture for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.ranking import name_ranks, tied, within
+from phaze.spec.noun import Noun
+from phaze.spec.system import Scenario
+from phaze.tables import Architectures, Placements
+from phaze.tables.columns import LAYOUT
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Results of one scenario on its cluster; its tables must not be changed."""
+
+    scenario: Scenario
+    area_limit_um2: float
+    architectures: pd.DataFrame
+    """Table architectures, all shards."""
+    placements: pd.DataFrame
+    """Table placements, all models, points and shards."""
+    common_placements: pd.DataFrame = field(default_factory=Placements.empty)
+    """Table placements of the candidates for the common architecture, all models and points."""
+    common: tuple[str, float] | None = None
+    """The common architecture and its HBM in GiB; None for a study without one."""
+
+    @cached_property
+    def chips(self) -> pd.DataFrame:
+        """The architectures by name, the first of those that share one."""
+        chips = self.architectures.drop_duplicates("architecture")
+        return chips.set_index("architecture", drop=False).rename_axis(None)
+
+
+def with_areas(cluster: Outcome, placements: pd.DataFrame) -> pd.DataFrame:
+    """Placements with the area of their architecture."""
+    return placements.assign(area_um2=placements["architecture"].map(cluster.chips["area_um2"]))
+
+
+@lru_cache(maxsize=2)
+def candidates(cluster: Outcome) -> pd.DataFrame:
+    """The searched placements on all architectures within the area limit, equal architectures once."""
+    placed = with_areas(cluster, cluster.placements)
+    within_limit = placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9)
+    placed = placed[(placed["planner"] == "phaze") & within_limit]
+    return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
+
+
+def space_of(architectures: pd.DataFrame, limit_um2: float) -> pd.Series:
+    """The architectures among which the best is looked for: within the area limit, equal ones once."""
+    within_limit = architectures[architectures["area_um2"] <= limit_um2 * (1 + 1e-9)]
+    return _distinct(architectures, within_limit["architecture"])
+
+
+def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
+    """The first name of every architecture among those named: a named one may also lie in the grid."""
+    return Architectures.distinct(architectures[architectures["architecture"].isin(names)])["architecture"]
+
+
+def chip_of(cluster: Outcome, row: pd.Series) -> pd.Series:
+    """The row of table architectures of a placement."""
+    return chip_named(cluster, row["architecture"])
+
+
+def chip_named(cluster: Outcome, architecture: str) -> pd.Series:
+    """The row of table architectures of that name."""
+    return cast(pd.Series, cluster.chips.loc[architecture])
+
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
+    names, layouts = name_ranks(rows["architecture"]), LAYOUT.ranks(rows["layout"])
+    recompute, hbm, area, time = (
+        rows[key].to_numpy() for key in ("recompute", "hbm_gib", "area_um2", "time_per_batch_s")
+    )
+    return rows.iloc[np.lexsort([layouts, recompute, hbm, names, area, tied(time)])]
+
+
+def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """The best row of every HBM capacity, with `relative` throughput and which is `chosen`."""
+    best = in_order(rows).drop_duplicates("hbm_gib").sort_values("hbm_gib")
+    near = within(best["time_per_batch_s"].to_numpy(), tolerance)
+    fastest = best["samples_per_s"].max()
+    relative = best["samples_per_s"] / fastest if fastest > 0 else best["samples_per_s"]
+    return best.assign(relative=relative, chosen=near & (np.cumsum(near) == 1))
+
+
+def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
+    """The best row with the smallest HBM within the tolerance; if none is placed an infeasible one.
+
+    That is the leanest, so that its reason says what is missing at least.
+    """
+    if rows.empty:
+        return None
+    best = best_of_each_hbm(rows, tolerance)
+    chosen = best[best["chosen"]]
+    if len(chosen):
+        return chosen.iloc[0]
+    return Placements.leanest_first(in_order(rows)).iloc[0]
+
+
+def choose_winner(cluster: Outcome, tolerance: float) -> pd.Series | None:
+    """The best placement of a cluster that holds one model; None if none is placed."""
+    found = choose(candidates(cluster), tolerance)
+    return found if found is not None and found["status"] == "placed" else None
+
+
+def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
+    """The best rows of a model with its chosen HBM by `rank`, none if none is placed; with the one that has
+    the smallest area within the tolerance.
+    """
+    winner = choose(rows, tolerance)
+    if winner is None or winner["status"] != "placed":
+        return rows.iloc[:0]
+    placed = rows[(rows["hbm_gib"] == winner["hbm_gib"]) & (rows["status"] == "placed")]
+    ordered = in_order(placed).drop_duplicates("architecture").reset_index(drop=True)
+    near = ordered[within(ordered["time_per_batch_s"].to_numpy(), tolerance)]
+    ranked = ordered.assign(
+        rank=np.arange(1, len(ordered) + 1),
+        relative=ordered["samples_per_s"] / ordered["samples_per_s"].iloc[0],
+        smallest_area=ordered.index == near["area_um2"].idxmin(),
+    )
+    return ranked[(ranked["rank"] <= best) | ranked["smallest_area"]]
+
+
+def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
+    """The rows with the architecture's own HBM, or all where it has none that was placed."""
+    own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
+    return own if len(own) else rows
+
+
+Chip = tuple[str, float]
+"""An architecture and its HBM in GiB."""
+
+
+@dataclass(frozen=True)
+class Chips:
+    """Architectures to plan on."""
+
+    compared: tuple[Chip, ...]
+    """By all planners: the best for the model, the common one and the baseline."""
+    others: tuple[Chip, ...]
+    """By the planner of the study: those ranked among the best by Phaze's, and the named ones."""
+
+
+class ChipChoice(Noun):
+    """Settings of a study that say which they are."""
+
+    baseline: str | None
+    """Name of the baseline."""
+    named: tuple[str, ...]
+    """All named architectures."""
+    hbm_gib: dict[str, float]
+    """HBM of the named architectures that have one of their own."""
+    best: int
+    """How many of the best are ranked."""
+    tolerance: float
+    """Distance from the best throughput within which the smallest HBM is chosen."""
+
+
+def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
+    """Accelerators to plan on for a cluster that holds one model, each with the HBM that results give it."""
+    mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
+    best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
+    compared = dict.fromkeys(
+        [
+            *(() if best is None else (_chip(best),)),
+            *(() if cluster.common is None else (cluster.common,)),
+            *_named(cluster, choice, baseline),
+        ]
+    )
+    others = [*(_chip(row) for _, row in ranked.iterrows()), *_named(cluster, choice, choice.named)]
+    return Chips(tuple(compared), tuple(dict.fromkeys(chip for chip in others if chip not in compared)))
+
+
+def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
+    """Named architectures with the HBM that is theirs, or that is chosen."""
+    placed = cluster.placements[cluster.placements["planner"] == "phaze"]
+    for name in names:
+        rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)
+        found = choose(with_areas(cluster, rows), choice.tolerance)
+        if found is not None:
+            yield _chip(found)
+
+
+def _chip(row: pd.Series) -> Chip:
+    return str(row["architecture"]), float(row["hbm_gib"])
