@@ -9,7 +9,7 @@ import pytest
 from phaze.report import winners
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.search.winners import Outcome
+from phaze.search.winners import Outcome, choose, choose_winner, in_order
 from phaze.tables import Placements
 
 
@@ -38,26 +38,26 @@ def test_order_is_time_then_area_then_name() -> None:
         ({"time_per_batch_s": [2.0 * (1 + 1e-13), 2.0, 3.0], "area_um2": [1.0, 2.0, 1.0]}, 0),
         ({"time_per_batch_s": [2.0, 2.0, 2.0], "recompute": [True, False, True]}, 1),
     ):
-        assert winners.in_order(rows(3.0, 1.0, 2.0).assign(**columns)).index[0] == first
+        assert in_order(rows(3.0, 1.0, 2.0).assign(**columns)).index[0] == first
 
 
 def test_the_smallest_hbm_within_the_tolerance_is_chosen() -> None:
     frame = rows(1.0, 0.905, 0.9, hbm_gib=[32.0, 64.0, 80.0])
-    best = winners.best_of_each_hbm(frame, 0.01)
+    best = best_of_each_hbm(frame, 0.01)
     assert best.loc[best["chosen"], "hbm_gib"].tolist() == [64.0]
     assert best["relative"].tolist() == pytest.approx([0.9, 0.9 / 0.905, 1.0])
 
 
 def test_an_infeasible_capacity_is_never_chosen() -> None:
     frame = rows(np.inf, 1.0, hbm_gib=[32.0, 64.0])
-    chosen = winners.choose(frame, 0.01)
+    chosen = choose(frame, 0.01)
     assert chosen is not None
     assert chosen["hbm_gib"] == 64.0
 
 
 def test_a_model_that_fits_nowhere_keeps_the_row_of_its_largest_memory() -> None:
     frame = rows(np.inf, np.inf, hbm_gib=[32.0, 64.0], status="infeasible", binding="memory")
-    chosen = winners.choose(frame, 0.01)
+    chosen = choose(frame, 0.01)
     assert chosen is not None
     assert (chosen["hbm_gib"], chosen["status"]) == (64.0, "infeasible")
 
@@ -105,7 +105,7 @@ def test_the_winner_is_the_fastest_row_within_the_area_limit(inputs: Inputs, fin
 
 def test_an_architecture_beyond_the_area_limit_is_no_candidate(inputs: Inputs) -> None:
     small = replace(inputs.cluster, area_limit_um2=1.2e8)
-    names = set(winners.candidates(small)["architecture"])
+    names = set(candidates(small)["architecture"])
     areas = small.architectures.set_index("architecture")["area_um2"]
     assert names
     assert (areas[list(names)] <= 1.2e8).all()
@@ -116,7 +116,7 @@ def test_a_named_architecture_that_lies_in_the_grid_counts_once(inputs: Inputs) 
     twin = cluster.architectures[cluster.architectures["architecture"] == "2-512-256-256-256-glb32"]
     named = cluster.architectures["architecture"] == "phaze-common"
     assert cluster.architectures.loc[named, "area_um2"].iloc[0] == twin["area_um2"].iloc[0]
-    assert "phaze-common" not in set(winners.candidates(cluster)["architecture"])
+    assert "phaze-common" not in set(candidates(cluster)["architecture"])
 
 
 def test_rankings_start_at_one_and_hold_the_smallest_within_the_tolerance(
@@ -153,7 +153,7 @@ def of_model(cluster: Outcome, model: str) -> Outcome:
 
 
 def test_the_winner_of_one_model_is_that_of_the_report(inputs: Inputs, findings: Findings) -> None:
-    found = winners.choose_winner(of_model(inputs.cluster, "megatron-gpt3-175b"), 0.01)
+    found = choose_winner(of_model(inputs.cluster, "megatron-gpt3-175b"), 0.01)
     shown = winners.row_of(findings.results, "megatron-gpt3-175b", winners.PER_MODEL)
     assert found is not None
     assert shown is not None
@@ -166,7 +166,7 @@ def test_a_workload_that_fits_nowhere_is_a_row_with_a_reason_and_has_no_winner(i
     found = winners.results(inputs, cluster)
     row = found[(found["model"] == "bert-large") & (found["design"] == winners.PER_MODEL)].iloc[0]
     assert (row["status"], row["reason"]) == ("infeasible", "memory: too little")
-    assert winners.choose_winner(of_model(cluster, "bert-large"), 0.01) is None
+    assert choose_winner(of_model(cluster, "bert-large"), 0.01) is None
 
 
 def unplaced(cluster: Outcome, model: str) -> Outcome:
