@@ -9,7 +9,7 @@ import pytest
 from phaze.report import winners
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.search.winners import Outcome, choose, choose_winner, in_order
+from phaze.search.winners import Outcome, best_of_each_hbm, candidates, choose, choose_winner, in_order
 from phaze.tables import Placements
 
 
