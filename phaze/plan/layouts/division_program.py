@@ -17,7 +17,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.divisions import DividedLayout, Numbers, blocks_at, ordered_blocks
-from phaze.plan.layouts.held import held_microbatches
+from phaze.plan.layouts.held import held_at_work
 from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearProgram
 
@@ -159,12 +159,12 @@ class DivisionProgram:
         kinds, rows, room = len(self.totals), [], []
         for rank in range(depth):
             own = self.divided.frame.stages_of(rank)
-            for held in held_microbatches(self.divided, rank):
+            for held, work in zip(*held_at_work(self.divided, rank, planes.work), strict=True):
                 each = planes.fixed[own] + held[:, None] * planes.stash[own]
                 row = np.zeros((2, count, kinds))
                 row[0, own], row[1, own] = each[:, 1 : 1 + kinds], each[:, 1 + kinds :]
                 rows.append(row.ravel() / GIB)
-                room.append((self.limit_bytes - each[:, 0].sum() - planes.work[own].min()) / GIB)
+                room.append((self.limit_bytes - each[:, 0].sum() - work) / GIB)
         return np.array(rows), np.array(room)
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:

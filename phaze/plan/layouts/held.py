@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.base.arrays import Bools, Ints
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline
 from phaze.plan.layouts.divisions import DividedLayout
@@ -22,6 +22,20 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
     return moments[undominated(moments)]
 
 
+def held_at_work(divided: DividedLayout, rank: int, work: Floats) -> tuple[Ints, Floats]:
+    """The same moments, (moments, chunks), each with the bytes that the stage at work needs at least,
+    (moments,), given those of all stages, `work` (stages,).
+    """
+    jobs = divided.events.jobs
+    own = slice(*jobs.first[rank : rank + 2])
+    kind, stage = jobs.kind[own], jobs.stage[own]
+    busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
+    held = held_of_stages(divided.frame, rank, kind, stage)
+    rows = np.unique(np.column_stack([held, np.where(busy, work[stage], 0.0)]), axis=0)
+    rows = rows[undominated(rows)]
+    return rows[:, :-1].astype(np.int64), rows[:, -1]
+
+
 def held_of_stages(
     pipeline: Pipeline, rank: int, kind: NDArray[np.integer], stage: NDArray[np.integer]
 ) -> Ints:
@@ -33,7 +47,7 @@ def held_of_stages(
     return found
 
 
-def undominated(moments: Ints) -> Bools:
+def undominated(moments: Ints | Floats) -> Bools:
     """Moments at which no less is held than at every other one, of each chunk, (moments,)."""
     covered = np.all(moments[:, None] <= moments[None], axis=2) & ~np.eye(len(moments), dtype=bool)
     found: Bools = ~np.any(covered, axis=1)

@@ -11,7 +11,7 @@ import pytest
 from phaze.plan.layouts import division_search
 from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.divisions import Division
-from phaze.plan.layouts.held import held_microbatches
+from phaze.plan.layouts.held import held_at_work
 from phaze.plan.layouts.question import PlanQuestion
 from tests.unit.plan.layouts.exhaustive import (
     PricedDivision,
@@ -75,7 +75,7 @@ def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
 
 
 def test_memory_of_the_program_is_that_of_the_simulation() -> None:
-    """The fullest moment of every rank, from the microbatches that it holds."""
+    """The fullest moment of every rank, from the microbatches that it holds and the stage at work."""
     for runtime in RUNTIMES:
         question = CASE.question(runtime)
         pipelines = [one for one in legal_layouts(question) if one[0].pp == 4 and one[0].recompute == "none"]
@@ -92,10 +92,10 @@ def test_memory_of_the_program_is_that_of_the_simulation() -> None:
                 fixed, stash = (
                     np.array([getattr(one, name) for one in own]) for name in ("fixed_bytes", "stash_bytes")
                 )
-                most = max(float(moment @ stash) for moment in held_microbatches(search.divided, rank))
-                assert fixed.sum() + most <= held[rank] * (1 + ROUNDING)
-                work = max(one.work_bytes for one in own)
-                assert held[rank] <= (fixed.sum() + most + work) * (1 + ROUNDING)
+                work = np.array([one.work_bytes for one in costs])
+                moments, at_work = held_at_work(search.divided, rank, work)
+                assert held[rank] == pytest.approx(fixed.sum() + (moments @ stash + at_work).max())
+                assert at_work.max() == work[divided.frame.stages_of(rank)].max()
 
 
 def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
