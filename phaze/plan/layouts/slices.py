@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -127,6 +128,8 @@ class Slices:
         if common == "tokens":
             grid = replace(grid, cp=np.ones_like(grid.cp), cp_kind=np.zeros_like(grid.cp_kind))
         every = int(np.lcm.reduce(grid.microbatch))
+        if every > grid.microbatch.min():  # the same for all parts of a space, so that few slices are costed
+            every = lcm(every, question.task.global_batch)
         own = common in ("nothing", "recompute")
         microbatch = grid.microbatch if own else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
