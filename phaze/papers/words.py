@@ -53,12 +53,12 @@ class PaperWords(Noun):
     sheets: dict[str, SheetWords] = Field(default_factory=dict)
     sentences: dict[str, str] = Field(default_factory=dict)
 
-    def section(self, name: str, blocks: Iterable[Block], **given: object) -> Section:
+    def section(self, name: str, blocks: Iterable[Block], /, **given: object) -> Section:
         """Section with the blocks."""
         words, row = self.sections[name], pd.Series(given, dtype=object)
         return Section(name, fill(words.title, row), fill(words.about, row), tuple(blocks))
 
-    def chart(self, name: str, anchor: str, draw: Draw, **given: object) -> Chart:
+    def chart(self, name: str, anchor: str, draw: Draw, /, **given: object) -> Chart:
         """Chart under the name of an anchor."""
         words, row = self.charts[name], pd.Series(given, dtype=object)
         return Chart(anchor, fill(words.title, row), fill(words.caption, row), draw)
@@ -68,6 +68,7 @@ class PaperWords(Noun):
         name: str,
         rows: pd.DataFrame,
         marked: Iterable[bool] = (),
+        /,
         heads: Mapping[str, str] | None = None,
         **given: object,
     ) -> Sheet:

@@ -12,13 +12,14 @@ import pandas as pd
 from phaze.base.units import digits
 from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
 from phaze.papers.scores import geometric_mean, mean_factor
+from phaze.papers.words import words_of
 from phaze.report.document import Block, Items, Prose, Sheet
-from phaze.report.pages import wide
 from phaze.spec.map_study import Judge, MapCase, MapReading, Search
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
 from phaze.tables import FiguresRead
 
 Row = dict[str, object]
+WORDS = words_of("parmesan")
 
 JUDGED: dict[Judge, str] = {
     "step": "step_s",
@@ -102,13 +103,6 @@ def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[s
     return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
 
 
-FACTOR = (
-    "The mean factor is by how much a figure is off the printed one at the geometric mean over figures, up "
-    "or down: 1.00 where all agree, 2.00 where they are twice or half as large. Nothing is fitted to the "
-    "printed figures, and no readings are combined further than is written here. "
-    "Mappings are searched for a short simulated step, whatever they are judged by; with the authors' search "
-    "they are the better of the two instantiations (6) and (7), without the exact one and local search."
-)
 OVER_WORDS = {"over-consecutive": "over CS map", "over-heuristics": "over CS and p2p map"}
 
 
@@ -118,15 +112,34 @@ def reading_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: Ma
     if not case.readings:
         return
     labels = {topology: inputs.label(topology) for topology in case.topologies}
-    yield Prose(FACTOR)
+    known = (mine["printed"] > 0).any()
+    yield Prose(WORDS.sentences["factor"])
     yield _means_sheet(mine, case, labels)
-    if (mine["printed"] > 0).any():
+    if known:
         parts = {label: [topology] for topology, label in labels.items()} | groups(inputs, case)
         yield _factors_sheet(mine[mine["printed"] > 0], case, parts, means=True)
-    for figure, words in OVER_WORDS.items():
-        yield _figures_sheet(mine[mine["figure"] == figure], case, labels, words)
+    heads = {shape: shape for shape in shape_names(case)}
+    for figure, over in OVER_WORDS.items():
+        rows = _with_printed(mine[mine["figure"] == figure], case, labels)
+        yield WORDS.sheet("figures", rows, heads=heads, over=over)
     if case.unexplained:
         yield Items(tuple(open_sentences(mine, case)))
+
+
+def _with_printed(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -> pd.DataFrame:
+    """Figures by topology as cells: printed ones, then those of every reading."""
+    order = {key: place for place, key in enumerate(("", *case.readings))}
+    printed = mine[mine["printed"] > 0].drop_duplicates(["subject", "shape"])
+    rows = pd.concat(
+        [
+            printed.assign(reading="", cell=printed["printed"].map("{:g}".format)),
+            mine.assign(cell=mine["ours"].map("{:.2f}".format)),
+        ]
+    )
+    places = rows["reading"].map(order) + len(order) * rows["subject"].map(list(labels).index)
+    rows = rows.iloc[places.argsort(kind="stable")]
+    named = {"": "printed"} | {key: one.label for key, one in case.readings.items()}
+    return rows.assign(label=rows["subject"].map(labels), reading=rows["reading"].map(named))
 
 
 def _means(figures: pd.DataFrame) -> pd.DataFrame:
@@ -137,19 +150,18 @@ def _means(figures: pd.DataFrame) -> pd.DataFrame:
 def _means_sheet(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -> Sheet:
     """Geometric means over shapes, over CS map and over both heuristics, by reading and topology."""
     shown = mine.assign(printed=mine["printed"].where(mine["printed"] > 0, 1.0))
-
-    def cells(reading: str, column: str) -> dict[str, str]:
-        found = _means(shown[shown["reading"] == reading])
-        pairs = found.pivot(index="subject", columns="figure", values=column).reindex(columns=list(OVER))
-        return {str(row[0]): f"{row[1]:.2f} / {row[2]:.2f}" for row in pairs.itertuples()}
-
-    rows = [((one.label,), cells(key, "ours")) for key, one in case.readings.items()]
+    asked = {key: (one.label, key, "ours") for key, one in case.readings.items()}
     every = next((key for key in case.readings if len(about(mine, key, case.topologies))), None)
     if every is not None and (mine["printed"] > 0).any():
-        rows.append((("printed",), cells(every, "printed")))
-    caption = "Speed-up over CS map / over the better of CS and p2p map, geometric means over shapes"
-    sheet = wide(caption, ("reading",), labels, rows, "figures-read")
-    return replace(sheet, marked=frozenset({len(rows) - 1}))
+        asked[""] = "printed", every, "printed"
+    rows = []
+    for label, key, column in asked.values():
+        found = _means(shown[shown["reading"] == key]).pivot(index="subject", columns="figure", values=column)
+        pairs = found.reindex(columns=list(OVER))
+        cells = pairs.apply(lambda row: " / ".join(f"{value:.2f}" for value in row), axis=1)
+        rows += [{"reading": label, "subject": of, "cell": cell} for of, cell in cells.items()]
+    sheet = WORDS.sheet("means", pd.DataFrame(rows), heads=dict(labels))
+    return replace(sheet, marked=frozenset({len(sheet.rows) - 1}))
 
 
 def _factors_sheet(
@@ -160,30 +172,11 @@ def _factors_sheet(
     for key, one in case.readings.items():
         own = mine[mine["reading"] == key]
         factors = {part: mean_factor(about(own, key, subjects)) for part, subjects in parts.items()}
-        factors |= {"all figures": mean_factor(own)} | (
-            {"means of topologies": mean_factor(_means(own))} if means else {}
-        )
-        cells = {part: digits(factor) for part, factor in factors.items()}
-        rows.append(((one.label,), cells | {"figures": str(len(own))}))
-    heads = [*parts, "all figures", *(["means of topologies"] if means else []), "figures"]
-    caption = "Mean factor off the printed figures"
-    return wide(caption, ("reading",), dict(zip(heads, heads, strict=True)), rows, "figures-read")
-
-
-def _figures_sheet(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str], words: str) -> Sheet:
-    def cells(some: pd.DataFrame, column: str, form: str) -> dict[str, str]:
-        return {s: format(v, form) for s, v in zip(some["shape"], some[column], strict=True) if v}
-
-    rows = []
-    for topology, label in labels.items():
-        of_topology = mine[mine["subject"] == topology]
-        rows.append(((label, "printed"), cells(of_topology.drop_duplicates("shape"), "printed", "g")))
-        for key, one in case.readings.items():
-            own = cells(of_topology[of_topology["reading"] == key], "ours", ".2f")
-            rows += [((label, one.label), own)] if own else []
-    caption, shapes = f"Every figure by reading, {words}", shape_names(case)
-    columns = dict(zip(shapes, shapes, strict=True))
-    return wide(caption, ("topology", "reading"), columns, rows, "figures-read", folded=True)
+        factors |= {"all figures": mean_factor(own)}
+        factors |= {"means of topologies": mean_factor(_means(own))} if means else {}
+        cells = {part: digits(factor) for part, factor in factors.items()} | {"figures": str(len(own))}
+        rows += [{"reading": one.label, "part": part, "cell": cell} for part, cell in cells.items()]
+    return WORDS.sheet("factors", pd.DataFrame(rows))
 
 
 def open_sentences(mine: pd.DataFrame, case: MapCase) -> Iterator[str]:
@@ -211,17 +204,16 @@ def cluster_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: Ma
     labels = {graph: inputs.study.graphs[graph].label for graph in case.graphs}
     readings = {key: one.label for key, one in case.readings.items()}
     yield _factors_sheet(mine, case, {label: [graph] for graph, label in labels.items()}, means=False)
-    found = mine.groupby(["subject", "figure", "shape"])
-    rows = [
-        (
-            (labels[str(graph)], figure, shape),
-            {"printed": f"{own['printed'].iloc[0]:g}"}
-            | {key: f"{ours:.2f}" for key, ours in zip(own["reading"], own["ours"], strict=True)},
-        )
-        for (graph, figure, shape), own in found
-    ]
-    words, columns = ("graph", "partition and mapping", "shape"), {"printed": "printed"} | readings
-    yield wide("Every printed figure by reading", words, columns, rows, "figures-read", folded=True)
+    rows = pd.concat(
+        [
+            mine.assign(reading="printed", cell=mine["printed"].map("{:g}".format)),
+            mine.assign(cell=mine["ours"].map("{:.2f}".format)),
+        ]
+    )
+    rows = rows.assign(label=rows["subject"].map(labels)).sort_values(
+        ["subject", "figure", "shape"], kind="stable"
+    )
+    yield WORDS.sheet("printed", rows, heads={"printed": "printed"} | readings)
     alone = mine[mine["figure"] == f"{FIRST} ours"]
     top = alone.sort_values("printed").iloc[-1]
     same = alone[(alone["subject"] == top["subject"]) & (alone["shape"] == top["shape"])]
