@@ -50,10 +50,6 @@ def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarr
     return times
 
 
-MODE_NAMES = {
-    "table-1": "the printed table (prefixes of one linear order, gradients once for d microbatches, any d)",
-    "program": "the authors' program (all downsets, gradients once for N microbatches, d divides N)",
-}
 _DIGITS = 6
 """Significant digits of the printed table, without trailing zeros: what a C++ stream prints by default."""
 
