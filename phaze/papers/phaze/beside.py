@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
+from math import nan
 
 import pandas as pd
 
@@ -13,15 +14,17 @@ from phaze.base.units import MIB
 from phaze.cost.utilisation import peak_flops_per_s
 from phaze.papers.claims import check_claims
 from phaze.papers.phaze.published import Published, PublishedArchitecture, PublishedWorkload
+from phaze.papers.words import words_of
 from phaze.report import charts
-from phaze.report.document import Block, Cell, Chart, Sheet, sheet_of
+from phaze.report.document import Block, Chart, Sheet
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
-from phaze.report.words import compute, fill, join, percent, samples, seconds, short, storing, times, widths
+from phaze.report.words import compute, fill, join, samples, short, storing, widths
 from phaze.search.winners import chip_named, chip_of
 from phaze.tables import Claims
 
 Rows = list[tuple[str, ...]]
+WORDS = words_of("phaze")
 
 
 @dataclass(frozen=True)
@@ -120,20 +123,15 @@ def utilisation_sheet(beside: Beside) -> Sheet:
         row = row_of(beside.results, model, design)
         if row is not None:
             theirs = beside.mfu(model, kind)
-            implied = implied_s(beside, row, kind, theirs)
             rows.append(
-                (
-                    model, design, percent(row["mfu_paper"]), percent(theirs) if theirs else "–",
-                    seconds(row["time_per_batch_s"]), seconds(implied) if implied else "–",
-                    times(row["speedup"]), times(speedups.get((model, design), 0.0)),
-                )
-            )  # fmt: skip
-    header = (
-        "workload", "design", "MFU as in PaLM", "paper", "time per batch", "paper, implied", "speed-up",
-        "paper, implied",
-    )  # fmt: skip
-    caption = f"Utilisation, time per batch and speed-up beside {beside.source('mfu')}"
-    return Sheet(caption, header, tuple(rows), 2, source="results")
+                {
+                    **row,
+                    "theirs": theirs or nan,
+                    "implied_s": implied_s(beside, row, kind, theirs) or nan,
+                    "printed_speedup": speedups.get((model, design), 0.0),
+                }
+            )
+    return WORDS.sheet("utilisation", pd.DataFrame(rows), source=beside.source("mfu"))
 
 
 def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
@@ -174,12 +172,7 @@ def utilisation_chart(beside: Beside) -> Iterator[Chart]:
             theirs[model] = {design: value for design, value in printed.items() if value is not None}
     if theirs:
         tables = (pd.DataFrame.from_dict(of, orient="index") for of in (ours, theirs))
-        yield Chart(
-            "utilisation",
-            "Model FLOPs utilisation, ours beside the paper's",
-            "Filled: ours. Hollow: printed. The line between them is the difference.",
-            partial(charts.utilisations, *tables),
-        )
+        yield WORDS.chart("utilisation", "utilisation", partial(charts.utilisations, *tables))
 
 
 SIZES = {
@@ -212,23 +205,15 @@ def walk_sheets(beside: Beside) -> Iterator[Block]:
     """What each level of the walk down the areas chooses and visits, where something of it is printed."""
     chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
     chosen = chosen[chosen["model"].isin([*beside.published.walks])]
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "hysteresis": "{hysteresis}", "chosen": "{architecture}",
-        "paper": lambda row: beside.published.walks[row["model"]].get(int(row["hysteresis"]), "–"),
-    }  # fmt: skip
     if len(chosen):
-        caption = f"What each hysteresis level chooses beside {beside.source('walk')}"
-        yield sheet_of(caption, chosen, columns, 4, source="walks")
-    saved, printed = beside.walks[beside.walks["scope"] == "recomputing"], beside.published.walk_savings
-    saved = saved.assign(saved=saved.groupby("model")["visited"].transform("max") / saved["visited"])
-    saved = saved[saved["hysteresis"].isin([*printed])]
-    columns = {
-        "workload": "{model}", "hysteresis": "{hysteresis}", "fewer visited": "{saved:times}",
-        "paper, time, over all models": lambda row: times(printed[int(row["hysteresis"])]),
-    }  # fmt: skip
+        levels = zip(chosen["model"], chosen["hysteresis"], strict=True)
+        printed = [beside.published.walks[model].get(int(level), "–") for model, level in levels]
+        yield WORDS.sheet("chosen", chosen.assign(printed=printed), source=beside.source("walk"))
+    saved, savings = beside.walks[beside.walks["scope"] == "recomputing"], beside.published.walk_savings
+    most = saved.groupby("model")["visited"].transform("max")
+    saved = saved.assign(saved=most / saved["visited"], printed=saved["hysteresis"].map(savings)).dropna()
     if len(saved):
-        caption = f"What each hysteresis level saves beside {beside.source('walk_savings')}"
-        yield sheet_of(caption, saved, columns, 1, source="walks")
+        yield WORDS.sheet("saved", saved, source=beside.source("walk_savings"))
 
 
 def claims_of(beside: Beside) -> pd.DataFrame:

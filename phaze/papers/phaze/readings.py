@@ -15,10 +15,10 @@ import pandas as pd
 from phaze.papers.phaze.beside import Beside
 from phaze.papers.phaze.published import Published
 from phaze.papers.scores import geometric_mean, rms_factor
-from phaze.report.document import Block, Cell, Heading, Items, Prose, Sheet, sheet_of
+from phaze.papers.words import words_of
+from phaze.report.document import Block, Heading, Items, Prose, Sheet
 from phaze.report.inputs import Inputs
-from phaze.report.pages import wide
-from phaze.report.words import join, percent, storing, times, widths
+from phaze.report.words import fill, join, percent, storing, times, widths
 from phaze.search.winners import choose
 from phaze.spec.study import OWN_READING
 from phaze.tables import ReadingFigures, ReadingScores
@@ -42,6 +42,7 @@ MFUS = {
 }
 """What utilisations are printed of, with their key in the publication and their words."""
 Row = dict[str, object]
+WORDS = words_of("phaze")
 
 
 @dataclass(frozen=True)
@@ -195,17 +196,14 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
     return ReadingScores.check(pd.DataFrame(rows)) if rows else ReadingScores.empty()
 
 
-_ABOUT = (
-    "The same accelerators and workloads under other settings, each evaluated as the study is. A figure is "
-    "of the best of all HBM sizes of the study on any accelerator; the experts' placement cuts layers evenly."
-)
-
-
 def readings(beside: Beside, every: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Block]:
     """The readings side by side, from tables reading_figures and reading_scores; nothing without readings."""
     if not scores.empty:
         figures = _in_order(beside.inputs, every)
-        yield from (Heading("Readings of the paper's setting"), Prose(_ABOUT))
+        figures = figures.assign(
+            called=[_called(*key) for key in zip(figures["kind"], figures["of"], strict=True)]
+        )
+        yield from (Heading("Readings of the paper's setting"), Prose(WORDS.sentences["readings"]))
         yield from (_scores_sheet(beside, every, scores), *_explained(figures), *_beside(figures))
 
 
@@ -227,11 +225,9 @@ def in_words(scores: pd.DataFrame) -> str:
         return ""
     own = scores[scores["reading"] == OWN_READING].iloc[0]
     best = scores.sort_values("mfu_factor").iloc[0]
-    return (
-        f"As printed, {own['placements']} of {own['printed_placements']} placements of the paper come out, "
-        f"and its utilisations are off by a factor of {own['mfu_factor']:.2f}; read as “{best['reading']}”, "
-        f"{best['placements']} placements, {best['in_full']} of them in full, and {best['mfu_factor']:.2f}."
-    )
+    given = {"reading": best["reading"], "best_placements": best["placements"]}
+    given |= {"best_in_full": best["in_full"], "best_factor": best["mfu_factor"]}
+    return fill(WORDS.sentences["answer"], pd.Series({**own, **given}, dtype=object))
 
 
 def _scores_sheet(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Sheet:
@@ -241,19 +237,7 @@ def _scores_sheet(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -
     means = figures[(figures["kind"] == "mean") & (figures["model"] == "undecided")]
     by_mean = means.pivot(index="reading", columns="of", values="ours").reindex(columns=list(MEANS))
     scores = scores.join(by_mean.add_prefix("undecided_"), on="reading").fillna("–")
-    columns: dict[str, Cell] = {
-        "reading": "{reading}", "what it assumes": "{note}", "placements": "{placements}",
-        "in full": "{in_full}", "MFU off by": "{mfu_factor:.2f}",
-        **{words: f"{{{mean}:times}}" for mean, (*_, words) in MEANS.items()},
-        **{f"{words}, undecided": f"{{undecided_{mean}}}" for mean, (*_, words) in MEANS.items()},
-    }  # fmt: skip
-    caption = (
-        f"Placements with the printed {{p, d, t}}, and in full with microbatch, recomputation and HBM; by "
-        f"what factor the {scores['printed_mfus'].iloc[0]} utilisations are off (root mean square); "
-        "geometric means over all workloads, and over those whose speed-up no reading changes more than "
-        f"{DECIDES:g} times"
-    )
-    sheet = sheet_of(caption, scores, columns, 2, source="reading_scores")
+    sheet = WORDS.sheet("scores", scores, printed_mfus=scores["printed_mfus"].iloc[0], decides=DECIDES)
     count = str(scores["printed_placements"].iloc[0])
     printed = tuple(times(float(getattr(headline, mean))) if headline else "–" for mean in MEANS)
     theirs = ("", "as the paper prints them", count, count, "1.00", *printed, *("–" for _ in MEANS))
@@ -266,39 +250,28 @@ _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 def _explained(every: pd.DataFrame) -> Iterator[Block]:
     """For every printed figure which readings give it, or that none does."""
-    rows: list[tuple[str, ...]] = []
-    missing: dict[str, list[str]] = {}
-    counts: dict[str, int] = {}
-    figures = every[every["model"] != "undecided"]
-    for (kind, model, of), mine in figures.groupby(["kind", "model", "of"], sort=False):
-        agree, called = mine[mine["agrees"]], _called(str(kind), str(of))
-        counts[str(kind)] = counts.get(str(kind), 0) + 1
-        if agree.empty:
-            missing.setdefault(str(kind), []).append(called + ("" if kind == "mean" else f" of {model}"))
+    rows = []
+    for (kind, model, _), mine in every[every["model"] != "undecided"].groupby(
+        ["kind", "model", "of"], sort=False
+    ):
+        agree, first = mine[mine["agrees"]], mine.iloc[0]
         ratio = mine["ratio"].where(mine["ratio"] > 0)
         off = pd.concat([ratio, 1 / ratio], axis=1).max(axis=1).fillna(float("inf"))
         near = mine if kind == "placement" else mine.loc[off.sort_values().index]
-        rows.append(
-            (
-                called, str(model), str(mine["printed"].iloc[0]), str(mine["ours"].iloc[0]),
-                str((agree if len(agree) else near)["ours"].iloc[0]),
-                join(agree["reading"]) if len(agree) else _NONE,
-            )
-        )  # fmt: skip
-    sentences = [
-        f"Of {number} printed {_KINDS[kind]} some reading gives {number - len(missing.get(kind, []))}"
-        + (f"; unexplained: {join(missing[kind])}." if kind in missing else ".")
-        for kind, number in counts.items()
-    ]
-    caption = (
-        "What explains each printed figure: the readings with the same {p, d, t}, a utilisation within a "
-        f"factor of {NEAR_MFU:g}, a mean within {NEAR_MEAN:g}; those that stand out no reading gives"
-    )
-    header = ("figure", "workload", "printed", "the study", "nearest", "readings that give it")
-    marked = frozenset(i for i, row in enumerate(rows) if row[-1] == _NONE)
+        nearest = (agree if len(agree) else near)["ours"].iloc[0]
+        given = join(agree["reading"]) if len(agree) else _NONE
+        missing = "" if len(agree) else first["called"] + ("" if kind == "mean" else f" of {model}")
+        found = {"study": first["ours"], "nearest": nearest, "given": given, "missing": missing}
+        rows.append({**first[["kind", "model", "called", "printed"]], **found})
+    table = pd.DataFrame(rows)
+    sentences = []
+    for kind, mine in table.groupby("kind", sort=False):
+        none = [words for words in mine["missing"] if words]
+        gives = f"Of {len(mine)} printed {_KINDS[str(kind)]} some reading gives {len(mine) - len(none)}"
+        sentences.append(gives + (f"; unexplained: {join(none)}." if none else "."))
     yield Heading("What explains each figure")
     yield Items(tuple(sentences))
-    yield Sheet(caption, header, tuple(rows), 6, marked, "reading_figures")
+    yield WORDS.sheet("explained", table, table["given"] == _NONE, mfu=NEAR_MFU, mean=NEAR_MEAN)
 
 
 def _called(kind: str, of: str) -> str:
@@ -307,19 +280,11 @@ def _called(kind: str, of: str) -> str:
 
 def _beside(figures: pd.DataFrame) -> Iterator[Block]:
     """Utilisations and placements with a column for every reading."""
-    for kind, caption in (
-        ("mfu", "Utilisation under every reading"),
-        ("placement", "Placement on the accelerator that is printed for each workload, under every reading"),
-    ):
-        mine = figures[figures["kind"] == kind]
-        rows = [
-            (
-                (model, _called(kind, str(of))),
-                {"printed": own["printed"].iloc[0]}
-                | dict(zip(own["reading"], own["ours"].replace("", "fits nowhere"), strict=True)),
-            )
-            for (model, of), own in mine.groupby(["model", "of"], sort=False)
-        ]
-        columns = {name: name for name in ("printed", *mine["reading"].unique())}
-        sheet = wide(caption, ("workload", "accelerator"), columns, rows, "reading_figures")
+    for kind in ("mfu", "placement"):
+        mine = figures[figures["kind"] == kind].replace({"ours": {"": "fits nowhere"}})
+        printed = mine.drop_duplicates(["model", "of"]).assign(
+            reading="printed", ours=lambda rows: rows["printed"]
+        )
+        heads = {name: name for name in ("printed", *mine["reading"].unique())}
+        sheet = WORDS.sheet(kind, pd.concat([printed, mine]), heads=heads)
         yield sheet if kind == "mfu" else replace(sheet, words=len(sheet.header))
