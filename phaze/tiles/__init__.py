@@ -1,1 +1,1 @@
-"""Tiled accelerators: the time of groups of tiles for operators at three fidelities (PALM)."""
+"""Time of operators on groups of tiles of a tiled accelerator, at three fidelities (PALM)."""

@@ -1,6 +1,6 @@
-"""Chips of tiles on a mesh with memories (PALM, II.C, IV.C), from systems that users describe.
+"""Chips of tiles on a mesh with memories (PALM, II.C, IV.C), from user-defined systems.
 
-A tile is the smallest part with a router: what PALM's wafer (Table VI) calls a core, with 4 × 4 in a tile.
+A tile is the smallest part with a router. PALM's wafer (Table VI) calls it a core, and 4 × 4 cores a tile.
 """
 
 from collections.abc import Iterable
@@ -23,27 +23,27 @@ from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 
 @dataclass(frozen=True)
 class Chip:
-    """Equal tiles on a mesh or torus, and the memories at tiles that have a port."""
+    """Identical tiles on a mesh or torus; some tiles have a port to memory."""
 
     name: str
     grid: TileGrid
     tile: Tile
     wires: Wires
-    """Links between neighbours, each with its bandwidth in every direction."""
+    """Links between neighbours; the bandwidth of each is per direction."""
     memory: PortMemory | None = None
-    """DRAM that all tiles reach through the network; None: there is none."""
+    """DRAM that all tiles reach through the network; None if the chip has no DRAM."""
     fetched_once: bool = False
-    """Whether operands that SRAM cannot hold pass once for a product, and not for each part that fits."""
+    """True if a product fetches operands that exceed SRAM once, not once per part that fits."""
 
     @cached_property
     def topology(self) -> Topology:
-        """Tiles, then one node for every port, and the links."""
+        """Network: the tiles as nodes, followed by one node per port, and the links."""
         return mesh(self.grid, self.wires, self.memory)
 
     def port(self, tile: int) -> int:
-        """Node of the memory that a tile uses: the nearest one, the first of several.
+        """Node of the memory port nearest to a tile; the first of several.
 
-        Raises `PhazeError` where there is none.
+        Raises `PhazeError` if the chip has no memory.
         """
         if self.memory is None:
             raise PhazeError(f"chip {self.name}: has no memory")
@@ -55,7 +55,7 @@ class Chip:
         return [nearest_memory(self.grid, self.memory, tile) for tile in range(self.grid.tiles)]
 
     def users(self, tiles: Iterable[int]) -> dict[int, list[int]]:
-        """Ports that tiles use, each with its tiles."""
+        """Tiles by the port that they use."""
         found: dict[int, list[int]] = {}
         for tile in tiles:
             found.setdefault(self.port(tile), []).append(tile)
@@ -63,7 +63,7 @@ class Chip:
 
     @cached_property
     def port_resources(self) -> NDArray[np.bool_]:
-        """Mask of the network's resources that are ports of memories, (resources,)."""
+        """Mask of the network resources that are memory ports, (resources,)."""
         found = np.zeros(self.topology.resources, np.bool_)
         for link, resource in zip(self.topology.links, self.topology.resource_of, strict=True):
             found[resource] |= link.buffered
@@ -72,22 +72,22 @@ class Chip:
 
     @property
     def part_bytes(self) -> float:
-        """Bytes of an operand that can stay while the other passes."""
+        """Bytes of an operand that can stay in SRAM while the other streams; inf if fetched once."""
         return inf if self.fetched_once else self.tile.sram_bytes
 
     @property
     def peak_flops_per_s(self) -> float:
-        """FLOP/s of all tiles."""
+        """Peak FLOP/s of all tiles together."""
         return self.grid.tiles * self.tile.flops
 
 
 MOST_TILES = 50_000
-"""Tiles of a network that is held link by link; a larger one takes gigabytes."""
+"""Largest network that is simulated link by link; a larger one takes gigabytes."""
 
 
 @dataclass(frozen=True)
 class TiledMachine:
-    """A user's system of tiles: its grid, its links, its memories."""
+    """Grid, links and memories of a user-defined system of tiles."""
 
     name: str
     system: TiledSystem
@@ -99,18 +99,18 @@ class TiledMachine:
 
     @cached_property
     def grid(self) -> TileGrid:
-        """Places of all chips as one grid; some may be routers without a tile."""
+        """Positions of all chips as one grid; some may be routers without a tile."""
         rows, columns = self.system.rows * self.device.rows, self.system.columns * self.device.columns
         return TileGrid(rows, columns, self.device.torus)
 
     @cached_property
     def tiles(self) -> tuple[int, ...]:
-        """Places of the grid that have a tile, row by row."""
+        """Grid positions that have a tile, in row-major order."""
         return tuple(np.flatnonzero(self._has_tile).tolist())
 
     @property
     def _has_tile(self) -> NDArray[np.bool_]:
-        """Mask of the grid's places with a tile, (rows, columns)."""
+        """Mask of the grid positions that have a tile, (rows, columns)."""
         without = self.device.rows_without_tiles, self.device.columns_without_tiles
         rows = ~np.isin(np.arange(self.grid.rows) % self.device.rows, without[0])
         columns = ~np.isin(np.arange(self.grid.columns) % self.device.columns, without[1])
@@ -118,7 +118,7 @@ class TiledMachine:
 
     @property
     def wires(self) -> Wires:
-        """Links, perhaps others between chips than inside."""
+        """Links inside chips and, if the system defines them, different links between chips."""
         inside, between = self.device.link, self.system.link
         if between is None:
             return Wires(inside.bandwidth_bytes_per_s, inside.latency_s)
@@ -132,7 +132,7 @@ class TiledMachine:
 
     @cached_property
     def memory(self) -> PortMemory:
-        """Memories at the places that are named, or at edges."""
+        """Memory ports at the listed tiles, or else along the edges."""
         dram = self.system.dram
         named = (self.grid.tile(row, column) for row, column in dram.tiles or ())
         ports = tuple(sorted(named)) if dram.tiles else self._ports_at_edges()
@@ -140,9 +140,9 @@ class TiledMachine:
 
     @cached_property
     def chip(self) -> Chip:
-        """All chips as one; raises `PhazeError` where the network is too large to be held.
+        """All chips as one chip; raises `PhazeError` if the network is too large to simulate.
 
-        Some of its places may be routers without a tile: `tiles` are those to give work to.
+        Some positions may be routers without a tile: assign work only to `tiles`.
         """
         if self.grid.tiles > MOST_TILES:
             raise PhazeError(
@@ -153,7 +153,7 @@ class TiledMachine:
 
     @property
     def hops_to_memory(self) -> int:
-        """Hops from the tile furthest from any memory to the place of the nearest one."""
+        """Largest distance from a tile to its nearest memory port, in hops."""
         grid = self.grid
         away: NDArray[np.bool_] = np.ones((grid.rows, grid.columns), bool)
         away.flat[list(self.memory.ports)] = False
@@ -164,14 +164,14 @@ class TiledMachine:
         return int(np.max(hops[self._has_tile]))
 
     def _ports_at_edges(self) -> tuple[int, ...]:
-        """Tiles with ports at edges, of every chip or of all together."""
+        """Positions of the ports along the edges of each chip or of the whole system."""
         system, device, dram = self.system, self.device, self.system.dram
         places = np.arange(self.grid.tiles)
         chips = places.reshape(system.rows, device.rows, system.columns, device.columns).swapaxes(1, 2)
         sides = {
             "north": chips[:, :, 0], "south": chips[:, :, -1], "west": chips[..., 0], "east": chips[..., -1],
         }  # fmt: skip
-        outer = {"north": (0, 0), "south": (-1, 0), "west": (0, 1), "east": (-1, 1)}  # place, axis of chips
+        outer = {"north": (0, 0), "south": (-1, 0), "west": (0, 1), "east": (-1, 1)}  # index, axis of chips
         found: set[int] = set()
         for edge in dram.edges:
             place, axis = outer[edge]
@@ -180,7 +180,7 @@ class TiledMachine:
         return tuple(sorted(found))
 
     def _spread(self, side: int) -> list[int]:
-        """Positions along a side that have ports."""
+        """Evenly spaced positions of the ports along a side."""
         ports = self.system.dram.ports_per_edge or side
         if ports > side:
             raise PhazeError(
@@ -190,5 +190,5 @@ class TiledMachine:
 
 
 def load_tiled_machine(name: str, folder: Path = FOLDER) -> TiledMachine:
-    """System of tiles of config/systems by name, or of a YAML file by path."""
+    """Load a tiled system by name from config/systems, or from the path of a YAML file."""
     return TiledMachine(Path(name).stem, *load_tiled(name, folder))

@@ -1,7 +1,7 @@
-"""How the sum of a group's tensors comes to another group of tiles (PALM, V.C, Equations 7 and 8, Figure 11).
+"""Reduction of a group's tensors into another group of tiles (PALM, V.C, Equations 7 and 8, Figure 11).
 
-Adapters are the tiles of the destination that receive from the source. Both groups are cut into as many runs
-of neighbours as there are adapters; a run is reduced to its head, or broadcast from it: along both sides, or
+Adapters are the tiles of the destination that receive from the source. Both groups are cut into one run of
+neighbours per adapter. A run is reduced to its head, or broadcast from it: outwards along both sides, or
 directly between the head and every tile.
 """
 
@@ -20,9 +20,9 @@ from phaze.cost.network.messages import Message, Plan, together
 Strategy = Literal["all-reduce-first", "reduce-first"]
 """PALM's strategies 1 (Equation 7) and 2 (Equation 8)."""
 Sends = Literal["neighbours", "direct"]
-"""Whether a run is reduced or broadcast from neighbour to neighbour, or directly between its head and all."""
+"""Route of a reduce or broadcast in a run: from neighbour to neighbour, or directly to or from its head."""
 Ties = Literal["ring", "rows"]
-"""Which of equally near tiles is a head: the first around the ring, or the first row by row, at a corner."""
+"""Head among equally near tiles: the first around the ring, or the first in row-major order, at a corner."""
 
 
 class Neighbours(NamedTuple):
@@ -30,14 +30,14 @@ class Neighbours(NamedTuple):
 
     tiles: tuple[int, ...]
     head: int
-    """The tile that all come together in, or come from."""
+    """Tile to which the run is reduced, or from which it is broadcast."""
 
     def passed(
         self, kind: Literal["broadcast", "reduce"], size_bytes: float, pieces: int, sends: Sends
     ) -> list[Plan]:
-        """Broadcast from the head or reduce to it, as plans that go on at the same time.
+        """Concurrent plans of a broadcast from the head, or of a reduce to it.
 
-        Along neighbours a tensor goes in so many pieces, directly as a whole.
+        Along neighbours the tensor is sent in `pieces` pieces; directly, as a whole.
         """
         if sends == "direct":
             others = [tile for tile in self.tiles if tile != self.head]
@@ -49,23 +49,23 @@ class Neighbours(NamedTuple):
 
 
 class TwoGroups(NamedTuple):
-    """Two groups, each in the order of its ring, and who of them talks to whom."""
+    """Two groups in ring order, and the pairs of runs that communicate."""
 
     source: tuple[int, ...]
     senders: tuple[Neighbours, ...]
-    """Runs of the source, one for each adapter."""
+    """Runs of the source, one per adapter."""
     receivers: tuple[Neighbours, ...]
-    """Runs of the destination with their adapters, in the order of its ring."""
+    """Runs of the destination with their adapters, in ring order."""
 
 
 def exchange(
     grid: TileGrid, source: Sequence[int], target: Sequence[int], adapters: int, ties: Ties
 ) -> TwoGroups:
-    """Pairs of ranks that talk between two groups, both in the order of their rings.
+    """Match the runs of a source group with the adapters of a target group; both in ring order.
 
-    The destination is cut into as many runs of equal length as there are adapters, of which the tile nearest
-    to the source is the adapter. Every run of the source goes to one adapter, over the fewest hops in total,
-    from its tile nearest to that.
+    The destination is cut into one run per adapter, of nearly equal length. The adapter is the tile of the
+    run nearest to the source. Each run of the source sends to one adapter, from its tile nearest to that
+    adapter; the assignment has the fewest hops in total.
     """
     receivers = tuple(Neighbours(run, _nearest(grid, run, source, ties)) for run in _cut(target, adapters))
     runs = _cut(source, adapters)
@@ -81,7 +81,10 @@ def exchange(
 def phases(
     groups: TwoGroups, strategy: Strategy, size_bytes: float, pieces: int = 1, sends: Sends = "neighbours"
 ) -> dict[str, Plan]:
-    """Plans of the terms of Equation (7) or (8), by their names there; every adapter gets a whole tensor."""
+    """Plans of the terms of Equation (7) or (8), by their names there.
+
+    Every adapter receives a whole tensor.
+    """
     across = tuple(
         Message(sender.head, receiver.head, size_bytes)
         for sender, receiver in zip(groups.senders, groups.receivers, strict=True)
@@ -100,7 +103,7 @@ def phases(
 
 
 def _cut(tiles: Sequence[int], parts: int) -> list[tuple[int, ...]]:
-    """Tiles in runs whose lengths differ by at most one."""
+    """Cut tiles into runs whose lengths differ by at most one."""
     if not 1 <= parts <= len(tiles):
         raise PhazeError(
             f"exchange: adapters must be from 1 to the {len(tiles)} tiles of a group, got {parts}"
@@ -109,7 +112,7 @@ def _cut(tiles: Sequence[int], parts: int) -> list[tuple[int, ...]]:
 
 
 def _nearest(grid: TileGrid, run: Sequence[int], others: Sequence[int], ties: Ties) -> int:
-    """Tile of a run with the fewest hops to any of others, the first of several."""
+    """Tile of a run with the fewest hops to any other tile given; ties by `ties`."""
     return min(run if ties == "ring" else sorted(run), key=lambda tile: _gap(grid, [tile], others))
 
 

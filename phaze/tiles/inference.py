@@ -1,13 +1,15 @@
-"""Inference on a chip of tiles: stages on groups of tiles, microbatch after microbatch (PALM, V.A.3).
+"""Throughput of pipelined inference on a chip of tiles, one stage per group of tiles (PALM, V.A.3).
 
-Every stage has as many tiles as the others and some of the operators in their order, balanced by compute.
-While it works on a microbatch, the others work on theirs, and tensors between stages are on their way: all
-contend for links and memories. The throughput is that in the long run, without set-up and drain.
+All stages have the same number of tiles. Each has consecutive operators, balanced by compute. All stages
+work at the same time, each on its own microbatch, while tensors between stages are in flight: all contend
+for links and memories. The throughput is the steady state, without warm-up and drain.
 
-PALM says that it adjusted the mapping, not how. Here it is the fastest of a few: numbers of stages and
-microbatches that are asked for; of each operator the degrees that make it fastest alone, or those that do so
-while its weights are held once; weights fetched by every replica, or a share by each and gathered over the
-network, as a chip with multicast can.
+PALM states that it adjusted the mapping, but not how. Here it is the fastest of a few candidates:
+
+- the numbers of stages and the microbatch sizes that the user lists;
+- per operator, the degrees that are fastest alone, or the fastest of those with the fewest copies of weights;
+- weights fetched whole by every replica, or one share per replica, gathered over the network, as a chip with
+  multicast can.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,32 +37,32 @@ from phaze.tiles.steps import StageProgram, TileStage
 from phaze.tiles.tile import TileExecution, inference_s
 
 Numbers = Literal["half", "int8"]
-"""16-bit floating point, or 8-bit integers at the rate of the tile."""
+"""Number format: 16-bit floating point, or 8-bit integers at the tile's int8 rate."""
 TRIED = 8
-"""Mappings that are simulated with contention, those that are fastest without."""
+"""Number of mappings simulated with contention: the fastest ones without contention."""
 Fetched = Literal["own", "shared"]
-"""Whether every replica fetches its weights, or a share of them and gathers the others'."""
+"""Weight fetch: every replica fetches all of its weights, or fetches a share and gathers the rest."""
 
 Samples = Callable[[int], tuple[TileOperator, ...]]
-"""Operators for a microbatch of so many samples."""
+"""Operators as a function of the microbatch size in samples."""
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """A mapping of a model to groups of tiles, and what it reaches in the long run."""
+    """Mapping of a model to groups of tiles, with its steady-state throughput."""
 
     programs: tuple[StageProgram, ...]
-    """Of every stage."""
+    """Program of each stage."""
     microbatch: int
     samples_per_s: float
     stage_s: tuple[float, ...]
-    """Time of every stage for a microbatch, while all work."""
+    """Time of each stage per microbatch, while all stages work."""
     send_s: tuple[float, ...]
-    """Time of the tensor from every stage to the next one."""
+    """Transfer time of the tensor from each stage to the next."""
 
     @property
     def utilisation(self) -> float:
-        """Share of the peak of the groups' tiles."""
+        """Achieved FLOP/s as a share of the peak of the mapped tiles."""
         tiles = [len(program.stage.tiles) for program in self.programs]
         flops = sum(program.flops * count for program, count in zip(self.programs, tiles, strict=True))
         peak = sum(tiles) * self.programs[0].chip.tile.flops
@@ -69,7 +71,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class TileMappings:
-    """Mappings to choose from."""
+    """Candidate mappings: numbers of stages, microbatch sizes and weight fetches."""
 
     stages: tuple[int, ...]
     microbatches: tuple[int, ...]
@@ -77,7 +79,11 @@ class TileMappings:
 
 
 def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices: TileMappings) -> Throughput:
-    """Throughput of the fastest mapping, of those that are fastest without contention."""
+    """Throughput of the fastest mapping with contention.
+
+    Only the `TRIED` mappings that are fastest without contention are simulated with it. Raises `PhazeError`
+    if no candidate is possible.
+    """
     chip, order = in_numbers(machine, numbers), column_by_column(machine)
     size = 1 if numbers == "int8" else 2
     found = [
@@ -96,7 +102,7 @@ def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices
 
 
 def in_numbers(machine: TiledMachine, numbers: Numbers) -> Chip:
-    """Chip with the arrays that it has for such numbers."""
+    """Chip with its arrays enlarged by the tile's rate for a number format."""
     tile = machine.device.tile
     rate = tile.int8_rate if numbers == "int8" else 1
     side = isqrt(rate)
@@ -106,7 +112,7 @@ def in_numbers(machine: TiledMachine, numbers: Numbers) -> Chip:
 
 
 def column_by_column(machine: TiledMachine) -> Tiles:
-    """Tiles in columns, every other one backward, so that those that follow are near."""
+    """Tiles column by column, every other column reversed, so that consecutive tiles are close."""
     columns: dict[int, list[int]] = {}
     for tile in machine.tiles:
         columns.setdefault(machine.grid.place(tile)[1], []).append(tile)
@@ -120,7 +126,7 @@ def column_by_column(machine: TiledMachine) -> Tiles:
 def mappings(
     chip: Chip, order: Tiles, operators: tuple[TileOperator, ...], stages: int, execution: TileExecution
 ) -> Iterator[tuple[StageProgram, ...]]:
-    """Yield the mappings with so many stages, none where operators or tiles do not go into them."""
+    """Yield the mappings with a number of stages; none if it exceeds the operators or leaves tiles over."""
     if stages > len(operators) or len(order) % stages:
         return
     size = len(order) // stages
@@ -137,7 +143,7 @@ def mappings(
 
 
 def throughput(programs: tuple[StageProgram, ...], microbatch: int, fidelity: Fidelity) -> Throughput:
-    """Throughput of a mapping while all stages are at work."""
+    """Steady-state throughput of a mapping, with all stages at work."""
     chip = programs[0].chip
     activities = [Activity(program.stage.tiles, program.steps("forward")) for program in programs]
     stage_s = simulate(chip, activities, fidelity)
@@ -150,7 +156,7 @@ def throughput(programs: tuple[StageProgram, ...], microbatch: int, fidelity: Fi
 
 
 def _sends(chip: Chip, programs: tuple[StageProgram, ...]) -> tuple[float, ...]:
-    """Seconds of tensors between stages, all of them at once; the last one goes nowhere."""
+    """Transfer times in s of the tensors between stages, all sent at once; 0 for the last stage."""
     plan = [
         Message(a, b, sent.sizes[-1].outputs)
         for sent, received in pairwise(programs)
@@ -166,9 +172,9 @@ def _sends(chip: Chip, programs: tuple[StageProgram, ...]) -> tuple[float, ...]:
 def _best(
     chip: Chip, tiles: int, operator: TileOperator, element_bytes: int
 ) -> tuple[Degrees | None, Degrees | None]:
-    """Degrees with which an operator is done first; and those if its weights are held once.
+    """Fastest degrees of an operator, and the fastest ones with the fewest weights per tile.
 
-    None where it cannot be cut into so many parts. All-reduces are rings of neighbours.
+    None if the operator cannot be cut into one part per tile. All-reduces are rings of neighbours.
     """
     ring = Levels((Tier(chip.grid.tiles, chip.wires.bandwidth_bytes_per_s, chip.wires.latency_s),))
     possible: list[tuple[float, Degrees, float]] = []
@@ -194,7 +200,7 @@ def _best(
 
 @lru_cache(maxsize=64)
 def _of_product(size: int, axes: int) -> tuple[Degrees, ...]:
-    """All degrees whose product is a size, ones after so many axes."""
+    """Degrees whose product is `size`, with ones after the first `axes` axes."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     found = [some for some in product(divisors, repeat=axes) if prod(some) == size]
     return tuple((*some, *(1,) * (4 - axes)) for some in found)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""PALM's cases of the network alone: rings, tasks that overlap, groups that talk (Figures 6, 7, 12)."""
+"""PALM's network-only cases: ring all-reduce, overlapping tasks, group exchange (Figures 6, 7, 12)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,41 +22,41 @@ from phaze.tiles.placement import ring
 
 TileTask = Literal["all-reduce", "all-to-all", "read", "write"]
 Against = Literal["longest", "sum"]
-"""What a formula without contention has for tasks that start together: the longest of them, or their sum."""
+"""Contention-free formula for tasks that start together: their maximum time, or the sum of their times."""
 Compare = Literal["best", "equal-adapters", "slowest-fastest"]
-"""Which numbers of adapters of two strategies are compared: each strategy's best; one and the same, where the
-gain is largest; or the slowest of the one with the fastest of the other."""
+"""Adapter counts at which two strategies are compared: the best of each; the same count for both, where the
+gain is largest; or the slowest of one with the fastest of the other."""
 
 CORES = Wires(1024e9, 1e-9)
-"""Links inside a tile of the wafer (PALM, Table VI); the paper prints no Link_Time: 1 ns a hop is assumed."""
+"""Links inside a wafer tile (PALM, Table VI); the paper gives no Link_Time: 1 ns per hop is assumed."""
 GRID = TileGrid(4, 4)
 MEMORY = PortMemory(GRID.edge(), 256e9)
-"""At both ends of rows: Table VI prints 256 GB/s per tile of 4 × 4 cores, not how many ports share it."""
+"""Ports at both ends of each row; Table VI gives 256 GB/s per tile of 4 × 4 cores, not the port count."""
 
 TOPOLOGY = mesh(GRID, CORES, MEMORY)
 
 BERT_BASE_BYTES = 512 * 768 * 2.0
-"""Activations of BERT-base for one sequence of 512 in 16 bits; the paper does not print its batch."""
+"""Activations of BERT-base for one sequence of 512 in 16 bits; the paper does not give its batch size."""
 
 
 class Contended(NamedTuple):
-    """A time with contention beside formulas without."""
+    """Simulated time with contention, next to contention-free formulas."""
 
     simulated_s: float
     formulas_s: tuple[float, ...]
-    """Of every task alone."""
+    """Time of each task alone."""
 
     def formula_s(self, against: Against = "longest") -> float:
-        """Seconds of a formula for all tasks: the longest of them, or one after the other."""
+        """Contention-free time of all tasks in s: concurrent (longest) or one after the other (sum)."""
         return max(self.formulas_s) if against == "longest" else sum(self.formulas_s)
 
     def short(self, against: Against = "longest") -> float:
-        """Share of the simulated time by which the formula is too short."""
+        """Underestimate of the formula, as a share of the simulated time."""
         return 1 - self.formula_s(against) / self.simulated_s
 
 
 def ring_all_reduce(tiles: int, size_bytes: float) -> Contended:
-    """All-reduce on 2 × 2, 4 × 4, … tiles beside 2 (p − 1) (α + size/p · β) (Figure 6)."""
+    """Compare an all-reduce on 2 × 2, 4 × 4, … tiles with 2 (p − 1) (α + size/p · β) (Figure 6)."""
     grid = TileGrid(round(tiles**0.5), round(tiles**0.5))
     order = ring(grid, range(tiles)).order
     simulated = deliver(mesh(grid, CORES), collective("all_reduce", order, size_bytes)).time_s
@@ -65,10 +65,10 @@ def ring_all_reduce(tiles: int, size_bytes: float) -> Contended:
 
 
 def overlapping(tasks: Sequence[TileTask], size_bytes: float) -> Contended:
-    """Tasks of 4 × 4 tiles that start together beside each of them without contention (Figure 7).
+    """Compare tasks of 4 × 4 tiles that start together with each task without contention (Figure 7).
 
-    Of an all-reduce or all-to-all, size_bytes is every tile's tensor; of a read or write, what all tiles
-    access together.
+    For an all-reduce or all-to-all, size_bytes is the tensor of one tile. For a read or write, it is the
+    total of all tiles.
     """
     kinds = _tasks(size_bytes)
     return _contended([kinds[task] for task in tasks])
@@ -85,10 +85,10 @@ def _tasks(size_bytes: float) -> Mapping[TileTask, Plan]:
 
 
 def in_turns(tasks: int, size_bytes: float) -> Contended:
-    """So many tasks of 4 × 4 tiles, one of each kind in turns, as the authors' program has them (Figure 7).
+    """Compare `tasks` tasks of 4 × 4 tiles, with kinds in turn, as in the authors' program (Figure 7).
 
-    An all-to-all goes around the ring there, in p − 1 rounds of (p − 1)/p of a tensor each, and every tile
-    reads or writes a tensor of its own.
+    In that program an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of a tensor each.
+    Every tile reads or writes a tensor of its own.
     """
     count, order = GRID.tiles, ring(GRID, range(GRID.tiles)).order
     kinds = (
@@ -104,19 +104,19 @@ def in_turns(tasks: int, size_bytes: float) -> Contended:
 
 
 def _access(tiles: Sequence[int], size_bytes: float, *, write: bool = False) -> Plan:
-    """Access of equal shares by tiles at the same time, each to its nearest memory."""
+    """Concurrent reads or writes of equal shares, each tile at its nearest memory."""
     pairs = [(tile, nearest_memory(GRID, MEMORY, tile)) for tile in tiles]
     return tuple(Message(*(pair if write else pair[::-1]), size_bytes / len(tiles)) for pair in pairs)
 
 
 def _contended(plans: Sequence[Plan]) -> Contended:
-    """Plans that start together beside each of them without contention."""
+    """Compare plans that start together with each plan alone."""
     alone_s = tuple(deliver(TOPOLOGY, plan, "none").time_s for plan in plans)
     return Contended(deliver(TOPOLOGY, together(*plans)).time_s, alone_s)
 
 
 class Congestion(NamedTuple):
-    """How far a formula is short over all combinations of so many tasks (Figure 7)."""
+    """Underestimate of a formula over all combinations of a number of tasks (Figure 7)."""
 
     tasks: int
     against: Against
@@ -126,10 +126,10 @@ class Congestion(NamedTuple):
 
 
 def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
-    """Errors of formulas without contention by the number of tasks of one size (Figure 7).
+    """Errors of contention-free formulas by number of equally large tasks (Figure 7).
 
-    PALM prints 30 % for 5 tasks of 8 MB and at most 50 %, but not which tasks, tiles and ports, nor against
-    which formula.
+    PALM gives 30 % for 5 tasks of 8 MB and at most 50 %. It names neither the tasks, tiles and ports, nor the
+    formula.
     """
     rows = []
     for tasks in range(1, most_tasks + 1):
@@ -142,20 +142,21 @@ def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
 
 
 class Way(NamedTuple):
-    """How tiles of two groups send to each other (Figure 12), none of which the paper prints."""
+    """Options of the exchange between two groups (Figure 12); the paper gives none of them."""
 
     switching: Switching = "pipelined"
     half_duplex: bool = False
     sends: Sends = "neighbours"
     pieces: int = 1
-    """In how many pieces a reduce or a broadcast along neighbours sends a tensor."""
+    """Pieces of a tensor in a reduce or a broadcast along neighbours."""
     ties: Ties = "ring"
 
 
 def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strategy, dict[str, float]]:
-    """Terms of Equations (7) and (8), one after the other, between two groups of 3 × 4 tiles (Figure 12).
+    """Times in s of the terms of Equations (7) and (8), between two groups of 3 × 4 tiles (Figure 12).
 
-    With extra_column from 0 to 3 both groups have one tile more below that column, which breaks their rings.
+    The terms follow each other. With extra_column from 0 to 3, both groups have an extra tile below that
+    column, which breaks their rings.
     """
     grid = TileGrid(4, 8)
     topology = mesh(grid, replace(CORES, half_duplex=way.half_duplex))
@@ -177,15 +178,15 @@ def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strat
 
 
 class StrategyTimes(NamedTuple):
-    """Seconds of both strategies by number of adapters, from one on (Figure 12)."""
+    """Times in s of both strategies with 1, 2, … adapters (Figure 12)."""
 
     first_s: tuple[float, ...]
     second_s: tuple[float, ...]
     broken: bool
-    """Whether a tile breaks the rings: PALM's choice is then strategy 2, else 1."""
+    """True if an extra tile breaks the rings: PALM then chooses strategy 2, else strategy 1."""
 
     def compared(self, compare: Compare) -> tuple[float, float]:
-        """Seconds of strategies 1 and 2 that a comparison takes."""
+        """Times of strategies 1 and 2 in s at the adapter counts of a comparison."""
         if compare == "best":
             return min(self.first_s), min(self.second_s)
         if compare == "equal-adapters":
@@ -194,7 +195,7 @@ class StrategyTimes(NamedTuple):
         return slow(self.first_s), fast(self.second_s)
 
     def gain(self, compare: Compare) -> float:
-        """How much faster PALM's choice is: strategy 1 on a ring (3.08), 2 on a broken one (1.23)."""
+        """Speed-up of PALM's choice: strategy 1 on a ring (3.08), 2 on a broken one (1.23)."""
         return self._gain(self.compared(compare))
 
     def _gain(self, pair: tuple[float, float]) -> float:
@@ -204,7 +205,7 @@ class StrategyTimes(NamedTuple):
 
 @lru_cache(maxsize=256)
 def strategies(way: Way, extra_column: int | None = None, most: int | None = None) -> StrategyTimes:
-    """Both strategies with one to so many adapters, as many as a group has tiles unless said."""
+    """Times of both strategies with 1 to `most` adapters, by default up to the tiles of a group."""
     tiles = 12 + (extra_column is not None)
     times = [inter_group(extra_column, adapters, way) for adapters in range(1, min(most or tiles, tiles) + 1)]
     first, second = (tuple(time[name]["total"] for time in times) for name in get_args(Strategy))
@@ -212,26 +213,26 @@ def strategies(way: Way, extra_column: int | None = None, most: int | None = Non
 
 
 Row = tuple[int, str, str, str, float, float, float]
-"""Figure, reading, setting, group, seconds, other_s, value: the columns of table tiled_networks."""
+"""Row of table tiled_networks: figure, reading, setting, group, seconds, other_s, value."""
 Exchanges = Mapping[str, ExchangeReading]
-"""Readings of Figure 12, by name."""
+"""Interpretations (readings) of Figure 12, by name."""
 
 RING_TILES = (4, 16)
 RING_BYTES = (1e6, 16e6, 64e6, 256e6)
 TASK_BYTES = (0.5e6, 8e6, 32e6)
 BROKEN_AT = (None, 0, 1, 2, 3)
-"""Columns below which a tile more breaks the rings of two groups; none for groups that form rings."""
+"""Columns below which an extra tile breaks the rings of two groups; None: the groups form rings."""
 
 
 def simulate_networks(figures: tuple[Figure, ...], exchanges: Exchanges) -> pd.DataFrame:
-    """Figures asked for as table tiled_networks."""
+    """Simulate the requested figures; returns table tiled_networks."""
     rows = [row for figure in figures for row in _FIGURES[figure](exchanges)]
     columns = list(TiledNetworks.fields())
     return TiledNetworks.check(pd.DataFrame(rows, columns=columns)) if rows else TiledNetworks.empty()
 
 
 def _rings(_: Exchanges) -> Iterator[Row]:
-    """Yield all-reduces around rings of tiles beside their formula (Figure 6)."""
+    """Yield ring all-reduces, each with its formula (Figure 6)."""
     for tiles, size in product(RING_TILES, RING_BYTES):
         found, group = ring_all_reduce(tiles, size), f"{tiles} tiles"
         setting = f"{group}, {size / 1e6:g} MB"
@@ -239,7 +240,7 @@ def _rings(_: Exchanges) -> Iterator[Row]:
 
 
 def _overlaps(_: Exchanges) -> Iterator[Row]:
-    """Yield how far formulas are short for tasks that start together (Figure 7): all mixes, and in turns."""
+    """Yield the underestimates of formulas for concurrent tasks (Figure 7): kinds in turn, and all mixes."""
     for size in TASK_BYTES:
         each = f"of {size / 1e6:g} MB"
         for tasks, against in product(range(1, 6), get_args(Against)):
@@ -253,7 +254,7 @@ def _overlaps(_: Exchanges) -> Iterator[Row]:
 
 
 def _strategies(exchanges: Exchanges) -> Iterator[Row]:
-    """Yield both strategies between groups as every reading compares them (Figure 12)."""
+    """Yield the comparison of both strategies under each interpretation (Figure 12)."""
     for name, asked in (exchanges or {"best": ExchangeReading()}).items():
         for extra, switching, half, pieces in product(
             BROKEN_AT, asked.switching, asked.half_duplex, asked.pieces

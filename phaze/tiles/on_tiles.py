@@ -1,13 +1,14 @@
-"""Transformers in a pipeline of tile groups on one chip, with contention (PALM, V.B).
+"""Training of transformers in a pipeline of tile groups on one chip, with contention (PALM, V.B).
 
-A stage is so many layers on a group of tiles; inside it samples are divided among N_d replicas of N_m slices,
-which work on a microbatch together. What a group does step by step is the tile level's (`steps`); here
-all groups do it at the same time, in the order of the pipeline, over the links and memories of one chip.
+A stage is a number of layers on a group of tiles. Its samples are divided among N_d replicas of N_m
+tensor-parallel ranks, which work on a microbatch together. The tile level (`steps`) defines the steps of a
+group. Here all groups run at the same time, in the order of the pipeline, over the links and memories of one
+chip.
 
-Groups are virtual tiles: all tiles of a group do the same, so that an access is one message for each port,
-between the port and the farthest of its tiles, with the bytes of all; a collective passes on in one round
-what a ring has in all of its rounds. Every tile of a stage sends the whole of its replica's activation to the
-tile at its place in the next. Layers are transformer blocks, as PALM's operator is.
+A group is a virtual tile, because all of its tiles do the same. A memory access is one message per port,
+between the port and its farthest tile, with the bytes of all tiles. A collective sends the bytes of all
+rounds of a ring in one round. Every tile of a stage sends the whole activation of its replica to the tile at
+the same position in the next stage. Layers are transformer blocks, like PALM's operator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,12 +45,12 @@ KINDS: dict[JobKind, StagePart] = {
 }
 Row = dict[str, object]
 PRESENT = 1e-12
-"""Seconds of a job whose time is that of its turns: the pipeline has to know that there is such a job."""
+"""Placeholder duration in s of a job that is timed by its turns; 0 would omit the job from the pipeline."""
 
 
 @dataclass(frozen=True)
 class TiledRun:
-    """A transformer on tile groups."""
+    """Training run of a transformer on tile groups."""
 
     layers: int
     hidden: int
@@ -58,11 +59,11 @@ class TiledRun:
     batch: int
     """Samples in a batch."""
     microbatches: int
-    """In a batch; each is divided among the replicas of a stage."""
+    """Microbatches in a batch; each is divided among the replicas of a stage."""
     layout: Layout
-    """Slices and replicas: tp × dp tiles in every stage."""
+    """Tensor-parallel ranks and replicas: tp × dp tiles in each stage."""
     groups: tuple[Tiles, ...]
-    """Tiles of every stage."""
+    """Tiles of each stage."""
     placed: Placed = "near"
 
     def __post_init__(self) -> None:
@@ -77,40 +78,40 @@ class TiledRun:
 
     @property
     def microbatch(self) -> int:
-        """Samples of a microbatch; what is left over of a batch is left out."""
+        """Samples per microbatch, rounded down; the rest of the batch is dropped."""
         return self.batch // self.microbatches
 
     @property
     def samples(self) -> int:
-        """Samples that are simulated."""
+        """Simulated samples: the batch without the remainder of its division into microbatches."""
         return self.microbatch * self.microbatches
 
     @property
     def layers_of(self) -> tuple[int, ...]:
-        """Layers of every stage, which differ by one at most."""
+        """Number of layers of each stage; they differ by at most one."""
         ends = [self.layers * (q + 1) // len(self.groups) for q in range(len(self.groups))]
         return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
     @property
     def flops(self) -> float:
-        """FLOPs of a batch without recomputation, three times those of the forward pass."""
+        """FLOPs of a batch without recomputation: three times the forward pass."""
         forward = 24 * self.sequence * self.hidden**2 + 4 * self.sequence**2 * self.hidden
         return 3.0 * self.samples * self.layers * forward
 
 
 @dataclass(frozen=True, eq=False)
 class TiledOutcome:
-    """A run that has been simulated."""
+    """Result of a simulated run."""
 
     run: TiledRun
     chip: Chip
     strategies: tuple[SramStrategy, ...]
-    """What stays in SRAM, of every stage."""
+    """SRAM strategy of each stage."""
     carried: Carried
     alone_s: float
-    """Time of a batch if nothing were sent, fetched or stored."""
+    """Time of a batch without communication and memory accesses."""
     uncontended_s: float
-    """Time if every link and port carried all that comes at once."""
+    """Time of a batch without contention for links and ports."""
 
     @property
     def time_s(self) -> float:
@@ -119,11 +120,11 @@ class TiledOutcome:
 
     @cached_property
     def row(self) -> Row:
-        """Columns of table tiled_runs but its key: throughput, what is busy, what binds.
+        """Columns of table tiled_runs without its key: throughput, busy shares and the bottleneck.
 
-        compute is the work of the tiles, recomputation included, model_share what it is without, over what
-        all tiles could do; a link is held for PALM's occupancy of the NoC. What binds is busy for the largest
-        share of the time; pipeline, if nothing is for half of it.
+        compute_share includes recomputation. model_share excludes it, and is relative to the peak of all
+        tiles. A link is busy for PALM's occupancy of the NoC. bound_by is the resource with the largest busy
+        share, or "pipeline" if no resource is busy for half of the time.
         """
         run, carried, time_s = self.run, self.carried, self.time_s
         work_s, ports = carried.work_s[: len(run.groups)], self.chip.port_resources
@@ -154,7 +155,7 @@ class TiledOutcome:
 
     @property
     def link_rows(self) -> Iterator[Row]:
-        """Yield the links between tiles, as rows of table tiled_links without its key."""
+        """Links between tiles, as rows of table tiled_links without its key."""
         topology, grid = self.chip.topology, self.chip.grid
         busy = self.carried.busy_s / self.time_s
         for number, link in enumerate(topology.links):
@@ -173,7 +174,7 @@ class TiledOutcome:
 
 
 def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
-    """Run on a chip with contention, without, and without anything sent."""
+    """Simulate a run with contention, without contention, and without communication."""
     programs = programs_of(chip, run)
     found = script_of(run, programs)
     return TiledOutcome(
@@ -187,7 +188,7 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
 
 
 def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
-    """Run as messages."""
+    """Script of a run: its jobs and messages on the network."""
     pipeline = Pipeline(
         tuple(_cost(program) for program in programs), run.microbatches,
         tensor=tuple(len(tiles) for tiles in run.groups),
@@ -201,7 +202,7 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
     }
     ports = {stage: len(programs) + k for k, stage in enumerate(synchronising_groups(pipeline))}
     turns = {
-        # Workers do the jobs, and synchronisation ports after them.
+        # Resources are numbered: workers of the stages first, then their synchronisation ports.
         (kind, ports.get(stage, -1) if kind == JobKind.LAST_SYNC else stage, stage): turns_of(program, part)
         for stage, program in enumerate(programs)
         for kind, part in KINDS.items()
@@ -210,7 +211,7 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
 
 
 def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
-    """Steps of every stage."""
+    """Step program of each stage."""
     layer = TransformerLayer(run.microbatch, run.hidden, run.sequence, run.heads)
     degrees = (run.layout.dp, run.layout.tp, 1, 1)
     return [
@@ -224,7 +225,7 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
 
 
 def _cost(program: StageProgram) -> StageCost:
-    """Jobs that a stage has, and bytes that each of its tiles holds; what jobs take is in their turns."""
+    """Jobs of a stage, and bytes stored by each of its tiles; durations are set by the turns of the jobs."""
     there = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
     fixed = zip(*((each.weights, each.gradients, each.optimizer) for each in program.sizes), strict=True)
     return StageCost(
@@ -239,7 +240,7 @@ def _cost(program: StageProgram) -> StageCost:
 
 
 def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
-    """Steps of a part as work, accesses and collectives."""
+    """Turns of a part of a stage: one per step, with its work, memory accesses and collectives."""
     chip, tiles = program.chip, program.stage.tiles
     return [
         Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step))
@@ -248,7 +249,7 @@ def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
 
 
 def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
-    """Reads and writes of a group, one message each for every port."""
+    """Reads and writes of a group: one message of each per port."""
     plan = []
     read, write = step.access
     for port, (far, users) in _ports(chip, tiles).items() if read or write else ():
@@ -259,7 +260,7 @@ def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
-    """Ports of a group, each with the farthest of its tiles and how many there are."""
+    """Ports of a group, each with its farthest tile and its number of tiles."""
     hops = chip.topology.hops
     return {
         port: (max(mine, key=lambda tile: hops(port, tile)), len(mine))
@@ -268,7 +269,7 @@ def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
 
 
 def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
-    """Collectives that follow each other, all rounds of a ring in one message of every member."""
+    """Consecutive collectives, with all rounds of a ring as one message per member."""
     return then(
         *(
             together(*(ring(chip.topology, some.kind, group, some.size_bytes, 1) for group in some.groups))
@@ -278,9 +279,9 @@ def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
 
 
 def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:
-    """Tables of a point; jobs and links only of a case that shows its pipeline.
+    """Simulate a point; returns its tables, with jobs and links only if the case shows its pipeline.
 
-    Raises `PhazeError` where the model has operators that tiles do not price.
+    Raises `PhazeError` if the tile level does not support an operator of the model.
     """
     check_tiled(model, f"tiled: case {case}")
     rows: dict[type[Table], list[Row]] = {TiledRuns: [], TiledJobs: [], TiledLinks: []}
@@ -297,9 +298,9 @@ def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> di
 
 
 def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tuple[Row, TiledRun]]:
-    """Yield every combination that a point lists, with the columns that say which it is.
+    """Yield every combination of options of a point, with its key columns.
 
-    Raises `PhazeError` where tiles cannot be divided so.
+    Raises `PhazeError` if the tensor-parallel size does not divide the tiles of a stage.
     """
     for lie, placed, tensor, microbatches in product(
         point.layouts, point.placed, point.tensor, point.microbatches
@@ -320,7 +321,7 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
 
 
 def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
-    """Tiles of every stage: rows, blocks along an S, or a user's own."""
+    """Tiles of each stage: rows, blocks along an S, or a user-specified mapping."""
     if lie == "own":
         return own(chip.grid, point.own or ())
     if lie == "line":
@@ -329,7 +330,7 @@ def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
 
 
 def _block(chip: Chip, stages: int) -> tuple[int, int]:
-    """Rows and columns of a stage's block: the chip's own if they fit, else the squarest."""
+    """Rows and columns of a stage's block: one chip of a multi-chip system if it fits, else the squarest."""
     size, left = divmod(chip.grid.tiles, stages)
     shapes = [
         (rows, size // rows)

@@ -1,21 +1,22 @@
-"""Operators on a tile group: what each tile computes, holds and exchanges (PALM, IV.B, Table III).
+"""Operators on a tile group: compute, tensors and collectives of each tile (PALM, IV.B, Table III).
 
 Convention. A linear operator is Y = X Wᵀ with X of B × M × K, W of N × K and Y of B × M × N. PALM's text
 calls the weights M × K and the input N × K, but its Table III reduces a gradient of N K/(n k) elements over b
-and over m: W is N × K there, and so here. Where Table III is misprinted, the operators below say so.
+and over m: W is N × K there, and so here. The operators below note the misprints of Table III.
 
-Degrees (b, m, n, k), (b, c, i, k), (b, c, i, 1) or (N_d, N_m, 1, 1) say into how many parts each dimension is
-cut. A tile has one part of each, and the tiles that differ in one part only are a group along that axis:
+Degrees (b, m, n, k), (b, c, i, k), (b, c, i, 1) or (N_d, N_m, 1, 1) are the numbers of parts into which the
+dimensions are cut. A tile has one part of each dimension. Tiles that differ in one part only form a group
+along that axis:
 
-    forward     parts of a sum over the reduced dimension are added up: all-reduce of Y over k
-    backward    so are those of the gradient of X, which sums over N: all-reduce over n
-    update      gradients of W sum over samples: all-reduce over b, then over m
+    forward     partial sums over the reduced dimension: all-reduce of Y over k
+    backward    partial sums of the gradient of X over N: all-reduce over n
+    update      partial sums of the gradient of W over samples: all-reduce over b, then over m
 
-PALM counts two all-reduces over b and over m, one after the other. Sizes of tensors are exact quotients, as
-in Table III; sizes of products are those of the tile that has most.
+Like PALM, the all-reduces over b and over m are two, one after the other. Sizes of tensors are exact
+quotients, as in Table III. Sizes of products are rounded up: those of the tile with the largest part.
 
-Of models only what PALM's table counts: no normalisations, no activation functions, no embedding. A
-shortcut's convolution comes after those that it passes by.
+Models have only the operators of PALM's table: no normalisations, no activation functions, no embedding. The
+convolution of a shortcut follows the convolutions that it bypasses.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from phaze.workload.primitives import Gemm
 
 Phase = Literal["forward", "backward", "update"]
 TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]
-"""A dimension that is cut; d and t are the data and tensor parallelism of a transformer layer."""
+"""Dimension that is cut; d and t are the data and tensor parallelism of a transformer layer."""
 Axes = tuple[TileAxis, TileAxis, TileAxis, TileAxis]
 
 Degrees = tuple[int, int, int, int]
-"""Into how many parts every dimension is cut, in the order of Table III."""
+"""Number of parts of each dimension, in the order of Table III."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """An all-reduce in every group along an axis, of a tensor of so many elements on each member."""
+    """All-reduce in each group along an axis, of a tensor with `elements` elements per member."""
 
     phase: Phase
     axis: TileAxis
@@ -56,25 +57,25 @@ class Reduction:
 
 @dataclass(frozen=True)
 class TileShare:
-    """What one tile has of an operator."""
+    """Share of one tile in an operator: its FLOPs, tensors (in elements) and all-reduces."""
 
     flops: float
-    """Of the forward pass (Table III)."""
+    """FLOPs of the forward pass (Table III)."""
     product: Gemm | None
-    """Of the forward pass, on the tile that has most; none for what arrays cannot do."""
+    """Matrix product of the forward pass on the tile with the largest part; None if arrays cannot run it."""
     weights: float
-    """Elements."""
+    """Elements of the weights."""
     inputs: float
     outputs: float
     reductions: tuple[Reduction, ...] = ()
 
     @property
     def replicas(self) -> int:
-        """Tiles that hold the same weights."""
+        """Number of tiles that store the same weights."""
         return prod(some.width for some in self.along("update"))
 
     def along(self, phase: Phase) -> tuple[Reduction, ...]:
-        """Reductions of a phase, one after the other."""
+        """Reductions of a phase, in order of execution."""
         return tuple(some for some in self.reductions if some.phase == phase)
 
 
@@ -87,10 +88,14 @@ class Linear:
     n: int
     k: int
     weighted: bool = True
-    """False: the second operand is an activation as well, one for each sample, as in attention."""
+    """False if the second operand is also an activation, one per sample, as in attention."""
 
     def shares(self, degrees: Degrees, axes: Axes = ("b", "m", "n", "k")) -> tuple[TileShare]:
-        """Part of one tile; of a product of activations cut along m, the second gradient sums over m."""
+        """Share of one tile.
+
+        In a product of two activations cut along m, the gradient of the second operand is summed over m in
+        the backward pass.
+        """
         _check((("b", self.batch), ("m", self.m), ("n", self.n), ("k", self.k)), degrees)
         b, m, n, k = degrees
         second = self.n * self.k / (n * k) * (1 if self.weighted else self.batch / b)
@@ -99,7 +104,7 @@ class Linear:
         batch, rows, columns, depth = map(_most, (self.batch, self.m, self.n, self.k), degrees)
         share = TileShare(
             2.0 * self.batch * self.m * self.n * self.k / prod(degrees),
-            # Samples of one weight stream through one array.
+            # All samples share the weights: one product, through which they stream.
             Gemm(1, batch * rows, depth, columns) if self.weighted else Gemm(batch, rows, depth, columns),
             second if self.weighted else 0.0,
             first if self.weighted else first + second,
@@ -115,11 +120,10 @@ class Linear:
 
 
 def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileShare]:
-    """Part of one tile of a convolution; degrees (b, c, i, k), i cuts rows.
+    """Share of one tile in a convolution; degrees (b, c, i, k), where i cuts rows.
 
-    Table III prints 2 B H W R S C K FLOPs with H and W of the output, and B H W K/(b i c) for the gradient of
-    the input: K there must be C, which c divides. It leaves out the rows that neighbours along i need of
-    each other.
+    Table III gives 2 B H W R S C K FLOPs with H and W of the output, and B H W K/(b i c) for the gradient of
+    the input: K there must be C, which c divides. It ignores the halo rows that neighbours along i exchange.
     """
     sizes = ("b", conv.samples), ("c", conv.channels), ("i", conv.out_size), ("k", conv.kernels)
     _check(sizes, degrees)
@@ -149,9 +153,9 @@ def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileS
 
 @dataclass(frozen=True)
 class Pool:
-    """Windows over square maps with C channels, each alone; degrees (b, c, i, 1).
+    """Pooling of square maps, per channel; degrees (b, c, i, 1).
 
-    Table III prints 2 B H W R S K/(b c i) FLOPs, and the text K = 1: K there must be C, which c divides.
+    Table III gives 2 B H W R S K/(b c i) FLOPs, and the text K = 1: K there must be C, which c divides.
     """
 
     samples: int
@@ -162,7 +166,7 @@ class Pool:
     stride: int
 
     def shares(self, degrees: Degrees) -> tuple[TileShare]:
-        """Part of one tile; it exchanges nothing."""
+        """Share of one tile; it has no communication."""
         out = -(-self.size // self.stride)
         _check((("b", self.samples), ("c", self.channels), ("i", out), ("k", 1)), degrees)
         outputs = self.samples * out * out * self.channels / prod(degrees)
@@ -172,10 +176,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class TransformerLayer:
-    """A transformer layer after Megatron: six products on inputs of B × S × H; degrees (N_d, N_m, 1, 1).
+    """Megatron's transformer layer: six products on inputs of B × S × H; degrees (N_d, N_m, 1, 1).
 
-    Products that follow each other are cut along n, then along k, so that only every second one is reduced in
-    each direction: their sums are the row of Table III, which a test asserts.
+    Consecutive products are cut along n, then along k. Thus only every second one is reduced in each
+    direction. A test asserts that the sums over the products are the row of Table III.
     """
 
     batch: int
@@ -188,7 +192,7 @@ class TransformerLayer:
             raise PhazeError(f"transformer layer: heads must divide hidden {self.hidden}, got {self.heads}")
 
     def shares(self, degrees: Degrees) -> tuple[TileShare, ...]:
-        """Part of one tile, product by product."""
+        """Share of one tile, product by product."""
         d, t = degrees[:2]
         _check((("N_d", self.batch), ("N_m", self.heads), ("1", 1), ("1", 1)), degrees)
         hidden, head = self.hidden, self.hidden // self.heads
@@ -208,7 +212,7 @@ class TransformerLayer:
         return Linear(self.batch, self.sequence, n, k).shares((d, 1, 1, t), ("d", "m", "n", "t"))
 
     def _attention(self, n: int, k: int, d: int, t: int) -> TileShare:
-        """Part of a product of which every tile has whole heads of whole samples."""
+        """Share of one tile in an attention product: whole heads of whole samples."""
         (share,) = Linear(self.batch * self.heads, self.sequence, n, k, False).shares((d * t, 1, 1, 1))
         return replace(share, product=Gemm(_most(self.batch, d) * _most(self.heads, t), self.sequence, k, n))
 
@@ -221,11 +225,11 @@ AXES: dict[type[TileOperator], tuple[TileAxis, ...]] = {
     Pool: ("b", "c", "i"),
     TransformerLayer: ("d", "t"),
 }
-"""Axes that an operator has, in the order of Table III."""
+"""Axes of each kind of operator, in the order of Table III."""
 
 
 def shares(operator: TileOperator, degrees: Degrees) -> tuple[TileShare, ...]:
-    """Parts of an operator that one tile has; raises `PhazeError` on degrees that it cannot have."""
+    """Shares of one tile in an operator; raises `PhazeError` if the degrees exceed its dimensions."""
     if isinstance(operator, ConvolutionShape):
         return _convolution_shares(operator, degrees)
     return operator.shares(degrees)
@@ -240,22 +244,22 @@ def _wider_than_one(*reductions: Reduction) -> tuple[Reduction, ...]:
 
 
 def _check(sizes: tuple[tuple[str, int], ...], degrees: Degrees) -> None:
-    """Raise `PhazeError` where a dimension has fewer elements than parts."""
+    """Raise `PhazeError` if a dimension has fewer elements than parts."""
     for (axis, size), degree in zip(sizes, degrees, strict=True):
         if not 1 <= degree <= size:
             raise PhazeError(f"tiles: degree {axis} must be from 1 to {size}, got {degree}")
 
 
 def communication_size(batch: int, sequence: int, hidden: int, layout: Layout) -> float:
-    """Bytes in 16 bits that a layer all-reduces, 8 B S H N_m/N + 24 H²/N_m (PALM, Equation 6)."""
+    """Bytes in 16 bits all-reduced by a layer, 8 B S H N_m/N + 24 H²/N_m (PALM, Equation 6)."""
     tiles = layout.tp * layout.dp
     return 8.0 * batch * sequence * hidden * layout.tp / tiles + 24.0 * hidden**2 / layout.tp
 
 
 def operators_of(model: AnyModel, samples: int, sequence: int = 1) -> tuple[TileOperator, ...]:
-    """Operators of a model in the order of the forward pass, of a transformer its blocks.
+    """Operators of a model in the order of the forward pass; for a transformer, its blocks.
 
-    Raises `PhazeError` on models whose operators PALM's table does not have.
+    Raises `PhazeError` if PALM's table lacks operators of the model.
     """
     if isinstance(model, ResNet):
         return tuple(_resnet(model, samples))
@@ -266,7 +270,7 @@ def operators_of(model: AnyModel, samples: int, sequence: int = 1) -> tuple[Tile
 
 
 def _resnet(model: ResNet, samples: int) -> list[TileOperator]:
-    """Stem, bottleneck blocks whose 3 × 3 convolution strides, and head."""
+    """Operators of the stem, the bottleneck blocks (strided in their 3 × 3 convolution) and the head."""
     backbone, sizes = model.backbone, (-(-model.image // 4), *model.backbone.sizes(model.image))
     found: list[TileOperator] = [
         ConvolutionShape(samples, model.channels, model.image, backbone.stem, 7, 2),

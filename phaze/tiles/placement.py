@@ -1,8 +1,8 @@
-"""Where stages and their groups lie on a grid of tiles, and in which order a group passes messages on.
+"""Placement of stages and their groups on a grid of tiles, and the ring order of each group.
 
-Stages lie in rows, in blocks along an S, or on tiles of a user's own; groups along one axis of parallelism
-near each other or far apart (PALM, V.B, Figure 8). The order of a group is a ring of neighbours where there
-is one, else a path with a long way back.
+Stages are placed in rows, in blocks along an S, or on user-specified tiles. The tiles of a group along one
+axis of parallelism are close together or far apart (PALM, V.B, Figure 8). The order of a group is a ring of
+neighbours if one exists, else a path with a long way back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from phaze.cost.network.mesh import TileGrid
 from phaze.tiles.operators import TileAxis
 
 Placed = Literal["near", "far"]
-"""Tensor-parallel groups as close as possible (PALM's comm1), or the data-parallel ones (comm2)."""
+"""Groups with the closest tiles: tensor-parallel (near, PALM's comm1) or data-parallel (far, comm2)."""
 
 Tiles = tuple[int, ...]
 
 
 def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
-    """Tiles of every stage: as many whole rows or parts of a row as a stage has tiles, top down.
+    """Tiles of each stage: whole rows, or equal parts of a row, from the top down.
 
-    Activations pass from row to row, everything inside a stage along rows.
+    Activations are sent from row to row. With parts of rows, traffic inside a stage stays within its row.
     """
     size, left = divmod(grid.tiles, max(stages, 1))
     if stages < 1 or left or (size % grid.columns and grid.columns % size):
@@ -39,9 +39,9 @@ def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
 
 
 def s_shaped(grid: TileGrid, rows: int, columns: int) -> tuple[Tiles, ...]:
-    """Tiles of every stage: blocks of rows × columns, every other row of blocks backward.
+    """Tiles of each stage: blocks of rows × columns, with every other row of blocks reversed.
 
-    Blocks that follow each other are neighbours.
+    Consecutive blocks are neighbours.
     """
     if rows < 1 or columns < 1 or grid.rows % rows or grid.columns % columns:
         raise PhazeError(
@@ -56,7 +56,10 @@ def s_shaped(grid: TileGrid, rows: int, columns: int) -> tuple[Tiles, ...]:
 
 
 def own(grid: TileGrid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
-    """User's mapping: tiles of every stage; raises `PhazeError` where a tile has two stages."""
+    """Check a user-specified mapping and return the tiles of each stage.
+
+    Raises `PhazeError` for a stage without tiles, a tile outside the grid, or a tile with two stages.
+    """
     used: dict[int, int] = {}
     for stage, tiles in enumerate(stages):
         if not tiles:
@@ -73,7 +76,7 @@ def own(grid: TileGrid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
 
 
 def block(grid: TileGrid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
-    """Tiles of a rectangle (rows, columns) below and right of a corner (row, column)."""
+    """Tiles of a rectangle (rows, columns) with its top left corner at (row, column)."""
     return tuple(
         grid.tile(corner[0] + row, corner[1] + column)
         for row in range(shape[0])
@@ -82,7 +85,7 @@ def block(grid: TileGrid, corner: tuple[int, int], shape: tuple[int, int]) -> Ti
 
 
 def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
-    """Sides of the rectangle of so many tiles that fills another with the shortest sides."""
+    """Sides of the squarest rectangle of `size` tiles that divides a rectangle of rows × columns."""
     fitting = [
         (down, size // down)
         for down in range(1, size + 1)
@@ -96,23 +99,24 @@ def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
 
 
 STEPS = 200_000
-"""Steps of the search for a ring before it is given up."""
+"""Step limit of the search for a ring."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Tiles in the order in which they pass messages on."""
+    """Tiles of a group in the order in which they pass messages on."""
 
     order: tuple[int, ...]
     closed: bool
-    """Whether all are neighbours of the next, the last of the first too."""
+    """True if every tile is a neighbour of the next, including the last of the first."""
 
 
 def ring(grid: TileGrid, tiles: Sequence[int]) -> Ring:
     """Ring over tiles: around a rectangle with an even side, grown by pairs, or found by search.
 
-    Where there is no ring of neighbours: a path of neighbours, whose last tile has a long way back to the
-    first. Where there is no path either (or the search gives up): row by row, every other row backward.
+    Without a ring of neighbours, the order is a path of neighbours with a long way back from the last tile to
+    the first. Without a path (or if the search reaches its limit), it is row by row, with every other row
+    reversed.
     """
     chosen = tuple(tiles)
     if len(chosen) <= 2:
@@ -124,7 +128,7 @@ def ring(grid: TileGrid, tiles: Sequence[int]) -> Ring:
 
 
 def snake(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...]:
-    """Tiles row by row, every other row from right to left."""
+    """Order tiles row by row, with every other row from right to left."""
     rows: dict[int, list[int]] = {}
     for tile in sorted(tiles):
         rows.setdefault(tile // grid.columns, []).append(tile)
@@ -133,7 +137,7 @@ def snake(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...]:
 
 
 def _around_rectangle(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...] | None:
-    """Ring through all tiles of a rectangle with an even side: out by one line, back in a snake."""
+    """Ring through all tiles of a rectangle with an even side; None for any other set of tiles."""
     places = [grid.place(tile) for tile in tiles]
     top, left = min(row for row, _ in places), min(column for _, column in places)
     rows = max(row for row, _ in places) - top + 1
@@ -148,7 +152,7 @@ def _around_rectangle(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...] |
 
 
 def _comb(even: int, other: int) -> list[tuple[int, int]]:
-    """Ring over an even × other rectangle: a snake without the first column, back along that."""
+    """Ring over an even × other rectangle: a snake without the first column, and back along that column."""
     there = [
         (a, b) for a in range(even) for b in (range(1, other) if a % 2 == 0 else range(other - 1, 0, -1))
     ]
@@ -156,7 +160,7 @@ def _comb(even: int, other: int) -> list[tuple[int, int]]:
 
 
 def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Ring that begins with two neighbours and takes detours over two more until all are in it."""
+    """Ring grown from two neighbours by detours over two more tiles; None if some tiles remain."""
     left = set(tiles[1:])
     second = next((other for other in grid.neighbours(tiles[0]) if other in left), None)
     if second is None or len(tiles) % 2:
@@ -173,7 +177,7 @@ def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
-    """Two free tiles on a way from a to its neighbour b, none if there are no such."""
+    """Two free tiles on a detour from a to its neighbour b; empty if there is none."""
     for first in grid.neighbours(a):
         for second in grid.neighbours(b):
             if first != second and {first, second} <= free and second in grid.neighbours(first):
@@ -182,7 +186,7 @@ def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
 
 
 def _search(grid: TileGrid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...] | None:
-    """Hamiltonian cycle or path among tiles, trying neighbours with the fewest ways on first."""
+    """Search a Hamiltonian cycle or path of tiles, neighbours with the fewest continuations first."""
     inside = set(tiles)
     around = {tile: [other for other in grid.neighbours(tile) if other in inside] for tile in tiles}
     if not grid.wrap and _one_colour_too_many(grid, tiles, closed):
@@ -197,7 +201,7 @@ def _search(grid: TileGrid, tiles: tuple[int, ...], closed: bool) -> tuple[int, 
 
 
 def _one_colour_too_many(grid: TileGrid, tiles: Sequence[int], closed: bool) -> bool:
-    """True where the tiles, coloured like a chess board, cannot alternate."""
+    """True if the tiles, coloured like a chess board, cannot alternate in colour along a ring or path."""
     black = sum((row + column) % 2 for row, column in map(grid.place, tiles))
     return abs(len(tiles) - 2 * black) > (0 if closed else 1)
 
@@ -205,7 +209,7 @@ def _one_colour_too_many(grid: TileGrid, tiles: Sequence[int], closed: bool) -> 
 def _extend(
     around: dict[int, list[int]], path: list[int], closed: bool, budget: list[int]
 ) -> list[int] | None:
-    """Path with all other tiles after it, depth first, None without any or beyond the budget."""
+    """Extend a path to all tiles, depth first; None if impossible or beyond the budget."""
     used = set(path)
     ways = [iter(_next(around, path[-1], used))]
     while ways:
@@ -226,7 +230,7 @@ def _extend(
 
 
 def _next(around: dict[int, list[int]], tile: int, used: set[int]) -> list[int]:
-    """Neighbours not yet used, those with the fewest ways on first (Warnsdorff)."""
+    """Unused neighbours, those with the fewest continuations first (Warnsdorff)."""
     fresh = [other for other in around[tile] if other not in used]
     return sorted(fresh, key=lambda other: (sum(far not in used for far in around[other]), other))
 
@@ -237,11 +241,12 @@ TileTable = NDArray[np.int64]
 def axis_groups(
     grid: TileGrid, tiles: Sequence[int], axes: Mapping[TileAxis, int], placed: Placed = "near"
 ) -> dict[TileAxis, tuple[Tiles, ...]]:
-    """Groups along every axis, each in the order of its ring.
+    """Groups along each axis, each in ring order.
 
-    Near, the last axis has the closest tiles, of which the next one has blocks, and so on: tensor parallelism
-    is last in a transformer layer, sums in a linear operator. Far, it is the first axis. Blocks are the
-    rectangles with the shortest sides that fill the group's; a group that is no rectangle is cut row by row.
+    With "near", groups along the last axis have the closest tiles and form blocks; groups along the axis
+    before it consist of such blocks, and so on. The last axis is tensor parallelism in a transformer layer
+    and the summed dimension in a linear operator. With "far", the order of the axes is reversed. Blocks are
+    the squarest rectangles that divide the group's. A group that is not a rectangle is cut row by row.
     """
     if prod(axes.values()) != len(tiles):
         parts = " × ".join(f"{axis} {width}" for axis, width in axes.items())
@@ -254,7 +259,7 @@ def axis_groups(
 def _groups(
     grid: TileGrid, tiles: Tiles, axes: tuple[tuple[TileAxis, int], ...]
 ) -> tuple[tuple[TileAxis, tuple[Tiles, ...]], ...]:
-    """Groups along axes of which the last has the closest tiles."""
+    """Groups along each axis; the last axis has the closest tiles."""
     table = _table(grid, tiles, [width for _, width in axes])
     found = []
     for place, (axis, width) in enumerate(axes):
@@ -264,7 +269,7 @@ def _groups(
 
 
 def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
-    """Tile at every position along the axes, of their shape."""
+    """Tile at each position along the axes; the shape is `widths`."""
     rectangle = _rectangle(grid, tiles)
     if rectangle is None:
         return np.array(snake(grid, tiles)).reshape(widths)
@@ -275,7 +280,7 @@ def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
 
 
 def _merged(blocks: TileTable, width: int) -> TileTable:
-    """Larger blocks, each of so many; blocks are (rows, columns, tiles of a block)."""
+    """Merge blocks into larger ones of `width` blocks each; blocks are (rows, columns, tiles of a block)."""
     rows, columns, size = blocks.shape
     down, across = compact(rows, columns, width)
     parts = blocks.reshape(rows // down, down, columns // across, across, size)
@@ -283,7 +288,7 @@ def _merged(blocks: TileTable, width: int) -> TileTable:
 
 
 def _rectangle(grid: TileGrid, tiles: Tiles) -> TileTable | None:
-    """Tiles in their rows and columns, None where they are no rectangle."""
+    """Tiles as an array (rows, columns); None if they do not form a rectangle."""
     places = np.array([grid.place(tile) for tile in tiles])
     low, high = places.min(axis=0), places.max(axis=0)
     shape = high - low + 1

@@ -1,13 +1,13 @@
-"""When groups of tiles that start together are done: tile by tile with contention, or by formulas.
+"""Finish times of concurrent groups of tiles: tile by tile with contention, or by formulas.
 
-Tile by tile, what tiles do is one plan of messages on the network, whose links and ports carry one transfer
-at a time (PALM, Equations 2 to 5 with contention): work is a message from a tile to itself that is sent so
-much later, an access one between a memory and the tile, and what a tile sends in a collective waits for what
-the tile did before. Tiles run ahead of others until a collective makes them wait.
+Tile by tile, the activity of all tiles is one plan of messages on the network, whose links and ports carry
+one transfer at a time (PALM, Equations 2 to 5 with contention). Work is a delayed message from a tile to
+itself. A memory access is a message between a memory port and a tile. A tile's messages in a collective wait
+for its previous work. Tiles run ahead of others until a collective makes them wait.
 
-The formulas (PALM, Equations 2, 4 and 5 without contention) are a lower bound: a tile does one step after the
-other, each at least as long as if it had the network to itself; and a link or port that only one can hold is
-held for the sum of the times of all that use it, whoever it is and whenever.
+The formulas (PALM, Equations 2, 4 and 5 without contention) are a lower bound. A tile does its steps one
+after the other, each at least as long as with the network to itself. A link or port carries one transfer at a
+time, so it is busy for the sum of the times of all its transfers.
 """
 
 from collections.abc import Sequence
@@ -29,19 +29,19 @@ Fidelity = Literal["tile-by-tile", "analytical"]
 
 
 class Activity(NamedTuple):
-    """Steps of one group of tiles, all of which do the same."""
+    """Steps of one group of tiles; all tiles do the same."""
 
     tiles: Tiles
     steps: tuple[TileStep, ...]
 
 
 def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> tuple[float, ...]:
-    """Seconds until every activity is over."""
+    """Finish time of each activity in s, if all start at 0."""
     return (_each if fidelity == "tile-by-tile" else _least)(chip, activities)
 
 
 def _each(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
-    """Seconds tile by tile."""
+    """Finish times in s, tile by tile with contention."""
     plans = [_written(chip, activity) for activity in activities]
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
     arrived_s = deliver(chip.topology, together(*plans)).arrived_s
@@ -51,11 +51,11 @@ def _each(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
 
 
 Waits = dict[int, tuple[int, ...]]
-"""Messages that a tile waits for before it goes on."""
+"""Numbers of the messages for which each tile waits before it continues."""
 
 
 def _written(chip: Chip, activity: Activity) -> list[Message]:
-    """Plan of an activity."""
+    """Plan of the messages of an activity."""
     plan: list[Message] = []
     waits: Waits = dict.fromkeys(activity.tiles, ())
     for step in activity.steps:
@@ -70,7 +70,7 @@ def _written(chip: Chip, activity: Activity) -> list[Message]:
 def _worked(
     plan: list[Message], chip: Chip, tile: int, step: TileStep, after: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Append a tile's work, what it reads and what it writes; their numbers."""
+    """Append a tile's work, read and write to the plan; returns their message numbers."""
     begin, access = len(plan), step.access
     plan.append(Message(tile, tile, 0.0, after, step.work_s))
     if access.read_bytes:
@@ -81,7 +81,7 @@ def _worked(
 
 
 def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Waits:
-    """Append a collective, the messages of all groups in turns; what its members wait for."""
+    """Append a collective to the plan, with the messages of its groups interleaved; returns the new waits."""
     found = dict(waits)
     pattern = _pattern(some.kind, len(some.groups[0]))
     begin, count = len(plan), len(some.groups)
@@ -98,13 +98,13 @@ def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Wait
 
 
 class _Pattern(NamedTuple):
-    """A collective of one byte among members 0, 1, …."""
+    """Collective of one byte among members 0, 1, …."""
 
     plan: Plan
     first: frozenset[int]
-    """Messages that are the first of their source."""
+    """First message of each source."""
     ends: tuple[tuple[int, ...], ...]
-    """Messages of or to each member that no other message of or to it waits for."""
+    """Last messages from or to each member: no other message from or to it waits for them."""
 
 
 @lru_cache(maxsize=256)
@@ -121,7 +121,10 @@ def _pattern(kind: Collective, width: int) -> _Pattern:
 
 
 def _least(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
-    """Seconds by formulas."""
+    """Finish times in s by formulas.
+
+    The total load of a shared resource bounds the finish of the last activity only.
+    """
     held = [_held_s(chip, activity) for activity in activities]
     finish_s = [
         max(_longest_s(chip, activity), float(own.max(initial=0.0)))
@@ -134,16 +137,16 @@ def _least(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
 
 
 class _Linear(NamedTuple):
-    """Messages of one size as linear functions of it: how long tiles wait, how long resources are held."""
+    """Wait times of tiles and busy times of resources, as linear functions of the message size."""
 
     alone_s: Floats
-    """(2, tiles): the part that does not depend on the size, and per byte."""
+    """Wait time of each tile without contention, (2, tiles): constant part, and seconds per byte."""
     held_s: Floats
-    """(2, resources)"""
+    """Busy time of each resource, (2, resources): constant part, and seconds per byte."""
 
 
 def _longest_s(chip: Chip, activity: Activity) -> float:
-    """Seconds of the tile whose steps take longest if it had the network to itself."""
+    """Longest time of a tile's steps in s, with the network to itself."""
     total = np.zeros(len(activity.tiles))
     for step in activity.steps:
         for some in (*step.before, *step.after):
@@ -156,7 +159,7 @@ def _longest_s(chip: Chip, activity: Activity) -> float:
 
 
 def _held_s(chip: Chip, activity: Activity) -> Floats:
-    """Seconds for which resources are held, (resources,)."""
+    """Busy time of each resource in s, (resources,)."""
     found = np.zeros(chip.topology.resources)
     for step in activity.steps:
         for some in (*step.before, *step.after):
@@ -171,21 +174,21 @@ def _of_size(linear: Floats, size_bytes: float) -> Floats:
 
 
 def _accesses(chip: Chip, tiles: Tiles, step: TileStep) -> list[tuple[_Linear, float]]:
-    """Reads and writes of a step, with their bytes on each tile."""
+    """Reads and writes of a step, each with its bytes per tile."""
     sizes = (False, step.access.read_bytes), (True, step.access.write_bytes)
     return [(_access(chip, tiles, write), size) for write, size in sizes if size]
 
 
 @lru_cache(maxsize=1024)
 def _access(chip: Chip, tiles: Tiles, write: bool) -> _Linear:
-    """Read or write by every tile."""
+    """Times of a read or write of one size by every tile."""
     pairs = [(tile, chip.port(tile)) for tile in tiles]
     return _linear(chip, tiles, [pair if write else pair[::-1] for pair in pairs], tiles)
 
 
 @lru_cache(maxsize=1024)
 def _ring(chip: Chip, tiles: Tiles, kind: Collective, groups: tuple[Tiles, ...]) -> _Linear:
-    """Collective around rings; all of its rounds are alike, and a member waits for its own messages."""
+    """Times of a collective around rings; its rounds are alike, and a member waits for its own messages."""
     width = len(groups[0])
     pairs = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True)]
     found = _linear(chip, tiles, pairs, [source for source, _ in pairs])
@@ -194,7 +197,7 @@ def _ring(chip: Chip, tiles: Tiles, kind: Collective, groups: tuple[Tiles, ...])
 
 
 def _linear(chip: Chip, tiles: Tiles, pairs: Sequence[tuple[int, int]], waiting: Sequence[int]) -> _Linear:
-    """Messages between pairs of nodes, each of which one tile waits for."""
+    """Times of messages between pairs of nodes; one tile waits for each message."""
     place = {tile: k for k, tile in enumerate(tiles)}
     alone, held = np.zeros((2, len(tiles))), np.zeros((2, chip.topology.resources))
     for (source, target), tile in zip(pairs, waiting, strict=True):

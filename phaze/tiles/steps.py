@@ -1,11 +1,12 @@
-"""What the tiles of a group do for the operators of a stage, step by step (PALM, IV.A, Figure 5).
+"""Steps of the tiles of a stage, operator by operator (PALM, IV.A, Figure 5).
 
-A step is one operator in one part: arrays work while memory is read and written, then collectives follow each
-other, then the next step begins, as each sub-process of PALM waits for the one before.
+A step is one operator in one part of a batch. Arrays compute while memory is read and written; then
+collectives follow one after the other; then the next step begins. Likewise, each sub-process of PALM waits
+for the previous one.
 
-    forward, recompute    all-reduces of sums; in inference shared weights are gathered before
-    backward              two products an operator, all-reduces of gradients of inputs
-    sync                  once a batch: all-reduce of gradients of weights
+    forward, recompute    all-reduces of partial sums; in inference, shared weights are gathered first
+    backward              two products per operator, all-reduces of input gradients
+    sync                  once per batch: all-reduce of weight gradients
     update                full-precision weights are loaded and stored back
 """
 
@@ -24,36 +25,36 @@ from phaze.tiles.placement import Placed, Tiles, axis_groups
 from phaze.tiles.tile import Access, SramStrategy, TileBytes, TileExecution
 
 StagePart = Literal["forward", "recompute", "backward", "sync", "update"]
-"""What a microbatch goes through, or a batch at its end; backward passes have operators in reverse order."""
+"""Parts of a microbatch and of the end of a batch (sync, update); backward and sync reverse the operators."""
 
 
 class GroupCollective(NamedTuple):
-    """The same collective in several groups at once, of a tensor of so many bytes on each member."""
+    """Concurrent collective in several groups, of a tensor with `size_bytes` bytes per member."""
 
     kind: Collective
     groups: tuple[Tiles, ...]
-    """Each in the order of its ring."""
+    """Groups, each in ring order."""
     size_bytes: float
 
 
 class TileStep(NamedTuple):
-    """What every tile of a group does for one operator: work and access at once, then collectives."""
+    """Step of every tile of a group for one operator: concurrent work and memory access, then collectives."""
 
     work_s: float = 0.0
     access: Access = Access()
     after: tuple[GroupCollective, ...] = ()
     before: tuple[GroupCollective, ...] = ()
-    """Collectives that the work waits for."""
+    """Collectives that precede the work."""
 
 
 @dataclass(frozen=True)
 class TileStage:
-    """Operators on a group of tiles, each with the degrees into which it is cut."""
+    """Operators on a group of tiles, each with its degrees."""
 
     tiles: Tiles
     operators: tuple[tuple[TileOperator, Degrees], ...]
     placed: Placed = "near"
-    """Whether the groups along the last axes, tensor parallelism, have the closest tiles."""
+    """Near: groups along the last axes (tensor parallelism) have the closest tiles; far: the first axes."""
 
     def __post_init__(self) -> None:
         for _, degrees in self.operators:
@@ -66,7 +67,7 @@ class TileStage:
 
 @dataclass(frozen=True)
 class StageProgram:
-    """A stage on a chip, taken apart into steps."""
+    """Stage on a chip, as a sequence of steps."""
 
     chip: Chip
     stage: TileStage
@@ -74,7 +75,7 @@ class StageProgram:
 
     @cached_property
     def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, tuple[Tiles, ...]]], ...]:
-        """What one tile has, operator by operator, and the groups along the axes of each."""
+        """Shares of one tile, product by product, each with the groups along its operator's axes."""
         found = []
         for operator, degrees in self.stage.operators:
             axes = dict(zip(AXES[type(operator)], degrees, strict=False))
@@ -84,23 +85,23 @@ class StageProgram:
 
     @cached_property
     def sizes(self) -> tuple[TileBytes, ...]:
-        """Bytes that a tile holds of each."""
+        """Bytes of a tile for each of `parts`."""
         return tuple(tile.tile_bytes(share, self.execution) for share, _ in self.parts)
 
     @cached_property
     def strategy(self) -> SramStrategy:
-        """What stays in SRAM."""
+        """Strategy of what stays in SRAM."""
         return tile.allocate(*tile.held_bytes(self.sizes, self.execution), self.chip.tile.sram_bytes)
 
     @property
     def flops(self) -> float:
-        """FLOPs of one tile in a forward pass."""
+        """FLOPs of one tile per forward pass of a microbatch."""
         return sum(share.flops for share, _ in self.parts)
 
     def steps(self, part: StagePart) -> tuple[TileStep, ...]:
-        """Steps of a part with something to do.
+        """Non-empty steps of a part.
 
-        Raises `PhazeError` where a chip without memory needs some.
+        Raises `PhazeError` if a step accesses memory on a chip without memory.
         """
         places = range(len(self.parts))
         reverse = part in ("backward", "sync")
@@ -142,7 +143,7 @@ class StageProgram:
         return tile.inference_s(self.chip.tile, share, self.execution.element_bytes)
 
     def _gathers(self, place: int) -> tuple[GroupCollective, ...]:
-        """All-gathers of the weights of which each replica fetches a part, along one axis after the other."""
+        """All-gathers of weights, axis by axis, if each replica fetches a share of them."""
         share, groups = self.parts[place]
         size, found = share.weights * self.execution.element_bytes, []
         for some in share.along("update"):

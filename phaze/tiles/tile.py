@@ -1,22 +1,22 @@
-"""One tile's share of an operator: bytes kept in SRAM, bytes moved from and to DRAM, seconds of work.
+"""One tile's share of an operator: bytes stored in SRAM, DRAM traffic, and compute time.
 
-The strategies of the text (PALM, IV.C.1), in their order, for the operators that a tile has:
+The strategies of PALM's text (IV.C.1) for the operators of a tile, in order of preference:
 
     S_WSG_ACT   weights, optimizer states, gradients and activations fit together: nothing moves
     S_WSG       weights, optimizer states and gradients fit: activations stream
     S_ACT       activations fit: weights stream
-    S_PTY       neither fits: operands that do not stay are fetched again and again
+    S_PTY       neither fits: operands that do not stay are fetched repeatedly
 
-Under S_PTY one operand stays in parts of the SRAM's size, and the other passes once for each part: the input
-where it is no smaller than the weights (IS), else the weights (WS). Algorithm 1 as printed is another: a test
-compares both. With parts of unlimited size every operand passes once.
+Under S_PTY one operand stays in SRAM, part by part, and the other streams once per part. The input stays if
+it is at least as large as the weights (IS), else the weights (WS). Algorithm 1 as printed differs: a test
+compares both. With parts of unlimited size each operand is fetched once.
 
-Bytes are per microbatch for a pass and per batch for the update. A backward pass is two products: the
-gradient of the input from that of the output and the weights, and the gradient of the weights from that of
-the output and the input, which is added to what earlier microbatches left: that is read and written.
+Bytes are per microbatch for a pass and per batch for the update. A backward pass is two products. The input
+gradient is computed from the output gradient and the weights. The weight gradient is computed from the output
+gradient and the input, and added to the sum of earlier microbatches, which is read and written.
 
-Training is that of PALM's cases: Adam in mixed precision, activations recomputed, arrays at their peak.
-Inference has the cycles of `cost.mapper.arrays` in the dataflow that suits a product best (Table II: WS, IS).
+Training follows PALM's cases: Adam in mixed precision, recomputed activations, arrays at their peak.
+Inference uses the cycles of `cost.mapper.arrays` in the fastest dataflow of each product (Table II: WS, IS).
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ TRAINED = parameter_bytes("adam", "mixed")
 
 
 class TileExecution(NamedTuple):
-    """How a stage is executed."""
+    """Execution options of a stage."""
 
     training: bool = True
-    """False: inference, which keeps no gradients, no optimizer states, and no activations for later."""
+    """False for inference, which stores no gradients, no optimizer states and no stashed activations."""
     in_flight: int = 1
-    """Microbatches whose activations are kept, the one at work among them."""
+    """Microbatches with stored activations, including the current one."""
     element_bytes: int = TRAINED.weights
-    """Of weights and activations at work; 1 in inference with 8-bit integers."""
+    """Bytes per element of weights and activations in compute; 1 in inference with 8-bit integers."""
     shared: bool = False
-    """In inference: whether a replica fetches a share of its weights, and gathers the others'."""
+    """True if each replica fetches a share of the weights and gathers the rest (inference only)."""
 
 
 class TileBytes(NamedTuple):
-    """Bytes that a tile holds of one operator."""
+    """Bytes of one operator on a tile."""
 
     weights: float
     gradients: float
     optimizer: float
-    """States and full-precision weights."""
+    """Optimizer states and full-precision weights."""
     inputs: float
     outputs: float
 
     @property
     def wsg(self) -> float:
-        """Weights, optimizer states and gradients."""
+        """Bytes of weights, optimizer states and gradients (PALM's WSG)."""
         return self.weights + self.gradients + self.optimizer
 
 
 class Access(NamedTuple):
-    """Bytes that a tile moves from and to DRAM."""
+    """DRAM traffic of a tile, in bytes."""
 
     read_bytes: float = 0.0
     write_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
-        """Both ways."""
+        """Bytes read and written."""
         return self.read_bytes + self.write_bytes
 
 
 def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
-    """Bytes of a share."""
+    """Bytes of each tensor of a tile's share."""
     weights = share.weights / (share.replicas if execution.shared else 1) * execution.element_bytes
     activations = share.inputs * execution.element_bytes, share.outputs * execution.element_bytes
     if not execution.training:
@@ -89,11 +89,11 @@ def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
 
 
 def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tuple[float, float]:
-    """Bytes of WSG and of activations that a tile holds.
+    """Bytes of WSG and of activations on a tile.
 
-    An operator's output is the next one's input, so that activations are all inputs and the last output; of
-    microbatches in flight beside the one at work only the first input is kept. Inference keeps nothing, and
-    needs an input and its output at a time.
+    The output of an operator is the input of the next. Thus the activations of the current microbatch are all
+    inputs and the last output. The other microbatches in flight store only their first input. Inference
+    stores no activations: it needs the input and the output of one operator at a time.
     """
     wsg = sum(each.wsg for each in operators)
     if not execution.training:
@@ -103,7 +103,7 @@ def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tupl
 
 
 def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> SramStrategy:
-    """Strategy of the text."""
+    """First strategy of PALM's text (IV.C.1) that fits the SRAM."""
     if wsg_bytes + activation_bytes <= sram_bytes:
         return "S_WSG_ACT"
     if wsg_bytes <= sram_bytes:
@@ -112,7 +112,7 @@ def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> Sr
 
 
 def passed_bytes(inputs: float, weights: float, part_bytes: float) -> float:
-    """Bytes of both operands under S_PTY: the larger once, the other for each part of it that fits."""
+    """Bytes of both operands under S_PTY: the larger once, the smaller once per part of the larger."""
     stays, passes = (inputs, weights) if inputs >= weights else (weights, inputs)
     return stays + _parts(stays, part_bytes) * passes
 
@@ -122,7 +122,7 @@ def _parts(stays: float, part_bytes: float) -> int:
 
 
 def forward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) -> Access:
-    """Bytes that a forward pass of an operator moves."""
+    """DRAM traffic of a forward pass of an operator."""
     if strategy == "S_WSG_ACT":
         return Access()
     if strategy == "S_ACT":
@@ -133,11 +133,11 @@ def forward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) -> 
 
 
 def backward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) -> Access:
-    """Bytes that a backward pass of an operator moves, without the forward pass that it does again.
+    """DRAM traffic of a backward pass of an operator, without recomputation.
 
-    Under S_PTY, where samples of the input stay for the gradient of the weights, those of the output pass
-    once, and sums are read and written for each part; where parts of the gradient stay, the input passes for
-    each.
+    Under S_PTY, the weight gradient keeps the larger of input and gradient in SRAM, part by part. If parts of
+    the input stay, the output gradient streams once and the sums are read and written once per part. If parts
+    of the gradient stay, the input streams once per part.
     """
     if strategy == "S_WSG_ACT":
         return Access()
@@ -154,7 +154,7 @@ def backward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) ->
 
 
 def update_access(strategy: SramStrategy, share: TileShare) -> Access:
-    """Bytes that an update moves: weights and states both ways, unless they stay in SRAM."""
+    """DRAM traffic of an update: weights and states are read and written, unless they stay in SRAM."""
     if strategy in ("S_WSG_ACT", "S_WSG") or not share.weights:
         return Access()
     moved = update_bytes(share.weights, "adam", "mixed", 0, share.replicas)
@@ -162,12 +162,15 @@ def update_access(strategy: SramStrategy, share: TileShare) -> Access:
 
 
 def training_s(tile: Tile, share: TileShare, products: int) -> float:
-    """Seconds of a pass of so many products with the share's FLOPs each."""
+    """Compute time in s of a pass with `products` products, each with the FLOPs of the share."""
     return products * share.flops / tile.flops
 
 
 def inference_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
-    """Seconds of a forward pass; what arrays cannot do runs on lanes, or at the peak without any."""
+    """Compute time in s of a forward pass.
+
+    Operators that arrays cannot run use the vector lanes, or the peak of the tile if it has no lanes.
+    """
     if share.product is None:
         return share.flops / (tile.lanes * tile.clock_hz if tile.lanes else tile.flops)
     return product_s(tile, share.product, element_bytes)
@@ -175,7 +178,7 @@ def inference_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
 
 @lru_cache(maxsize=4096)
 def product_s(tile: Tile, product: Gemm, element_bytes: int) -> float:
-    """Seconds of products with the dataflow that is done first, by its array or its SRAM."""
+    """Time in s of a batched product with its fastest dataflow, bound by its array or its SRAM."""
     m, k, n = product.m, product.k, product.n
     streams = (arrays.WEIGHT, m, k, n), (arrays.INPUT, n, k, m)
     return min(_mapped_s(tile, product, element_bytes, *some) for some in streams)
@@ -184,7 +187,10 @@ def product_s(tile: Tile, product: Gemm, element_bytes: int) -> float:
 def _mapped_s(
     tile: Tile, product: Gemm, element_bytes: int, dataflow: int, stream: int, down: int, across: int
 ) -> float:
-    """Seconds of products in one dataflow, by what streams and what lies down and across an array."""
+    """Time in s of a batched product in one dataflow.
+
+    `stream`, `down` and `across` are the dimensions that stream through the array and that lie along it.
+    """
     folds_down, folds_across = -(-down // tile.pe_x), -(-across // tile.pe_y)
     start = arrays.start_cycles(dataflow, float(tile.pe_x), float(tile.pe_y))
     folds = product.batch * folds_down * folds_across
