@@ -1,1 +1,1 @@
-"""Report: from the tables of a study to its answer, beside what was published."""
+"""Report of a study: its answer and result tables, next to published results."""

@@ -1,4 +1,4 @@
-"""What happens inside a placement: what binds its operators, where its energy and its time go."""
+"""Analysis of placements: bottlenecks of their operators, and breakdowns of their energy and time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ DESIGN_OF_CORE = {
     "fused": "fused_design",
     "network": "vector_design",
 }
-"""Which design's estimate an operator takes: the reduction of a collective runs on the vector cores."""
+"""Design column by core type of an operator; the reduction of a collective runs on the vector cores."""
 
 
 def point_of(row: pd.Series) -> Slicing:
-    """The model and the layout of a placement."""
+    """Model and layout key of a placement."""
     return Slicing(str(row["model"]), str(row["layout"]))
 
 
 def shard_rows(inputs: Inputs, table: type[tables.Schedules | tables.Stages], row: pd.Series) -> pd.DataFrame:
-    """The rows of a table that belong to the architecture of a placement."""
+    """Rows of a table for the architecture of a placement."""
     only = Only("architecture", (str(row["architecture"]),))
     return inputs.details.rows(table, point_of(row), _shard(inputs, row), only)
 
@@ -40,14 +40,14 @@ def _shard(inputs: Inputs, row: pd.Series) -> str:
 
 
 def stages_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """The stages of a placement, from the first."""
+    """Stages of a placement, in order."""
     found = shard_rows(inputs, tables.Stages, row)
     same = np.logical_and.reduce([found[key] == row[key] for key in ("hbm_gib", "recompute", "planner")])
     return found[same].sort_values("stage")
 
 
 def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """The scheduled operators of a placement with latency, limit, energy; none without schedules."""
+    """Scheduled operators of a placement with latency, limit and energy; empty without schedules."""
     architecture, shard = str(row["architecture"]), _shard(inputs, row)
     return _operators_on(inputs.cluster, inputs.details, point_of(row), architecture, shard)
 
@@ -56,7 +56,7 @@ def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 def _operators_on(
     cluster: Outcome, details: Details, point: Slicing, architecture: str, shard: str
 ) -> pd.DataFrame:
-    """The same of all placements that share an architecture and a point: results share many."""
+    """Scheduled operators of an architecture at a point; cached, because many results share them."""
     schedule = details.rows(tables.Schedules, point, shard, Only("architecture", (architecture,)))
     operators = details.rows(tables.Operators, point, "")
     keys = ["layer", "direction", "operator"]
@@ -69,7 +69,7 @@ def _operators_on(
 def with_estimates(
     scheduled: pd.DataFrame, details: Details, point: Slicing, chip: pd.Series
 ) -> pd.DataFrame:
-    """Add the columns of the one-core or the all-core estimate, as scheduled."""
+    """Add the estimates of operators: on one core or on all cores, as scheduled."""
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
         design=scheduled["core"].map(designs).fillna(-1).astype("int64"),
@@ -87,18 +87,18 @@ def with_estimates(
 
 
 def layer_counts(inputs: Inputs, model: str) -> pd.Series:
-    """Occurrences of every distinct layer in the model."""
+    """Number of occurrences of each distinct layer in the model."""
     return inputs.graph_of(model).groupby("layer", sort=False)["count"].sum()
 
 
 def layer_chain(inputs: Inputs, model: str) -> list[str]:
-    """The distinct layer at every position of the model."""
+    """Distinct layer at each position of the model."""
     graph = inputs.graph_of(model).sort_values("position")
     return list(np.repeat(graph["layer"].to_numpy(dtype=str), graph["count"].to_numpy()))
 
 
 def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
-    """Table bindings of the per-model results."""
+    """Table bindings, for the per-model results."""
     frames = []
     for _, row in placed_rows(found, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
@@ -110,7 +110,7 @@ def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
 
 
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """The part of all layers' busy time that each limit binds, for a placement with schedules."""
+    """Share of the busy time of all layers that is bound by each limit, for a placement with schedules."""
     found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
     return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
 
@@ -118,13 +118,13 @@ def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
 def shares_of_limits(
     limit: pd.Series, latency_s: pd.Series, layer: pd.Series, counts: pd.Series
 ) -> pd.Series:
-    """The part of the busy time that each limit binds, for operators of layers that repeat."""
+    """Share of the busy time bound by each limit; `counts` are the occurrences of each layer."""
     by_limit = (latency_s * layer.map(counts)).groupby(limit).sum()
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
 
 def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Table energies: the parts of a sample's energy for the results of those designs."""
+    """Table energies: breakdown of the energy per sample for the results of some designs."""
     columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
     keys = ["model", "design", "joules_per_sample"]
     rows = placed_rows(found, *designs)[[*keys, *columns]].rename(columns=columns)
@@ -136,10 +136,10 @@ def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
 
 
 def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """Joules per sample of every distinct layer and pass by part, over all executions on all slices.
+    """Energy in J per sample by distinct layer, pass and part, over all executions and tensor-parallel ranks.
 
-    A layer runs forward once for each microbatch, once more where its stage recomputes (all but the last),
-    and backward once; every slice of a tensor-parallel layer counts.
+    Per microbatch, a layer runs forward once, once more if its stage recomputes (all but the last), and
+    backward once. A tensor-parallel layer counts once per rank.
     """
     operators = operators_of(inputs, row)
     columns = [f"{part}_j" for part in PARTS]
@@ -154,11 +154,11 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 
 
 def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
-    """Joules per sample for sending between stages and pipelines.
+    """Energy in J per sample of the communication between stages and between pipelines.
 
-    Every device of a stage sends the activations at its end and receives their gradients, once a microbatch;
-    the gradients of all weights go around the ring of the d pipelines, 2 (d - 1)/d of their bytes,
-    once a batch.
+    Once per microbatch, every device of a stage sends the stage's output activations and receives their
+    gradients. Once per batch, the gradients of all weights are all-reduced around the ring of the d
+    pipelines, which sends 2 (d - 1)/d of their bytes.
     """
     stages = stages_of(inputs, row)
     if stages.empty:
@@ -173,7 +173,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
 
 
 def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
-    """Executions of every distinct layer, forward and backward, for one microbatch."""
+    """Executions per microbatch, by distinct layer and pass (forward or backward)."""
     chain = layer_chain(inputs, row["model"])
     stages = stages_of(inputs, row)
     last_start = int(stages["first_layer"].iloc[-1]) if len(stages) else 0
@@ -186,7 +186,7 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
 
 
 def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Table areas."""
+    """Table areas: breakdown of the chip area for the results of some designs."""
     rows = [
         {
             **row[["model", "design"]],
@@ -208,7 +208,7 @@ def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) ->
 
 
 def microbatches_of(inputs: Inputs, row: pd.Series) -> int:
-    """Microbatches of a pipeline, ceil(B / (b d))."""
+    """Microbatches per pipeline, ceil(B / (b d))."""
     batch = inputs.cluster.scenario.global_batch // layout_of(row).microbatch
     return -(-batch // int(row["data"]))
 
@@ -234,7 +234,7 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
 
 
 def complexities(inputs: Inputs) -> pd.DataFrame:
-    """Table complexities, for the smallest TMP width and one microbatch of the smallest size."""
+    """Table complexities, at the smallest TMP width and microbatch size."""
     return table_of(
         tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models))
     )

@@ -1,4 +1,4 @@
-"""The report stage: from the tables of a study to result tables, the first screen, Markdown and a page."""
+"""Report stage: result tables, first screen, Markdown and page from the tables of a study."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ CHECKS = {
     **plan_checks.SIMULATION_CHECKS,
     **plan_checks.MAPPED_CHECKS,
 }
-"""What must hold of every study, as sentences."""
+"""Checks of every study, each stated as a sentence."""
 
 
 def build_report(inputs: Inputs) -> Report:
-    """The report of a study."""
+    """Build the report of a study."""
     return compose(inputs, summarise(inputs))
 
 
 def summarise(inputs: Inputs) -> Findings:
-    """All result tables of a study, with the checks of them."""
+    """All result tables of a study, including the results of its checks."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
@@ -75,7 +75,7 @@ def summarise(inputs: Inputs) -> Findings:
 
 
 def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table comparisons: the results of every scenario, none for a study with one."""
+    """Table comparisons: the results of every scenario; empty if the study has only one."""
     if len(inputs.clusters) < 2:
         return Comparisons.empty()
     main = next(iter(inputs.clusters))
@@ -87,7 +87,7 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_measured(inputs: Inputs, _: Findings) -> Iterator[Section]:
-    """Section of the errors of predictions of published training runs, none without."""
+    """Section on the prediction errors for published training runs; none without such runs."""
     yield from measured_section(inputs.source_scores)
 
 
@@ -95,11 +95,11 @@ PARTS: tuple[Part, ...] = (
     recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
     replayed, on_networks, beside_measured, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
-"""The sections in order."""
+"""Sections of the report, in order."""
 
 
 def compose(inputs: Inputs, findings: Findings) -> Report:
-    """The page of what was found in a study, with the result tables beside it."""
+    """Compose the page of a study's findings, with its result tables."""
     shown = findings.in_order(inputs.study.models)
     count = len(inputs.study.models)
     return page_of(
@@ -114,7 +114,7 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
 
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
-    """The first screen: losses and caveats first, then the answer, what it rests on, and a table."""
+    """First screen: losses and caveats first, then the answer, its assumptions, and a table."""
     sentences = (
         *losses_in_words(inputs, findings),
         *turned_over(claims(inputs, findings)),
@@ -131,7 +131,7 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
 
 
 def _sentence(inputs: Inputs, findings: Findings) -> str:
-    """The answer in words: the common accelerator of several workloads, or the plan of one."""
+    """Answer as a sentence: the common accelerator of several workloads, or the plan of a single one."""
     scenario, models = inputs.cluster.scenario, inputs.study.models
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
@@ -179,7 +179,7 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
-    """The plan of every workload on its best accelerator, and the common accelerator."""
+    """Table of the answer: the plan of each workload on its best accelerator, and the common accelerator."""
     rows: list[tuple[str, ...]] = []
     headline = Headline.of(inputs, findings)
     for _, row in findings.results[findings.results["design"] == PER_MODEL].iterrows():

@@ -1,4 +1,4 @@
-"""Figures over all workloads: bars by row and by column, utilisations, memory sizes, accelerators by area."""
+"""Figures over all workloads: bars, utilisations, memory sizes, and accelerators by area."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phaze.report.words import times
 
 GEOMETRIC_MEAN = "geometric mean"
 Looks = Mapping[str, tuple[str, str]]
-"""Columns of a table that are drawn, each with its words and its colour."""
+"""Label and colour of each drawn column of a table."""
 AREA_PARTS: Looks = {
     "tensor": ("tensor cores", style.BLUE), "vector": ("vector cores", style.SKY),
     "l2": ("L2 buffers", style.TEAL), "glb": ("global buffer", style.PURPLE),
@@ -38,7 +38,7 @@ PLANNERS: Looks = {
     "phaze": ("Phaze", style.BLUE), "piper": ("Piper", style.AMBER), "equal": ("equal stages", style.GREY),
     "expert": ("experts", style.SILVER),
 }  # fmt: skip
-"""Planners, for readers, with their colours."""
+"""Display name and colour of each planner."""
 _HUES = (style.BLUE, style.AMBER, style.TEAL, style.PURPLE, style.SKY, style.SAND)
 
 
@@ -52,9 +52,9 @@ def stacked(
     limit: float | None = None,
     peak: pd.Series | None = None,
 ) -> Figure:
-    """A horizontal bar for every row, made of the columns that are its parts.
+    """Draw a horizontal bar per row, stacked from the columns in `parts`.
 
-    A dotted line marks a limit on all rows, a mark in every row what it would take at peak.
+    A dotted line marks a limit of all rows. A mark in each row shows its value at peak.
     """
     figure, (ax,) = style.axes(style.WIDE, 0.9 + row_in * len(table))
     left = np.zeros(len(table))
@@ -72,7 +72,10 @@ def stacked(
 
 
 def rows_beside(table: pd.DataFrame, what: str, origin: float, *, said: bool = False) -> Figure:
-    """A group of horizontal bars for every row, from an origin on, a bar for every column."""
+    """Draw a group of horizontal bars per row, one bar per column, starting at an origin.
+
+    With `said`, bars are labelled with their values.
+    """
     figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.18 * table.size)
     height = 0.8 / max(1, len(table.columns))
     for number, column in enumerate(table.columns):
@@ -88,7 +91,7 @@ def rows_beside(table: pd.DataFrame, what: str, origin: float, *, said: bool = F
 
 
 def columns_beside(ax: Axes, table: pd.DataFrame, looks: Looks) -> dict[str, np.ndarray]:
-    """Draw a group of upright bars for every row, around a line at 1; where the bars of each column stand."""
+    """Draw a group of vertical bars per row and a line at 1; returns the bar positions by column."""
     at = {
         column: style.bars_beside(ax, table[column], number, len(looks), colour, label)
         for number, (column, (label, colour)) in enumerate(looks.items())
@@ -99,7 +102,7 @@ def columns_beside(ax: Axes, table: pd.DataFrame, looks: Looks) -> dict[str, np.
 
 
 def planner_ratios(table: pd.DataFrame, looks: Looks) -> Figure:
-    """Throughput of planners over that of Phaze's, a group of bars for every workload."""
+    """Draw the throughput of planners over Phaze's planner, one group of bars per workload."""
     figure, (ax,) = style.axes(style.WIDE, 3.4)
     columns_beside(ax, table, looks)
     ax.set_ylabel("throughput over Phaze's planner")
@@ -107,9 +110,9 @@ def planner_ratios(table: pd.DataFrame, looks: Looks) -> Figure:
 
 
 def speedups(table: pd.DataFrame, colours: Mapping[str, str]) -> Figure:
-    """Figure 4: throughput over the baseline with the experts' placement.
+    """Draw Figure 4: throughput over the baseline with the experts' placement.
 
-    `table` has a row for every model and one for the geometric mean, and a column for every design.
+    `table` has a row per model and one for the geometric mean, and a column per design.
     """
     figure, (ax,) = style.axes(style.WIDE, 3.7)
     columns_beside(ax, table, {name: (name, of) for name, of in colours.items()})
@@ -119,7 +122,10 @@ def speedups(table: pd.DataFrame, colours: Mapping[str, str]) -> Figure:
 
 
 def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
-    """Table 5: model FLOPs utilisation, ours filled, theirs hollow; rows models, columns designs."""
+    """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns).
+
+    Our values are filled, those printed in the paper are hollow.
+    """
     figure, (ax,) = style.axes(style.WIDE, 0.8 + 0.42 * len(ours))
     for number, design in enumerate(ours.columns):
         colour = (style.GREY, style.AMBER, style.BLUE)[number % 3]
@@ -137,7 +143,7 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
 
 
 def memories(table: pd.DataFrame) -> Figure:
-    """Throughput with every HBM capacity relative to the best; the chosen one in full colour."""
+    """Draw the throughput of each HBM capacity relative to the best; the chosen one is in full colour."""
     models, sizes = list(dict.fromkeys(table["model"])), sorted(table["hbm_gib"].unique())
     figure, (ax,) = style.axes(style.WIDE, 2.9)
     for number, size in enumerate(sizes):
@@ -165,7 +171,7 @@ _MARKS = {
 
 
 def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
-    """Area against throughput of every architecture that was placed, one panel a model.
+    """Draw throughput against area of all placed architectures, one panel per model.
 
     A cloud has area_um2, relative (throughput over the best), kind ('', 'best', 'smallest', 'baseline').
     """

@@ -1,4 +1,4 @@
-"""Checks of a study's own results; a study whose results fail one has a defect, not a finding."""
+"""Consistency checks of a study's results; a failed check is a defect, not a finding."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from phaze.tables import CAUSES, COMMON, Schedules
 from phaze.tables.columns import widths_of
 
 KEYS = ("model", "layout", "architecture", "hbm_gib", "recompute", "planner")
-"""Columns that say which placement it is."""
+"""Key columns of a placement."""
 
 VERIFIED = ("confirmed", "unproven")
-"""Verdicts on points solved again that do not contradict the certificate."""
+"""Verdicts on re-solved points that agree with the certificate."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The tables of a study, and what the report makes of them."""
+    """Tables of a study, and the report's results and energies derived from them."""
 
     inputs: Inputs
     results: pd.DataFrame
@@ -38,26 +38,26 @@ class Evidence:
 
     @property
     def placed(self) -> pd.DataFrame:
-        """The placements that exist."""
+        """Feasible placements."""
         placements = self.inputs.cluster.placements
         return placements[placements["status"] == "placed"]
 
     @property
     def searched(self) -> pd.DataFrame:
-        """The architectures of the grid."""
+        """Architectures of the searched grid, without named ones."""
         chips = self.inputs.cluster.architectures
         return chips[~chips["named"]]
 
 
 CHECKS = Checklist[Evidence]()
-"""What must hold of every study."""
+"""Checks of every study."""
 CERTIFICATE_CHECKS = Checklist[Evidence]()
-"""What must hold of every certificate."""
+"""Checks of every certificate."""
 
 
 @CHECKS.hold("every model, TMP width, microbatch and shard has placements")
 def _every_point_has_placements(e: Evidence) -> Verdicts:
-    """Those of named architectures are always kept, and say nothing about the others."""
+    """Named architectures count separately: their placements are always kept, so they prove nothing else."""
     cluster, study = e.inputs.cluster, e.inputs.study
     chips = cluster.chips
     shards: pd.Series = "shard " + chips["shard"] + chips["named"].map({True: ", named", False: ""})
@@ -101,7 +101,7 @@ def _stages_are_a_partition(e: Evidence) -> Verdicts:
 
 
 def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
-    """Stages are so many layers in order, each once."""
+    """True if the stages cover a number of layers in order, each layer once."""
     ends = [-1, *stages["last_layer"]]
     return ends[-1] == layers - 1 and [end + 1 for end in ends[:-1]] == stages["first_layer"].to_list()
 
@@ -128,7 +128,7 @@ def _stages_carry_the_load(e: Evidence) -> Verdicts:
 
 
 def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
-    """Every placed result that has stages, with them."""
+    """Yield each placed result that has stages, with its stages."""
     for _, row in e.results[e.results["status"] == "placed"].iterrows():
         stages = anatomy.stages_of(e.inputs, row)
         if len(stages):
@@ -245,7 +245,7 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
 
 
 def _searched(e: Evidence) -> pd.DataFrame:
-    """The placements of searched architectures; fronts leave the named ones out."""
+    """Placements of searched architectures; like fronts, without the named ones."""
     placed = candidates(e.inputs.cluster)
     grid = ~e.inputs.cluster.chips["named"].reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
@@ -261,7 +261,7 @@ def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _largest(fronts: pd.DataFrame) -> pd.DataFrame:
-    """The fronts within the area limit of the study."""
+    """Fronts at the largest area limit, the limit of the study."""
     largest: pd.DataFrame = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     return largest
 

@@ -1,4 +1,4 @@
-"""Figures of one placement: the schedule of a layer, the pipeline at work, the memory of its stages."""
+"""Figures of one placement: the schedule of a layer, the pipeline over time, the memory of its stages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ HALF = 5.2
 CORES = {"tensor": BLUE, "vector": SKY, "fused": PURPLE, "network": RED}
 _MEMORY_PARTS = {"weight": BLUE, "gradient": SKY, "optimizer": PURPLE, "activation": AMBER, "stashed": SAND}
 MOST_SLOTS = 900
-"""Passes drawn of a pipeline: beyond them a picture shows nothing more."""
+"""Limit on the drawn passes of a pipeline; a figure with more is not legible."""
 
 
 def gantt(operators: pd.DataFrame, title: str) -> Figure:
-    """The schedule of one layer, forward above backward; a lane is all cores of a type, or one."""
+    """Draw the schedule of one layer, forward above backward; a lane is all cores of a type, or one core."""
     busy = operators[operators["core"] != "none"]
     passes = {name: busy[busy["direction"] == name] for name in ("forward", "backward")}
     lanes = {
@@ -41,7 +41,7 @@ def gantt(operators: pd.DataFrame, title: str) -> Figure:
 
 
 def _place(lane: tuple[str, int]) -> tuple[int, int]:
-    """Lanes are in the order of core types, all cores of a type before single ones."""
+    """Sort key of a lane: by core type, with the lane of all cores before single cores."""
     return list(CORES).index(lane[0]), lane[1]
 
 
@@ -54,7 +54,7 @@ def _draw_lanes(ax: Axes, rows: pd.DataFrame, lanes: list[tuple[str, int]], titl
         bars = list(zip(mine["start_s"] * scale, mine["latency_s"] * scale, strict=True))
         ax.broken_barh(bars, (y - 0.42, 0.84), color=CORES[core], ec="white", lw=0.6)
         for name, (start, length) in zip(mine["name"].map(operator), bars, strict=True):
-            room = int(length / (span * scale) * 115)  # letters that a bar has room for
+            room = int(length / (span * scale) * 115)  # letters that fit into a bar
             if room >= 5:
                 text = name if len(name) <= room else name[: room - 1] + "…"
                 ax.text(start + length / 2, y, text, ha="center", va="center", color="white", fontsize=6.5)
@@ -66,7 +66,7 @@ def _draw_lanes(ax: Axes, rows: pd.DataFrame, lanes: list[tuple[str, int]], titl
 
 
 def pipeline(stages: pd.DataFrame, microbatches: int) -> Figure:
-    """The 1F1B pipeline with the stages' own times, for as many microbatches as a picture can hold."""
+    """Draw the 1F1B pipeline with the times of its stages, for a legible number of microbatches."""
     depth = len(stages)
     shown = min(microbatches, max(4, MOST_SLOTS // (2 * depth)), depth + 8)
     half_s = stages["transfer_s"] / 2
@@ -84,7 +84,7 @@ def pipeline(stages: pd.DataFrame, microbatches: int) -> Figure:
 
 
 def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> Figure:
-    """The memory of every stage by what it holds, under the HBM capacity."""
+    """Draw the memory breakdown of each stage, and the HBM capacity."""
     figure, (ax,) = axes(HALF, 2.0)
     at, bottom = np.arange(1, len(stages) + 1), np.zeros(len(stages))
     for part, colour in _MEMORY_PARTS.items():

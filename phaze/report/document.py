@@ -1,4 +1,4 @@
-"""What a report consists of: sections of prose, tables and figures, which page and Markdown both show."""
+"""Elements of a report (sections of prose, tables and figures), rendered as a page and as Markdown."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from phaze.report.words import fill
 
 @dataclass(frozen=True)
 class Prose:
-    """A paragraph."""
+    """Paragraph of text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A small heading inside a section."""
+    """Minor heading inside a section."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Items:
-    """A list of sentences."""
+    """Bulleted list of sentences."""
 
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as shown, with the table that it is made from."""
+    """Displayed table, with the name of its source table."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: int = 1
-    """How many of the first columns hold words; the others hold numbers."""
+    """Number of leading text columns; the other columns are numeric."""
     marked: frozenset[int] = frozenset()
-    """Rows that stand out."""
+    """Indices of highlighted rows."""
     source: str = ""
-    """Name of the result table with all columns and digits, empty if there is none."""
+    """Name of the result table with all columns and digits; empty if there is none."""
     folded: bool = False
-    """If long, shown by its caption alone until it is opened: not needed to follow the report."""
+    """True to collapse a long table to its caption: it is not needed to follow the report."""
 
 
 Cell = str | Callable[[pd.Series], str]
-"""Words of a row in one column: a template as `words.fill` takes it, or a function."""
+"""Text of a cell from its row: a template for `words.fill`, or a function."""
 
 
 def sheet_of(
@@ -63,7 +63,7 @@ def sheet_of(
     *,
     folded: bool = False,
 ) -> Sheet:
-    """A table as shown: a column for every heading, and a flag for every row that stands out."""
+    """Displayed table with a column per heading; `marked` has a flag per row to highlight it."""
     rows = tuple(
         tuple(fill(cell, row) if isinstance(cell, str) else cell(row) for cell in columns.values())
         for _, row in table.iterrows()
@@ -73,29 +73,29 @@ def sheet_of(
 
 
 def in_form(column: str, form: Callable[[float], str]) -> Cell:
-    """The value of a column in a form of `words`."""
+    """Cell with the value of a column, formatted by a function of `words`."""
     return lambda row: form(row[column])
 
 
 Draw = Callable[[], Figure]
-"""Draws a figure."""
+"""Function that draws a figure."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure, and how it is drawn."""
+    """Figure with its title and caption, drawn on demand."""
 
     name: str
     title: str
-    """What it shows."""
+    """Content of the figure."""
     caption: str
-    """How to read it."""
+    """Reading aid for the figure."""
     draw: Draw
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures side by side where there is room."""
+    """Figures side by side, where the page is wide enough."""
 
     charts: tuple[Chart, ...]
 
@@ -105,7 +105,7 @@ Block = Prose | Heading | Items | Sheet | Chart | Gallery
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading and one sentence on what it shows."""
+    """Section of the report: a heading, a one-sentence summary and its blocks."""
 
     anchor: str
     title: str
@@ -114,7 +114,7 @@ class Section:
 
     @property
     def charts(self) -> Iterator[Chart]:
-        """The figures from the top down."""
+        """Figures of the section, from the top down."""
         for block in self.blocks:
             if isinstance(block, Chart):
                 yield block
@@ -124,10 +124,10 @@ class Section:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The first screen: the question, the answer in a sentence, and the figures behind it."""
+    """First screen: the question, the answer as a sentence, and the key figures behind it."""
 
     question: str
     sentence: str
     facts: tuple[tuple[str, str], ...]
-    """What is measured, and how much it is."""
+    """Key figures: pairs of a formatted value and its meaning."""
     sheet: Sheet

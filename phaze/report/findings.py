@@ -1,4 +1,4 @@
-"""All that a report finds, as tables: computed once, then shown as figures, page and Markdown."""
+"""Findings of a report as tables: computed once, then shown as figures, page and Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phaze.report.winners import geometric_means
 
 @dataclass(frozen=True)
 class Findings:
-    """Result tables of a study, by name as in `phaze.tables`; those of `GIVEN` are the inputs' own."""
+    """Result tables of a study, by name as in `phaze.tables`; those in `GIVEN` are copied from the inputs."""
 
     results: pd.DataFrame
     recommendations: pd.DataFrame
@@ -50,11 +50,14 @@ class Findings:
 
     @cached_property
     def simulated_means(self) -> pd.Series:
-        """The same by design of the recommended plans, as simulated; empty without simulations."""
+        """Geometric mean of the simulated speed-ups of recommended plans, by design.
+
+        Empty without simulations.
+        """
         return geometric_means(self.recommendations).set_index("design")["speedup"]
 
     def in_order(self, models: tuple[str, ...]) -> Findings:
-        """The same tables with models in the order of the study, for showing them."""
+        """Copy with the models of each table in the order of the study, for display."""
         place = {model: number for number, model in enumerate(models)}
         shown = {
             name: frame.sort_values("model", key=lambda m: m.map(place), kind="stable", ignore_index=True)
@@ -64,15 +67,15 @@ class Findings:
         return replace(self, **shown)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name."""
+        """Tables by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 Part = Callable[[Inputs, Findings], Iterator[Section]]
-"""Sections on some of the findings, none where there is nothing to show."""
+"""Function that yields the sections on some of the findings; none if there is nothing to show."""
 GIVEN = (
     "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
     "certificates", "audits",
 )  # fmt: skip
 RESULT_TABLES = tuple(field.name for field in fields(Findings) if field.name != "times")
-"""Tables that the report writes: all but the measured times, so that equal studies write equal tables."""
+"""Tables written by the report: all but the measured times, so that equal studies write equal tables."""

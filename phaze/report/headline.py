@@ -1,7 +1,8 @@
-"""Gains of a study for its first screen: that of the accelerator and that of the planner, each alone.
+"""Separate gains of accelerator and planner, for the first screen of a study.
 
-The accelerator's gain is throughput over the baseline's with the same planner on both; the planner's is that
-of the baseline over the same with the experts' plan. Their product is the speed-up of the tables.
+The accelerator's gain is its throughput over the baseline's, with the same planner on both. The planner's
+gain is the baseline's throughput over its throughput with the experts' plan. The product of both gains is the
+speed-up in the tables.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from phaze.report.winners import COMMON, PER_MODEL, baseline_design
 from phaze.report.words import join, percent, times
 
 LEAST = 5e-4
-"""Loss to the baseline that is said: less would be shown as 0.0 %."""
+"""Smallest reported loss to the baseline; a smaller one would be shown as 0.0 %."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """Throughputs by model (rows) and design (columns): of the certified plans as planned, and of the
-    recommended plans as simulated, which may be empty.
+    """Throughputs by model (rows) and design (columns), as planned and as simulated.
+
+    Planned throughputs are of the certified plans. Simulated ones are of the recommended plans, and may be
+    empty.
     """
 
     baseline: str
     expert: str
-    """The baseline's design with the experts' plan."""
+    """Design of the baseline with the experts' plan."""
     planned: pd.DataFrame
     simulated: pd.DataFrame
 
     @classmethod
     def of(cls, inputs: Inputs, findings: Findings) -> Headline | None:
-        """Throughputs of a study, None without a baseline."""
+        """Throughputs of a study; None without a baseline."""
         baseline, expert = inputs.study.architectures.baseline, baseline_design(inputs.study)
         if baseline is None or expert is None:
             return None
@@ -47,7 +50,7 @@ class Headline:
         return cls(baseline, expert, planned, simulated.assign(**{expert: 1 / on_baseline["expert_s"]}))
 
     def ratios(self, design: str, over: str, *, simulated: bool) -> pd.Series:
-        """Throughput of a design over that of another, by model that both train."""
+        """Throughput ratio of two designs, for each model that both train."""
         rates = self.simulated if simulated else self.planned
         if not {design, over} <= {*rates.columns}:
             return pd.Series(dtype="float64")
@@ -55,7 +58,10 @@ class Headline:
         return found[np.isfinite(found) & (found > 0)]
 
     def chip_gain(self, model: str, design: str = PER_MODEL) -> float:
-        """Gain of a model's accelerator over the baseline with the same planner; 0: one does not train it."""
+        """Gain of a model's accelerator over the baseline, with the same planner.
+
+        0 if one of them cannot train the model.
+        """
         return self._gain(model, design, self.baseline)
 
     def planner_gain(self, model: str) -> float:
@@ -67,7 +73,10 @@ class Headline:
         return float(self.ratios(design, over, simulated=True).get(model, planned))
 
     def mean(self, design: str, over: str) -> tuple[float, str]:
-        """Geometric mean of the ratios over models, as simulated where plans are; 0 without any; how."""
+        """Geometric mean of the ratios over models, and a note on its source.
+
+        Simulated throughputs are used if available, else planned ones. The mean is 0 without any ratio.
+        """
         planned, simulated = (
             float(np.exp(np.log(found).mean())) if len(found) else 0.0
             for found in (self.ratios(design, over, simulated=which) for which in (False, True))
@@ -77,7 +86,7 @@ class Headline:
 
 
 def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
-    """Sentences on best accelerators that lose to the baseline."""
+    """Yield sentences on accelerators that are slower than the baseline."""
     found, models = Headline.of(inputs, findings), inputs.study.models
     if found is None:
         return
@@ -97,7 +106,7 @@ def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
 
 
 def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    """Facts for the first screen: the accelerators' gains, the planner's, and both together."""
+    """Yield facts for the first screen: gains of the accelerators, of the planner, and of both together."""
     found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
     if found is None:
         return

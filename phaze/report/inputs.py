@@ -1,4 +1,4 @@
-"""What the report is made from: tables of the whole study, and a look-up of what belongs to one design."""
+"""Inputs of the report: tables of the whole study, and lookups of the rows of one design."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from phaze.base.errors import PhazeError
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
 
-if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only look at a cluster do without
+if TYPE_CHECKING:  # heavy imports that jobs on a single cluster do not need
     from phaze.report.pipeline_picture import Shown
     from phaze.spec.study import Study
 
 
 class Slicing(NamedTuple):
-    """A model with the key of the layout of its operators."""
+    """Point of a study: a model, and the layout key with which its operators are lowered."""
 
     model: str
     layout: str
 
 
 class Only(NamedTuple):
-    """The values of a column whose rows are looked for."""
+    """Row filter: a column and its accepted values."""
 
     column: str
     values: tuple[str, ...] | tuple[int, ...]
 
 
 class Details(Protocol):
-    """Rows of large tables that belong to one point, and to one shard where a table has shards."""
+    """Lookup in large tables, by point and, if a table has shards, by shard."""
 
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """The rows, all or only those with some values; none if there is no such table."""
+        """Rows of a point and shard, filtered by `only`; empty if there is no such table."""
 
     def __hash__(self) -> int:
-        """A number by which what was looked up is found again."""
+        """Hash, required to cache lookups."""
 
 
 Families = Mapping[str, Mapping[str, str]]
 COMMON_SHARD = "common"
-"""Shard of what the candidates for the common architecture have of their own: stages and schedules."""
+"""Shard of the stages and schedules of candidates for the common architecture."""
 
 
 LOOKED_AT = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}
-"""Columns of the tables of which a report reads only some: they are so large that the others take time."""
+"""Columns to read of large tables, to save time; other tables are read whole."""
 
 
 @dataclass(frozen=True, eq=False)
 class DetailFiles:
-    """Details in Parquet files, found by a pattern of their path for every table."""
+    """Details in Parquet files, located by a path pattern per table."""
 
     patterns: Mapping[str, str]
-    """By table name, as `results/stages/paper/{model}/{layout}/{shard}.parquet`."""
+    """Path patterns by table, such as `results/stages/paper/{model}/{layout}/{shard}.parquet`."""
     common: Mapping[str, str] = field(default_factory=dict)
-    """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
+    """Patterns for common-architecture candidates, such as `results/stages/paper/{model}/common.parquet`."""
 
     @classmethod
     def under(cls, results: Path, scenario: str, estimates: str) -> DetailFiles:
-        """Large tables of a scenario in a folder of results; `estimates` is whose estimates it shares."""
+        """Large tables of a scenario in a results folder; `estimates` names the scenario of its estimates."""
         shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
         patterns = {
             table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")
@@ -81,7 +81,7 @@ class DetailFiles:
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """The rows of the point; a table without pattern or a file that is not there has none."""
+        """Rows of the point; empty for a table without a pattern or a missing file."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
         if table.name not in patterns:
             return table.empty()
@@ -91,7 +91,7 @@ class DetailFiles:
 
 @lru_cache(maxsize=512)
 def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataFrame:
-    """Rows of a table as it was checked when it was written: a report looks into hundreds of them."""
+    """Load rows of a table without checking it: it was checked when written, and a report reads hundreds."""
     if not path.is_file():
         return tables.TABLES[table].empty()
     where = {} if only is None else {only.column: only.values}
@@ -102,11 +102,11 @@ def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataF
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a report is made from; tables that a study does not have are empty."""
+    """Inputs of a report; tables that a study lacks are empty."""
 
     study: Study
     clusters: Mapping[str, Outcome]
-    """Scenarios by name; the report is about the first."""
+    """Results by scenario name; the report covers the first scenario."""
     graphs: pd.DataFrame
     solves: pd.DataFrame
     """Table solves of the first scenario."""
@@ -115,11 +115,11 @@ class Inputs:
     energy: EnergyFigures
     """Energies of the study's technology."""
     hbm_gib: Mapping[str, float] = field(default_factory=dict)
-    """HBM of the named architectures that have one of their own."""
+    """HBM capacity in GiB of the named architectures that define their own."""
     parameters: Mapping[str, int] = field(default_factory=dict)
-    """Published number of parameters of every model, tied ones once; what the layers hold unless given."""
+    """Published parameter count of models, with tied parameters once; default: the count of their layers."""
     families: Families = field(default_factory=dict)
-    """Families of named accelerators: for every workload the one that was made for it."""
+    """Families of named accelerators: the accelerator designed for each workload."""
     fronts: pd.DataFrame = field(default_factory=tables.Fronts.empty)
     trials: pd.DataFrame = field(default_factory=tables.Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=tables.Sensitivities.empty)
@@ -141,26 +141,26 @@ class Inputs:
     source_scores: pd.DataFrame = field(default_factory=tables.SourceScores.empty)
     """Errors of predictions of published training runs, by source."""
     pictures: Callable[[pd.Series], Shown] | None = None
-    """Simulates a row of table plans, for its picture; None: without pictures."""
+    """Function that simulates a row of table plans for its picture; None omits pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:
-        """The rows of table graphs of a model, none if it has none."""
+        """Rows of table graphs of a model; may be empty."""
         return self.graphs[self.graphs["model"] == model]
 
     @property
     def cluster(self) -> Outcome:
-        """The results of the scenario that the report is about."""
+        """Results of the scenario that the report covers."""
         return next(iter(self.clusters.values()))
 
 
 def table_of(table: type[tables.Table], rows: Iterable[object]) -> pd.DataFrame:
-    """Rows as a table, checked; those of the table's columns where rows have more."""
+    """Build and check a table from rows; extra columns are dropped."""
     found = pd.DataFrame(list(rows))
     return table.empty() if found.empty else table.check(found[list(table.fields())])
 
 
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
-    """Table times from Snakemake's benchmark files by (stage, model); missing files are left out."""
+    """Table times from Snakemake's benchmark files by (stage, model); missing files are skipped."""
     rows = []
     for (stage, model), paths in benchmarks.items():
         jobs = [_read_benchmark(path) for path in paths if path.is_file()]
@@ -172,7 +172,7 @@ def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataF
 
 
 def _read_benchmark(path: Path) -> tuple[float, ...]:
-    """Wall time, processor time and peak memory of a job; what Snakemake could not measure is 0."""
+    """Wall time in s, CPU time in s and peak memory in MiB of a job; 0 if Snakemake could not measure it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 2:
         raise PhazeError(f"{path}: is no benchmark of Snakemake: a header and a row are expected; delete it")
