@@ -57,7 +57,7 @@ CERTIFICATE_CHECKS = Checklist[Evidence]()
 
 @CHECKS.hold("every model, TMP width, microbatch and shard has placements")
 def _every_point_has_placements(e: Evidence) -> Verdicts:
-    """Named architectures count separately: their placements are always kept, so they prove nothing else."""
+    """Named architectures are counted separately, because their placements are always kept."""
     cluster, study = e.inputs.cluster, e.inputs.study
     chips = cluster.chips
     shards: pd.Series = "shard " + chips["shard"] + chips["named"].map({True: ", named", False: ""})

@@ -1,4 +1,4 @@
-"""The second part of the report: what happens inside the best placements, and how firm they are."""
+"""Second part of the report: details of the best placements, and their sensitivity to bandwidths."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from phaze.search.winners import chip_of, in_order
 from phaze.tables import Variations
 
 MOST_OPERATORS = 12
-"""Operators of a model in the table of what binds: those that take longest."""
+"""Number of operators per model in the table of bottlenecks: the slowest ones."""
 
 
 def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Where the time of a batch goes, and what binds the operators."""
+    """Section on the time breakdown of a batch and the bottlenecks of operators."""
     del inputs
     mine = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL].set_index("model")
     if mine.empty:
@@ -74,7 +74,7 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
 
 
 def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Area and energy: of the baseline, the common and the per-model accelerators, each accelerator once."""
+    """Section on area and energy of the baseline, common and per-model accelerators, each shown once."""
     limit, baseline = inputs.cluster.area_limit_um2, inputs.study.architectures.baseline
     order = [name for name in (baseline, COMMON, PER_MODEL) if name is not None]
     table = findings.areas[findings.areas["design"].isin(order)]
@@ -103,7 +103,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
-    """Energy per sample by part, and relative to the baseline's of the same model."""
+    """Chart and table of the energy per sample by part, relative to the baseline's for the same model."""
     if energies.empty:
         return
     keys = ["model", "design"]
@@ -132,7 +132,7 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The winner under other bandwidths."""
+    """Section on the best accelerators under other bandwidths."""
     table = findings.variations
     if table.empty:
         return
@@ -175,7 +175,7 @@ def _bandwidths(values: Mapping[str, float]) -> Iterator[str]:
 
 
 def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The pipeline, the memory and the schedule of every best placement."""
+    """Section on the pipeline, the memory and the schedule of each best placement."""
     blocks: list[Block] = []
     for model in inputs.study.models:
         row = row_of(findings.results, model, PER_MODEL)
@@ -189,7 +189,7 @@ def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
-    """One placement; nothing if neither its stages nor its schedules are at hand."""
+    """Blocks of one placement; none if both its stages and its schedules are missing."""
     stages = stages_of(inputs, row)
     layer = str(layer_counts(inputs, row["model"]).idxmax())
     operators = operators_of(inputs, row)
@@ -235,13 +235,13 @@ _STAGE: dict[str, Cell] = {
 
 
 PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
-"""The sections in order."""
+"""Sections of this part, in order."""
 
 
 def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table variations: for every variation and model the best placement of the winner.
+    """Table variations: the best placement of the winner for each variation and model.
 
-    The speed-up is the throughput over the baseline's with the experts' placement under the same variation.
+    The speed-up is relative to the baseline with the experts' placement, under the same variation.
     """
     rows = []
     placed = inputs.sensitivities[inputs.sensitivities["status"] == "placed"]
@@ -262,7 +262,7 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _same_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
-    """The best of the placements with accelerator, HBM and planner of a result."""
+    """Best placement with the accelerator, HBM and planner of a result; None if there is none."""
     same = [placed[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
     found = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
     return in_order(found).iloc[0] if len(found) else None

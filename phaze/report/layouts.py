@@ -1,4 +1,4 @@
-"""The page of training plans: the best layout of every size, fronts of size and memory, and checks."""
+"""Page of training plans: the best layout of each size, fronts of size and memory, and checks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.training_plan import TIE, Rank
 
 SIZE = "model", "system", "devices", "ranking"
-"""Columns that say which search a row is of."""
+"""Key columns of a search."""
 SHOWN = "prudent"
-"""Ranking of the plans that the page leads with."""
+"""Ranking shown first on the page."""
 SECONDS_PER_DAY = 86400.0
 COLOURS = (style.BLUE, style.AMBER, style.TEAL, style.RED, style.SKY, style.SAND, style.SILVER)
 
 
 @dataclass(frozen=True)
 class LayoutInputs:
-    """Tables of all training plans of a study."""
+    """Tables of the training plans of a study."""
 
     study: LayoutStudy
     ranked_layouts: pd.DataFrame
@@ -44,7 +44,7 @@ class LayoutInputs:
 
     @property
     def best(self) -> pd.DataFrame:
-        """First plan of every model, system and size, with what proves it and the days of training."""
+        """Best plan of each model, system and size, with its proof and the days of training."""
         first = self.shown[self.shown["rank"] == 1]
         proofs = self.layout_proofs[[*SIZE, "gap", "bound_s", "layouts", "hbm_gib"]]
         rows = first.merge(proofs, on=list(SIZE))
@@ -53,7 +53,7 @@ class LayoutInputs:
 
 
 def build_layout_report(inputs: LayoutInputs) -> Report:
-    """The page of the training plans of a study."""
+    """Build the page of the training plans of a study."""
     return case_page(
         "layouts.html",
         "training plans",
@@ -160,7 +160,7 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
 
 
 def days_by_devices(best: pd.DataFrame) -> Figure:
-    """Draw days of training over devices, a line for every model and system."""
+    """Draw days of training over devices, one line per model and system."""
     figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
     groups = best.groupby(["model", "system"])
     for colour, (name, rows) in zip(np.resize(COLOURS, len(groups)), groups, strict=True):
@@ -175,7 +175,7 @@ def days_by_devices(best: pd.DataFrame) -> Figure:
 
 
 def memory_by_throughput(ranked: pd.DataFrame) -> Figure:
-    """Draw the throughput of ranked plans over the memory of their fullest device."""
+    """Draw the throughput of ranked plans over the peak memory of any device."""
     figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
     groups = ranked.groupby(["model", "devices"])
     for colour, (name, rows) in zip(np.resize(COLOURS, len(groups)), groups, strict=True):
@@ -198,7 +198,7 @@ def _every_question_is_answered(inputs: LayoutInputs) -> Verdicts:
 
 
 def ranked_s(rows: pd.DataFrame) -> pd.Series:
-    """Seconds that plans are ranked by."""
+    """Step time in s by which plans are ranked: expected or prudent."""
     return rows["time_s"].where(rows["ranking"] == "expected", rows["prudent_s"])
 
 

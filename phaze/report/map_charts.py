@@ -1,4 +1,4 @@
-"""Charts of mappings: bandwidths between devices, the devices of each stage, samples per second."""
+"""Charts of mappings: bandwidths between devices, devices of each stage, samples per second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAY_NAMES = {
 
 
 def bandwidths(networks: dict[str, DeviceNetwork]) -> Figure:
-    """Draw Figure 10: the bandwidth between any two devices of every topology."""
+    """Draw Figure 10: the bandwidth between any two devices of each topology."""
     figure, every = panels(len(networks), COLUMNS, 0.3, 2.5)
     for ax, (label, network) in zip(every, networks.items(), strict=True):
         _matrix(figure, ax, _gib(network))
@@ -34,7 +34,7 @@ def bandwidths(networks: dict[str, DeviceNetwork]) -> Figure:
 
 
 def _gib(network: DeviceNetwork) -> Floats:
-    """The bandwidths in GiB/s, nothing on the diagonal."""
+    """Bandwidths in GiB/s, with NaN on the diagonal, (devices, devices)."""
     own = np.eye(network.devices, dtype=bool)
     return np.where(own, np.nan, network.bandwidth_bytes_per_s / GIB)
 
@@ -51,7 +51,7 @@ def _matrix(figure: Figure, ax: Axes, values: Floats) -> None:
 
 
 def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
-    """Draw Figure 6: for every way the devices in order, with stage and replica, over their bandwidths."""
+    """Draw Figure 6: the bandwidths between devices, sorted by replica and stage, for each way of mapping."""
     ways = list(dict.fromkeys(devices["way"]))
     figure, every = axes(WIDE, 4.1, 1, len(ways))
     values = _gib(network)
@@ -69,7 +69,7 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
 
 
 def throughputs(rows: pd.DataFrame, samples: pd.Series) -> Figure:
-    """Draw Figure 4: samples per second by shape with CS map, p2p map, and ours."""
+    """Draw Figure 4: samples per second of each pipeline shape with CS map, p2p map, and ours."""
     figure, (ax,) = axes(WIDE, 3.4)
     labels = [f"{r.graph}\n{r.stages}x{r.replicas}, MB {r.microbatches}" for r in rows.itertuples()]
     shown = {"cs-map": GREY, "p2p-map": AMBER, "by-sizes": TEAL, "ours": BLUE}

@@ -1,8 +1,8 @@
-"""Drawings of pipelines over time: what stages do, and what their devices hold.
+"""Drawings of pipelines over time: the jobs of stages, and the memory of their devices.
 
-Jobs are rows with resource, kind, stage, microbatch, start_s and end_s, as in table tiled_jobs; a transfer is
+Jobs are rows with resource, kind, stage, microbatch, start_s and end_s, as in table tiled_jobs. A transfer is
 a job of the resource that receives the tensor. A resource with forward passes is a worker, and a row of the
-drawing; what goes on beside its passes, transfers and jobs of ports, is a thin line below them.
+drawing. Jobs concurrent with its passes (transfers and jobs of ports) are thin lines below them.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from numpy.typing import NDArray
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, SAND, SKY, TEAL
 
 Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Times in seconds, and the bytes that are held from each on."""
+"""Memory over time: times in s, and the bytes in use from each time on."""
 
 _KINDS = {
     "forward": BLUE, "recompute": SKY, "backward": TEAL, "input gradient": TEAL, "weight gradient": GREY,
     "update": PURPLE, "gather": SAND, "synchronise": RED, "transfer": AMBER,
 }  # fmt: skip
 MICROBATCH_JOBS = ("forward", "recompute", "backward", "input gradient", "weight gradient")
-"""Jobs of a microbatch."""
+"""Kinds of jobs of a microbatch: its passes."""
 _LABELS = {"synchronise": "synchronisation"}
 _LINES = (BLUE, AMBER, TEAL, RED, PURPLE, SKY, GREY, SAND)
 MOST_LINES = len(_LINES)
-"""Stages whose memory can be told apart."""
+"""Maximum number of stages whose memory is drawn: one per colour."""
 _PASS, _BESIDE = (-0.44, 0.22), (0.25, 0.44)
-"""Where passes and what goes on beside them lie in a row."""
+"""Vertical ranges of passes and of concurrent jobs within a row."""
 FONT = 7
 _POINTS_PER_DIGIT, _POINTS_AROUND, _POINTS_HIGH = 0.64 * FONT, 2.0, FONT + 2.0
 
 
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
-    """The jobs by worker, with a column row from 0 and one that says what goes on beside passes."""
+    """Jobs by worker, with columns `row` (from 0) and `beside` (True for jobs concurrent with passes)."""
     pairs = jobs.loc[jobs["kind"] == "forward", ["stage", "resource"]].drop_duplicates()
     own = jobs["resource"].isin(pairs["resource"])
     columns = ["resource", "kind", "stage", "microbatch", "start_s", "end_s"]
@@ -51,14 +51,14 @@ def cells(jobs: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) -> None:
-    """Draw the cells of a time window, in the colour of what they are; row r lies around y = r."""
+    """Draw the cells of a time window, coloured by kind; row r is centred on y = r."""
     start, end = window_s
     seen = drawn[(drawn["start_s"] < end) & (drawn["end_s"] > start)]
     for kind, colour in _KINDS.items():
         mine = seen[(seen["kind"] == kind) & (seen["end_s"] > seen["start_s"])]
         if (drawn["kind"] == kind).any():
             label, edge = _LABELS.get(kind, kind), 0.0 if kind == "transfer" else 0.25
-            # One outline for all cells of a kind: thousands of their own would make a page large.
+            # One outline for all cells of a kind: thousands of separate ones would make the page large.
             outline = Path.make_compound_path_from_polys(_corners(mine, window_s))
             ax.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=edge, label=label))
     ax.set_xlim(start, end)
@@ -66,7 +66,7 @@ def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) 
 
 
 def _corners(mine: pd.DataFrame, window_s: tuple[float, float]) -> NDArray[np.float64]:
-    """Corners of cells inside a window, (cells, 4, 2)."""
+    """Corners of cells, clipped to a time window, (cells, 4, 2)."""
     left, right = (mine[end].to_numpy(float).clip(*window_s) for end in ("start_s", "end_s"))
     top, bottom = (
         mine["row"].to_numpy(float) + np.where(mine["beside"], beside, work)
@@ -79,7 +79,7 @@ def _corners(mine: pd.DataFrame, window_s: tuple[float, float]) -> NDArray[np.fl
 def draw_numbers(
     ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float], width_in: float, row_in: float
 ) -> None:
-    """Write the microbatches, from 1, into the passes of a window that are wide enough for them.
+    """Write microbatch numbers, from 1, into the passes of a window that are wide enough.
 
     The window is drawn `width_in` inches wide, each row `row_in` inches high.
     """
@@ -102,7 +102,7 @@ def draw_numbers(
 
 
 def draw_memory(ax: Axes, held: Mapping[int, Profile], unit_bytes: float) -> None:
-    """Draw what a device of each of these stages holds over time, in a unit of so many bytes."""
+    """Draw the memory of a device of each stage over time, in units of `unit_bytes`."""
     for (stage, (time_s, held_bytes)), colour in zip(held.items(), _LINES, strict=False):
         ax.step(time_s, held_bytes / unit_bytes, where="post", lw=1, color=colour, label=f"stage {stage}")
     ax.set_ylim(0)

@@ -1,4 +1,4 @@
-"""The first part of the report: throughput and what the gain rests on, the paper, memory, rankings."""
+"""First part of the report: throughput, assumptions of the gain, HBM capacities and rankings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
 
 MOST_DOTS = 160
-"""Architectures drawn for a model: the fastest."""
+"""Number of architectures drawn per model: the fastest ones."""
 _EXPERTS = (
     "The experts' {p, d, t} is evaluated under the same model as everything else, with the stage boundaries "
     "that suit it best (expert) and with even ones (expert-even); microbatch and recomputation are the best "
@@ -28,7 +28,7 @@ _EXPERTS = (
 
 
 def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Figure 4, for a study with a baseline."""
+    """Section on throughput over the baseline (Figure 4), for a study with a baseline."""
     expert = baseline_design(inputs.study)
     results = findings.results
     if expert is None or not (results["speedup"] > 0).any():
@@ -58,7 +58,7 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _colours(designs: list[str], inputs: Inputs) -> dict[str, str]:
-    """One hue for one accelerator, lighter under an expert placement."""
+    """Colours by design: one hue per accelerator, lighter with an expert placement."""
     baseline = inputs.study.architectures.baseline
     fixed = {f"{baseline} expert": style.SILVER, str(baseline): style.GREY, COMMON: style.SKY}
     fixed[PER_MODEL] = style.BLUE
@@ -69,7 +69,10 @@ def _colours(designs: list[str], inputs: Inputs) -> dict[str, str]:
 
 
 def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
-    """Designs as in Figure 4: baseline, families and single ones both ways, common, per model."""
+    """Designs in the order of Figure 4: baseline, families and named accelerators, common, per model.
+
+    Expert placements precede searched ones.
+    """
     present = list(dict.fromkeys(results["design"]))
     baseline = inputs.study.architectures.baseline or ""
     ends = [name for name in (COMMON, PER_MODEL) if name in present]
@@ -79,7 +82,7 @@ def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
 
 
 def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """HBM capacities."""
+    """Section on HBM capacities."""
     table = findings.memories
     if table.empty:
         return
@@ -96,7 +99,7 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The best architectures, and the smallest one near the best."""
+    """Section on the best architectures, and the smallest one within the tolerance of the best."""
     table = findings.rankings
     if table.empty:
         return
@@ -122,7 +125,7 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
-    """The fastest accelerators of a model with its chosen HBM, given those that are ranked."""
+    """Fastest accelerators of a model with its chosen HBM, from the model's rows of table rankings."""
     best, rows = ranked.iloc[0], candidates(inputs.cluster)
     mine = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
     shown = in_order(rows[mine & (rows["status"] == "placed")]).drop_duplicates("architecture")
@@ -135,14 +138,14 @@ def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 PARTS: tuple[Part, ...] = (throughput, memory, ranking)
-"""The sections in order."""
+"""Sections of this part, in order."""
 
 
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """Table gains; empty for a study without readings or without a baseline.
 
-    All architectures are planned by Phaze's planner, with their own HBM or the capacity that suits them best.
-    A design's gain is the geometric mean over the models that both it and the baseline train.
+    All architectures use Phaze's planner, with their own HBM capacity or else the best one. The gain of a
+    design is the geometric mean over the models that both it and the baseline can train.
     """
     rows = []
     found = inputs.readings[(inputs.readings["status"] == "placed") & (inputs.readings["planner"] == "phaze")]
@@ -173,7 +176,7 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The accelerators that gain something, by model: the best, the common one, named ones for all."""
+    """Accelerators to compare, by model: the best one, the common one, and named ones outside families."""
     models, named = inputs.study.models, inputs.study.architectures.named
     members = {name for family in inputs.families.values() for name in family.values()}
     for design in (PER_MODEL, COMMON):
@@ -185,9 +188,9 @@ def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, M
 
 
 TITLES = {PER_MODEL: "The best accelerator of every workload", COMMON: "The best one for all"}
-"""Designs, for readers."""
+"""Display names of designs."""
 EVEN = 0.01
-"""Gains within this of 1 are none: the accelerators are as fast as each other."""
+"""Tolerance around a gain of 1 within which two accelerators count as equally fast."""
 _READ = (
     "Every reading changes some settings of the study and places all workloads again on the same "
     "accelerators, with one planner for all, so that a gain is that of the accelerator. Where a reading "
@@ -196,7 +199,7 @@ _READ = (
 
 
 def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The gains under every reading, for a study with readings."""
+    """Section on the gains under each reading, for a study with readings."""
     gains = gains_in_order(inputs, findings.gains)
     if gains.empty:
         return
@@ -215,7 +218,7 @@ def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
-    """Gains in the order of the study: designs, and readings with its own settings first."""
+    """Gains sorted by design and reading in the order of the study; its own settings come first."""
     designs = (PER_MODEL, COMMON, *inputs.study.architectures.named)
     order = {name: place for place, name in enumerate((*designs, *inputs.study.shown_readings))}
     rows = gains[(gains["design"] != COMMON) | (len(inputs.study.models) > 1)]
@@ -223,8 +226,9 @@ def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """The gains that the study is about: of designs that are nowhere the baseline, of equal ones that with
-    a name.
+    """Gains claimed by the study: those of designs that are never the baseline.
+
+    Of designs with equal gains only the last is kept, so that a named one replaces an unnamed one.
     """
     gains = gains_in_order(inputs, findings.gains)
     found = gains[~gains["design"].isin(gains["baseline"])]
@@ -233,7 +237,7 @@ def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
-    """The readings under which an accelerator that gains no longer does, or the reverse."""
+    """Yield sentences on the readings that turn an accelerator's gain into none, or the reverse."""
     for design, own, others in _by_design(gains):
         turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
         words = join(
@@ -248,7 +252,7 @@ def turned_over(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
-    """The gain of every design under the study's settings and under its readings."""
+    """Yield a sentence per design on its gain, under the study's settings and under its readings."""
     for design, own, others in _by_design(gains):
         changes = [f"{row['reading']} {times(row['gain'])}" for _, row in others.iterrows()]
         under = f"; under the readings {join(changes)}" if changes else ""
@@ -256,7 +260,7 @@ def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFrame]]:
-    """For every design its title, its gain under the study's settings, and those of the readings."""
+    """Yield the title of each design, its gain under the study's settings, and its gains under readings."""
     for design, rows in gains.groupby("design", sort=False):
         own = rows["reading"] == OWN_READING
         if own.any():

@@ -1,4 +1,4 @@
-"""Pages of a study's cases beside a publication: what those of plans, mappings and tiles have in common."""
+"""Shared parts of the pages that compare the cases of a study with publications."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phaze.tables import Checks
 Subject = TypeVar("Subject")
 Key = TypeVar("Key")
 Rows = Iterable[tuple[tuple[object, ...], Mapping[Key, str]]]
-"""Words at the left of each row, then cells by key."""
+"""Rows of a wide table: the text cells on the left, then the other cells by key."""
 
 
 def case_page(
@@ -28,9 +28,10 @@ def case_page(
     sections: Iterable[Section],
     last: Iterable[Section] = (),
 ) -> Report:
-    """The page of a study's cases, with its checks: name of their table, what must hold, and of what.
+    """Page of a study's cases, with its checks.
 
-    The answer is made from table checks; sections stand before that of the checks, the last ones behind it.
+    `checks` has the name of their table, the checklist, and the subject of the checks as text. `answer`
+    builds the first screen from table checks. `sections` precede the section of the checks; `last` follow it.
     """
     name, checklist, of = checks
     found = run_checks(checklist, subject)
@@ -41,13 +42,13 @@ def case_page(
 def missing(
     sentences: Iterable[str], about: str = "What is printed and has nothing here to stand beside."
 ) -> Iterator[Section]:
-    """What cannot be compared, and why, if there is something."""
+    """Section on values that cannot be compared, and why; none without sentences."""
     if found := tuple(sentences):
         yield Section("missing", "Missing", about, (Items(found),))
 
 
 def notes(*sentences: str) -> Section:
-    """How numbers are made, in sentences."""
+    """Section on how the numbers are computed."""
     about = "What to know when reading them."
     return Section("method", "How these numbers are made", about, (Items(sentences),))
 
@@ -61,6 +62,6 @@ def wide(
     *,
     folded: bool = False,
 ) -> Sheet:
-    """A table as shown with words at the left, then a column for every key; a dash where a row has none."""
+    """Displayed table with text columns on the left, then one column per key; missing cells are dashes."""
     cells = tuple((*map(str, said), *(found.get(key, "–") for key in columns)) for said, found in rows)
     return Sheet(caption, (*words, *columns.values()), cells, len(words), source=source, folded=folded)

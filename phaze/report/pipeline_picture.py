@@ -1,7 +1,7 @@
-"""The picture of one simulated plan: its stages over time, and below it what their devices hold.
+"""Picture of one simulated plan: its stages over time, and below them the memory of their devices.
 
-Of a pipeline that is too long to be read, the first and the last part are drawn, of many stages the first and
-the last ones; the picture says what it leaves out.
+If a pipeline is too long to be legible, only its beginning and end are drawn. Likewise, with many stages only
+the first and the last ones are drawn. A note lists the omitted parts.
 """
 
 from __future__ import annotations
@@ -33,64 +33,64 @@ from phaze.report.style import legend_above
 
 WIDE_IN = 11.0
 LETTERS_PER_IN = 18
-"""Of the notes, in a line that is as wide as the picture."""
+"""Characters of the notes per inch of the width of the picture."""
 ROW_IN, MARGIN_IN, MEMORY_IN, AROUND_IN = 0.23, 0.9, 2.0, 1.7
 MOST_ROWS = 24
 MOST_PASSES = 96
 AROUND = 1.25
-"""Time that is drawn at least, over that in which the pipeline fills or drains."""
+"""Minimum drawn time of each part, relative to the time to fill or drain the pipeline."""
 WHOLE = 0.8
-"""Share of the time from which two parts are not worth the gap between them."""
+"""Share of the time covered by the two parts from which the whole pipeline is drawn instead."""
 MOMENT = 1e-9
-"""Share of the time that is none: the rounding of sums of seconds."""
+"""Share of the time that counts as zero, because of rounding in sums of seconds."""
 GAP = 1
-"""Empty rows where stages are left out."""
+"""Empty rows in place of omitted stages."""
 
 Window = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A simulation, as it is drawn."""
+    """Simulation to draw, with the limits of the picture."""
 
     title: str
     jobs: pd.DataFrame
-    """As `report.over_time` says; times in seconds."""
+    """Jobs in the format of `report.over_time`; times in seconds."""
     held: Mapping[int, Profile]
-    """Of a device of each stage's first replica."""
+    """Memory over time of a device of each stage's first replica."""
     lanes: int = 1
-    """Equal pipelines beside each other, of which the jobs are those of one."""
+    """Number of identical concurrent pipelines; the jobs are those of one."""
     batches: int = 1
     wide_in: float = WIDE_IN
     """Width of the picture."""
     most_rows: int = MOST_ROWS
     most_passes: int = MOST_PASSES
-    """Passes of a stage that are drawn beside each other; of more, the first and the last ones."""
+    """Maximum number of passes drawn per stage; of more, the first and the last ones are drawn."""
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The jobs in the rows of the workers."""
+        """Jobs with the rows of their workers."""
         return cells(self.jobs)
 
     @cached_property
     def passes(self) -> pd.DataFrame:
-        """The cells of microbatches."""
+        """Cells of the passes of microbatches."""
         return self.cells[self.cells["kind"].isin(MICROBATCH_JOBS)]
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """Stage and replica of every row."""
+        """Stage and replica of each row."""
         first = self.cells[self.cells["kind"] == "forward"].groupby("row")["stage"].min()
         return pd.DataFrame({"stage": first, "replica": first.groupby(first).cumcount()})
 
     @property
     def time_s(self) -> float:
-        """End of everything."""
+        """End of the last job."""
         return float(self.jobs["end_s"].max())
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
-        """Parts of the time that are drawn: all of it, or the first and the last."""
+        """Drawn time windows: the whole time, or its beginning and its end."""
         time_s, by_row = self.time_s, self.passes.groupby("row")
         part_s = time_s * self.most_passes / 2 / int(by_row.size().max())
         fills_s, drains_s = float(by_row["start_s"].min().max()), time_s - float(by_row["end_s"].max().min())
@@ -101,7 +101,7 @@ class Shown:
 
     @cached_property
     def rows(self) -> dict[int, int]:
-        """Places of the rows that are drawn, with a gap where some are left out."""
+        """Positions of the drawn rows, by row; with a gap in place of omitted rows."""
         count = len(self.workers)
         if count <= self.most_rows:
             return {row: row for row in range(count)}
@@ -111,12 +111,12 @@ class Shown:
 
     @cached_property
     def drawn(self) -> pd.DataFrame:
-        """The cells of the rows that are drawn, at their places."""
+        """Cells of the drawn rows, at their positions."""
         return self.cells.assign(row=self.cells["row"].map(self.rows)).dropna(subset="row")
 
     @cached_property
     def lines(self) -> dict[int, Profile]:
-        """Memory of stages until all are done: of all, or some with the first, the last and the fullest."""
+        """Memory over time of all stages, or of some, including the first, the last and the peak one."""
         stages = list(self.held)
         if len(stages) > MOST_LINES:
             fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
@@ -125,14 +125,14 @@ class Shown:
         return {stage: self._to_the_end(stage) for stage in stages}
 
     def _to_the_end(self, stage: int) -> Profile:
-        """Memory of a stage until all stages are done, without what it holds for no time."""
+        """Memory of a stage until all stages are done, without values of zero duration."""
         time_s, held_bytes = self.held[stage]
         lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
         return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
 
 
 def picture(shown: Shown, *, titled: bool = True) -> Figure:
-    """Stages over time, and below them the memory of stages."""
+    """Draw the stages over time, and their memory below."""
     high = ROW_IN * (max(shown.rows.values()) + 1.2)
     notes = [line for note in _notes(shown) for line in wrap(note, int(LETTERS_PER_IN * shown.wide_in))]
     figure = Figure(figsize=(shown.wide_in, high + MEMORY_IN + AROUND_IN + 0.14 * len(notes)))
@@ -200,11 +200,11 @@ def _left_out(shown: Shown) -> Iterator[str]:
 
 
 WIDE_IN, ROWS, PASSES = 9.0, 8, 40
-"""What is drawn in a report, which must be small and legible: stages, and passes of a stage side by side."""
+"""Limits of a small, legible picture in a report: width in inches, stages, and passes per stage."""
 
 
 def shown(title: str, timeline: Timeline) -> Shown:
-    """The picture of a timeline."""
+    """Picture of a timeline."""
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
     held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
@@ -213,13 +213,13 @@ def shown(title: str, timeline: Timeline) -> Shown:
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures of the plans of a study, simulated when they are asked for."""
+    """Pictures of the plans of a study, simulated on demand."""
 
     plan_stages: pd.DataFrame
     """Table plan_stages, all models."""
 
     def __call__(self, plan: pd.Series) -> Shown:
-        """The picture of a row of table plans."""
+        """Picture of a row of table plans."""
         answer = replay_one(plan, self.plan_stages)
         what = shown(answer.which(), answer.found.timeline)
         return replace(what, wide_in=WIDE_IN, most_rows=ROWS, most_passes=PASSES)

@@ -1,4 +1,4 @@
-"""Charts of plans by several planners: throughput over the best, and time by number of devices."""
+"""Charts that compare planners: throughput over the best, and time by number of devices."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PLANNER_NAMES: dict[Planner, str] = {
     "equi": "equi",
     "equi-no-tp": "equi, no TP",
 }
-"""As the paper calls them."""
+"""Names of the planners in the paper."""
 PANEL = ("blocks", "memory_gib", "microbatches")
-"""What a panel of a chart is of: layers where they are repeated, memory and N."""
+"""Key columns of a panel: number of layers (if repeated), memory and N."""
 GROUP = ["case", "blocks", "memory_gib", "microbatches", "mode"]
-"""What the rows of one panel have in common."""
+"""Columns that are constant within a panel."""
 _COLOURS = {
     "piper": style.BLUE, "no-dp": style.RED, "no-tp": style.TEAL, "no-ar": style.PURPLE,
     "equi": style.AMBER, "equi-no-tp": style.SAND,
@@ -34,7 +34,7 @@ _COLOURS = {
 
 
 def throughputs(cases: pd.DataFrame) -> Figure:
-    """Draw Figure 1: throughput over the best against devices, a panel for each memory and N."""
+    """Draw Figure 1: throughput over the best against devices, one panel per memory and N."""
     rows = cases.assign(relative=relative(cases))
     parts = list(by_values(rows, *PANEL))
     columns = min(2, len(parts))
@@ -63,7 +63,10 @@ def _bars(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> Figure:
-    """Draw Figure 2: time per sample against devices, a panel for each memory and N; dots are plans."""
+    """Draw Figure 2: time per sample against devices, one panel per memory and N.
+
+    Curves are steps with `every_k`; otherwise dots mark the plans.
+    """
     parts = list(by_values(table, *PANEL))
     figure, every = style.panels(len(parts), min(2, len(parts)), 0.6, 2.9)
     for ax, (panel, some) in zip(every, parts, strict=True):
@@ -101,26 +104,26 @@ assert set(_COLOURS) == set(PLANNER_NAMES)
 
 
 def panel_name(values: tuple[float, ...]) -> str:
-    """What a panel is of, in words."""
+    """Title of a panel."""
     blocks, memory_gib, microbatches = values
     layers = f"{blocks:.0f} layers, " if blocks else ""
     return f"{layers}{memory_gib:g} GB a device, N = {microbatches:.0f}"
 
 
 def planners_of(rows: pd.DataFrame) -> list[Planner]:
-    """The planners of some rows, in the order in which they are shown."""
+    """Planners of the rows, in display order."""
     return [planner for planner in PLANNER_NAMES if planner in set(rows["planner"])]
 
 
 def relative(cases: pd.DataFrame) -> pd.Series:
-    """Throughput of every row over the best on the same cluster, 0 without a plan."""
+    """Throughput of each row over the best on the same cluster; 0 without a plan."""
     best = cases.groupby([*GROUP, "devices"])["time_per_sample"].transform("min")
     share = best / cases["time_per_sample"]
     return share.where(np.isfinite(cases["time_per_sample"]), 0.0)
 
 
 def by_values(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[float, ...], pd.DataFrame]]:
-    """The rows of a frame by the values of some columns, in rising order."""
+    """Yield the rows of a frame grouped by the values of some columns, in ascending order."""
     ordered = frame[list(columns)].drop_duplicates().sort_values(list(columns))
     for values in ordered.to_numpy(dtype=float).tolist():
         same = (frame[list(columns)] == values).all(axis=1)

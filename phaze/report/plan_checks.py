@@ -1,4 +1,4 @@
-"""Checks of plans: of several planners, simulated, and mapped to networks."""
+"""Checks of plans by several planners, of simulated plans, and of plans mapped to networks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHIP = ("model", "architecture", "hbm_gib")
 _PLAN = tuple(PLAN)
 _MAPPED = (*PLAN, "system")
 LOOSE = 1e-3
-"""What times in the long run may be off where tensors on their way make long cycles, with room."""
+"""Tolerance of steady-state times, which transfers in long cycles make inexact; with margin."""
 PLANNER_CHECKS, SIMULATION_CHECKS, MAPPED_CHECKS = (Checklist[Evidence]() for _ in range(3))
 
 
@@ -95,14 +95,14 @@ def _no_plan_of_pipers_space_beats_piper(e: Evidence) -> Verdicts:
 
 
 def _never_faster(plans: pd.DataFrame, planner: str, others: pd.DataFrame, time: str) -> Verdicts:
-    """The planner's plan on the same chip, if it has one, takes no longer than any of the others."""
+    """Check that a planner's plan takes no longer than any other plan on the same chip."""
     mine = plans[plans["planner"] == planner].set_index(list(_CHIP))[time].rename("ours")
     both = others.merge(mine.reset_index(), on=list(_CHIP))
     yield from each(at_most(both["ours"], both[time]), both, _PLAN)
 
 
 def _plans(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
-    """Every plan that there is, with its stages."""
+    """Yield each feasible plan with its stages."""
     by_plan = dict(list(e.inputs.plan_stages.groupby(list(_PLAN))))
     for _, plan in e.inputs.plans[e.inputs.plans["status"] == "placed"].iterrows():
         yield plan, by_plan[tuple(plan[name] for name in _PLAN)]
@@ -133,9 +133,10 @@ def _peaks_fit_the_memory(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("no simulated device works longer than the batch takes")
 def _device_time_is_conserved(e: Evidence) -> Verdicts:
-    """Passes, communication and waits fill the devices' time.
+    """Check that passes, communication and waits add up to the devices' time.
 
-    No stage works longer than the batch takes, and those of a plan as long as its share of compute says.
+    No stage is busy longer than the batch takes. The busy time of all stages of a plan equals its compute
+    share.
     """
     rows, keys = e.inputs.simulations, list(_PLAN)
     widths = e.inputs.plan_stages[[*keys, "stage", "data", "tensor"]]
@@ -151,7 +152,7 @@ def _device_time_is_conserved(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("no simulated HBM works longer than the passes, no link more than the time")
 def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
-    """What a link carries consists of all-reduces, tensors between stages and exchanged gradients."""
+    """The load of a link is the sum of all-reduces, tensors between stages and gradient exchange."""
     rows = e.inputs.simulation_stages
     parts = rows[["slices_link_share", "stages_link_share", "replicas_link_share"]].sum(axis=1)
     fits = at_most(rows["hbm_share"], rows["busy_share"]) & at_most(rows["link_share"], 1)
@@ -160,9 +161,10 @@ def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("no simple plan beats the certified plan as planned and by 5 % in the simulator")
 def _certified_plans_lose_little(e: Evidence) -> Verdicts:
-    """Simple plans are equal and experts' stages, the best on the same accelerator.
+    """Simple plans are the better of equal and experts' stages on the same accelerator.
 
-    In the simulator a certified plan may lose by what its planner's formula leaves out, and the page says it.
+    In the simulator, a certified plan may lose through effects that its planner's formula ignores. Such a
+    loss is no failure, but the page reports it.
     """
     for _, row in recommend(e.inputs, e.results).iterrows():
         least = min(row["equal_s"], row["expert_s"])
@@ -178,9 +180,10 @@ def _certified_plans_lose_little(e: Evidence) -> Verdicts:
 
 @MAPPED_CHECKS.hold("the best plans are mapped to every network")
 def _best_plans_are_mapped(e: Evidence) -> Verdicts:
-    """The best plans of every workload are mapped to every network of the study.
+    """The best plans of each workload are mapped to each network of the study.
 
-    Those of unequal tensor widths need more devices than they use, which a network may not have.
+    Plans with unequal tensor widths are exempt: they need more devices than they use, and a network may have
+    too few.
     """
     asked, placed = e.inputs.study.report.maps, e.inputs.plans[e.inputs.plans["status"] == "placed"]
     found = set(e.inputs.plan_maps[list(_MAPPED)].itertuples(index=False, name=None))

@@ -1,4 +1,4 @@
-"""Planners side by side: what each makes of the same architectures, and why they differ."""
+"""Comparison of planners on the same architectures, and the reasons for their differences."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from phaze.tables import PLANNERS
 from phaze.tables.plans import PLAN
 
 TITLES = {planner: title for planner, (title, _) in charts.PLANNERS.items()}
-"""Planners, for readers."""
+"""Display names of planners."""
 NEAR = 0.05
-"""What times may differ by without a word about why."""
+"""Relative difference of times from which the report explains it."""
 CHIP = ["model", "architecture", "hbm_gib"]
 
 
 def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
-    """What was found of plans of the accelerators in the results, once for each design of a result.
+    """Join rows on plans with the results: one row per plan and design of its accelerator.
 
-    Column `title` names the planner for readers.
+    Column `title` is the display name of the planner.
     """
     designs = {PER_MODEL, COMMON, study.architectures.baseline}
     plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(found, on=CHIP)
@@ -45,13 +45,13 @@ def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
 
 
 def change(value: float) -> str:
-    """A relative change, with a sign unless it is nothing."""
+    """Format a relative change as a percentage, with a sign unless it rounds to zero."""
     text = percent(value)
     return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Planners on equal accelerators."""
+    """Section on the comparison of planners on the same accelerators."""
     plans = titled(inputs.study, findings.results, findings.plans)
     if plans.empty:
         return
@@ -112,8 +112,9 @@ _COMMUNICATION = (
 
 
 def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
-    """Throughput over Phaze's by (model, design), a column for every planner and for Phaze's own plan under
-    Piper's model; 0 where there is none.
+    """Throughput over Phaze's by (model, design) and planner; 0 without a plan.
+
+    Column `unflushed` is Phaze's own plan under Piper's model.
     """
     keys = ["model", "design"]
     wide = plans.pivot(index=keys, columns="planner", values="samples_per_s").reindex(columns=PLANNERS)
@@ -135,7 +136,7 @@ def _facts(plans: pd.DataFrame, findings: Findings) -> Iterator[Items]:
 
 
 def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
-    """Where the difference between Phaze's and Piper's plan comes from."""
+    """Sentence on the causes of the difference between Phaze's and Piper's plan."""
     ratio = piper["samples_per_s"] / phaze["samples_per_s"]
     plans = f"{_widths(piper)} against {_widths(phaze)}"
     own = f"{model}: Piper reaches {times(ratio)} Phaze's throughput ({plans})"
@@ -149,7 +150,7 @@ def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
 
 
 def _heterogeneity(findings: Findings) -> Iterator[str]:
-    """How many of Piper's plans use what Phaze's cannot."""
+    """Yield a sentence on the number of Piper's plans with features that Phaze's planner lacks."""
     plans = findings.plans[(findings.plans["planner"] == "piper") & (findings.plans["status"] == "placed")]
     counts = {
         "several tensor widths": plans["tensor"].str.contains(","),
@@ -169,10 +170,9 @@ def _widths(plan: pd.Series) -> str:
 
 
 def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """The plan of every model by the planner of the study with the least simulated time.
+    """Plan of each model with the least simulated time, by the planner of the study.
 
-    Of equal times the one with the least area, then name. Empty where the planner is Phaze's, whose answer
-    the results are.
+    Ties are broken by area, then name. Empty if the planner is Phaze's, because the results are its answer.
     """
     planner = inputs.study.place.planner
     mine = findings.plans[(findings.plans["planner"] == planner) & (findings.plans["status"] == "placed")]
@@ -186,7 +186,7 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def in_words(inputs: Inputs, findings: Findings) -> str:
-    """The answer by the planner of the study, empty where that is Phaze's."""
+    """Sentence on the answer by the planner of the study; empty if it is Phaze's."""
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
         return ""

@@ -1,9 +1,9 @@
-"""What a study recommends: the plan with the least simulated time, and what the certified plan loses to it.
+"""Recommended plans of a study, with the least simulated time, and the loss of the certified plans to them.
 
-The certificate proves that by the planner's formula no plan is better; the simulator also executes what the
-formula leaves out. So of the certified plan, equal stages and the experts' stages, on the same accelerator,
-the one with the least simulated time is recommended. Piper's plans do not flush their pipeline, which trains
-with stale weights: they are recommended only where Piper's is the planner of the study.
+The certificate proves that no plan is better by the planner's formula. The simulator also covers effects that
+the formula ignores. Of the certified plan, equal stages and the experts' stages on the same accelerator, the
+plan with the least simulated time is recommended. Piper's plans do not flush their pipeline, so they train
+with stale weights. They are recommended only if Piper's is the planner of the study.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from phaze.tables.plans import PLAN
 
 CERTIFIED = "phaze"
 FLUSHING = (CERTIFIED, "equal", "expert")
-"""Planners whose pipelines flush after every batch; of equal times the first counts."""
+"""Planners whose pipelines flush after every batch, in order of preference for equal times."""
 SHAPE = ["tensor", "data", "stages", "microbatch", "memory"]
-"""Columns of table plans that say what a plan is."""
+"""Columns of table plans that define a plan."""
 _OF_BEST = (*CHIP[1:], "planner", *SHAPE, "bound_by", "planned_s", "simulated_s", "samples_per_s")
 
 
 def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
-    """Loss of the certified plan to another in the simulator, in parts of the other's time.
+    """Loss of the certified plan to another in the simulator, as a share of the other's time.
 
-    Given are rows of table simulations. The certified plan is planned to take no longer, so that it loses by
-    what the planner's formula leaves out; where it is planned to take longer, that part is a defect.
+    Both arguments are rows of table simulations. `lost` is explained by effects that the planner's formula
+    ignores, because the certified plan has the least planned time. If its planned time is longer than the
+    other's, the difference is `unexplained`: a defect.
     """
     taken_s, planned_s = float(other["simulated_s"]), float(other["planned_s"])
     longer_s = float(certified["planned_s"]) - planned_s
@@ -48,7 +49,7 @@ def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
 
 
 def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table recommendations: a row for every compared result whose certified plan is simulated."""
+    """Table recommendations: one row per compared result with a simulated certified plan."""
     plans = inputs.plans.loc[inputs.plans["status"] == "placed", [*PLAN, *SHAPE]]
     found = titled(inputs.study, results, inputs.simulations.merge(plans, on=list(PLAN)))
     baseline = found[found["design"] == inputs.study.architectures.baseline]
@@ -63,7 +64,7 @@ def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(plans: pd.DataFrame, reference_s: float, also: tuple[str, ...]) -> dict[str, object]:
-    """The recommended plan of one accelerator, given a row for each planner."""
+    """Row of the recommended plan of one accelerator; `plans` has one row per planner."""
     certified, best = fastest(plans, (CERTIFIED,)), fastest(plans, (*FLUSHING, *also))
     taken = dict(zip(plans["planner"], plans["simulated_s"], strict=True))
     return {
@@ -77,13 +78,13 @@ def _row(plans: pd.DataFrame, reference_s: float, also: tuple[str, ...]) -> dict
 
 
 def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
-    """The row of the plan with the least simulated time of some planners."""
+    """Plan with the least simulated time among some planners; ties go to the first planner."""
     mine = pd.concat([plans[plans["planner"] == planner] for planner in planners])
     return mine.iloc[int(np.argmin(tied(mine["simulated_s"].to_numpy())))]
 
 
 PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
-"""Whose plans they are, for readers."""
+"""Display names of the origin of plans."""
 _ABOUT = (
     "The certificate is about the planner's formula. Recommended is the plan with the least simulated time, "
     "of the certified plan, equal stages and the experts' stages on the same accelerator."
@@ -96,7 +97,7 @@ _PIPER = (
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Recommended plans, for a study with simulated ones."""
+    """Section on recommended plans, for a study with simulated plans."""
     rows = findings.recommendations
     if rows.empty:
         return
@@ -141,7 +142,7 @@ _CERTIFIED = (
 
 @dataclass(frozen=True)
 class Recommended:
-    """The recommended plan on the accelerator of a result, for readers."""
+    """Recommended plan on the accelerator of a result, formatted for display."""
 
     whose: str
     shape: str
@@ -155,7 +156,7 @@ class Recommended:
 
 
 def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
-    """The plan on the accelerator of a placed result: its placement unless plans are simulated."""
+    """Recommended plan on the accelerator of a placed result; without simulations, its placement."""
     rows = findings.recommendations
     rows = rows[(rows["model"] == result["model"]) & (rows["design"] == result["design"])]
     if rows.empty:
@@ -173,18 +174,18 @@ def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
 
 
 def with_bound(row: pd.Series) -> str:
-    """Time per batch of a result, with the bound below it where a layer is not proven."""
+    """Time per batch of a result, with its lower bound unless the time is proven optimal."""
     time, bound = row["time_per_batch_s"], row["bound_s"]
     return seconds(time) if bound >= time * (1 - 1e-6) else f"{seconds(bound)} to {seconds(time)}"
 
 
 def shape(row: pd.Series) -> str:
-    """{p, d, t} of a plan, whose stages may have several widths."""
+    """{p, d, t} of a plan; d and t may list several widths."""
     return f"{{{row['stages']}, {row['data']}, {row['tensor']}}}"
 
 
 def _losses(rows: pd.DataFrame) -> Iterator[str]:
-    """Losses of the certified plans of best accelerators in the simulator."""
+    """Yield sentences on the losses of certified plans in the simulator, on the best accelerators."""
     losing = rows[rows["lost"] > NEAR]
     one = len(rows) == 1
     plans = "The certified plan loses" if one else f"{len(losing)} of {len(rows)} certified plans lose"
@@ -203,7 +204,7 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
-    """The fact for the first screen: what certified plans lose in the simulator."""
+    """Fact for the first screen: the largest loss of a certified plan in the simulator."""
     rows = findings.recommendations
     rows = rows[rows["design"] == PER_MODEL]
     for _, most in rows.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():

@@ -1,4 +1,4 @@
-"""The last part of the report: scenarios, time and proof, models, what did not fit, checks."""
+"""Last part of the report: scenarios, time and proof, models, infeasible placements, checks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from phaze.tables import Proofs
 from phaze.tables.columns import by_numbers
 
 MOST_ROWS = 60
-"""Infeasible placements and gaps shown; the tables hold all."""
+"""Maximum number of infeasible placements and of gaps shown; the tables have all of them."""
 
 
 def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Scenarios side by side, for a study with several."""
+    """Section on the comparison of scenarios, for a study with several."""
     table = findings.comparisons[findings.comparisons["design"] == PER_MODEL]
     if table.empty:
         return
@@ -48,7 +48,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The models."""
+    """Section on the models."""
     del inputs
     if findings.complexities.empty:
         return
@@ -57,7 +57,7 @@ def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _complexities_sheet(table: pd.DataFrame) -> Sheet:
-    """Sizes of the models."""
+    """Table of the sizes of the models."""
     columns: dict[str, Cell] = {
         "workload": "{model}", "point": "{layout:sliced}", "layers": "{layers}",
         "operators of a block": "{operators}", "parameters": "{parameters:,}", "held": "{held_parameters:,}",
@@ -73,7 +73,7 @@ def _complexities_sheet(table: pd.DataFrame) -> Sheet:
 
 
 def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """What fits nowhere."""
+    """Section on infeasible placements."""
     del findings
     rows = inputs.cluster.placements[inputs.cluster.placements["status"] == "infeasible"]
     if rows.empty:
@@ -97,7 +97,7 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The checks of the results, and what the model assumes."""
+    """Sections on the checks of the results, and on the assumptions of the model."""
     about = "What must hold of any study, checked on this one; a study that fails a check ends with an error."
     yield checks_section(findings.checks, "checks", about)
     about = "What is modelled, in short; the README says more."
@@ -136,7 +136,7 @@ def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """How well the schedules are known, and how long everything took."""
+    """Section on the run time of the stages, and on the proofs of the schedules."""
     blocks: list[Block] = []
     if len(findings.times):
         spent = findings.times.pivot_table(
@@ -169,7 +169,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _times(table: pd.DataFrame) -> Iterator[Block]:
-    """Wall time of the jobs."""
+    """Table of the wall time of jobs, by model and stage."""
     wide = table.pivot_table(
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )
@@ -208,7 +208,7 @@ _PROOFS: dict[str, Cell] = {
 
 
 def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
-    """Table proofs."""
+    """Table proofs: counts of schedules by model and status of their proof."""
     if solves.empty:
         return Proofs.empty()
     by_model = solves.assign(
@@ -222,4 +222,4 @@ def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
 
 
 PARTS: tuple[Part, ...] = (scenarios, proofs, models, misfits, checks)
-"""The sections in order."""
+"""Sections of this part, in order."""

@@ -1,4 +1,4 @@
-"""A finished report: a page with its tables, the checks of them that failed, and all of it as files."""
+"""Finished report: a page with its tables and failed checks, and its output files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def page_of(
     tables: Written,
     shown: Mapping[str, pd.DataFrame] | None = None,
 ) -> Report:
-    """The report of a page beside which its tables lie; those that are only shown are in the page alone."""
+    """Report of a page; `tables` are also written as files, `shown` are only in the page."""
     frames = {table: frame for table, (_, frame) in tables.items()} | dict(shown or {})
     contracts = {table: contract for table, (contract, _) in tables.items()}
     return Report(name, subtitle, answer, tuple(sections), frames, contracts)
@@ -41,7 +41,7 @@ def page_of(
 
 @dataclass(frozen=True)
 class Report:
-    """A page, and the tables that it offers for download; most of them lie beside it as files."""
+    """Page with its downloadable tables; most of them are also written as files next to it."""
 
     name: str
     """File name of the page."""
@@ -50,33 +50,33 @@ class Report:
     sections: tuple[Section, ...]
     tables: Mapping[str, pd.DataFrame]
     written: Mapping[str, type[Table]]
-    """Contracts of the tables that are files too, by file name."""
+    """Contracts of the tables that are also written as files, by file name."""
     title: str = "phaze"
 
     @property
     def charts(self) -> Iterator[Chart]:
-        """All figures from the top down."""
+        """All figures, from the top down."""
         for section in self.sections:
             yield from section.charts
 
     @cached_property
     def page(self) -> str:
-        """One HTML page with figures and tables inside, without a script or a request to anywhere."""
+        """Self-contained HTML page with figures and tables, without scripts or external requests."""
         drawn = {chart.name: draw(chart) for chart in self.charts}
         return _environment().get_template("page.html").render(report=self, drawn=drawn)
 
     @cached_property
     def markdown(self) -> str:
-        """The report for a terminal: all tables, with figures by their title."""
+        """Report for a terminal: all tables, with the titles of figures."""
         return _environment(_without_html).get_template("report.md").render(report=self)
 
     def download(self, table: str) -> str:
-        """A table as a data address, so that a page in one file carries its tables with it."""
+        """Table as a data URL, so that the single-file page includes its tables."""
         return "data:text/csv;base64," + base64.b64encode(as_csv(self.tables[table]).encode()).decode()
 
     @property
     def lead(self) -> str:
-        """The first paragraph: which check failed, if one did, then the answer."""
+        """First paragraph: failed checks, if any, then the answer."""
         if not self.failures:
             return self.answer.sentence
         count, first = len(self.failures), self.failures[0]
@@ -87,13 +87,13 @@ class Report:
 
     @property
     def failures(self) -> list[str]:
-        """The checks that failed, each with its first example."""
+        """Failed checks, each with its first example."""
         checks = (self.tables[name] for name, table in self.written.items() if table is Checks)
         return [failure for table in checks for failure in failures(table)]
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write every table as Parquet and CSV, then Markdown and the page; warn of checks that failed."""
+    """Write all tables as Parquet and CSV, then Markdown and the page; warn of failed checks."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in report.written.items():
         table.save(report.tables[name], folder / f"{name}.parquet")
@@ -106,7 +106,7 @@ def write_report(report: Report, folder: Path) -> None:
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """A frame as CSV; infinity is `inf`."""
+    """Frame as CSV; infinity is `inf`."""
     return frame.to_csv(index=False, lineterminator="\n")
 
 
@@ -114,7 +114,7 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def _without_html(value: object) -> object:
-    """Text in which nothing begins a tag: readers of Markdown would take it for one."""
+    """Escape text that starts an HTML tag, because Markdown would render it as one."""
     return _TAG.sub("&lt;", value) if isinstance(value, str) else value
 
 
@@ -140,10 +140,10 @@ _BRACES = re.compile(r"\{[^{}]*\}")
 
 
 def _glued(text: str) -> str:
-    """Prose whose numbers do not part from their units, nor braces in the middle."""
+    """Text with non-breaking spaces between numbers and units, and inside braces."""
     return _UNIT.sub("\u00a0", _BRACES.sub(lambda found: found[0].replace(" ", "\u00a0"), text))
 
 
 def _cell(text: str) -> str:
-    """Text that cannot end a cell of a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     return " ".join(text.replace("|", "\\|").split()) or " "

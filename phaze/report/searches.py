@@ -1,4 +1,4 @@
-"""The search: what the trials of strategies say, side by side, and the paper's walk down the areas."""
+"""Comparison of search strategies, and the paper's walk down the areas."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from phaze.report.words import file_name
 from phaze.tables import MILESTONES, Searches, Walks
 
 WALK = "hysteresis-"
-"""Beginning of the name of a walk down the areas; the level follows."""
+"""Prefix of the name of a walk down the areas; its hysteresis level follows."""
 
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """The largest throughput by (model, scope), as the certified strategy proves it."""
+    """Largest throughput by (model, scope), proven by the certified strategy."""
     proven = trials[trials["strategy"] == "certified"]
     best = proven.groupby(["model", "scope"])["samples_per_s"]
     return {(str(model), str(scope)): float(found.max()) for (model, scope), found in best}
 
 
 def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
-    """Table walks: what the walk down the areas chooses at every level, among what it visits.
+    """Table walks: the architecture chosen by the walk down the areas at each hysteresis level.
 
-    That is the best by throughput, then area, then name.
+    It is the best visited one by throughput, then area, then name.
     """
     rows = []
     walks = trials[trials["strategy"].str.startswith(WALK)]
@@ -49,7 +49,7 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Table searches, of what searches everything; none of a model that fits nowhere."""
+    """Table searches, for searches of the whole space; without models that fit nowhere."""
     best = optima(trials)
     whole = trials[trials["scope"] == "whole"]
     rows = [
@@ -78,17 +78,17 @@ def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str
 
 
 def _first(reached: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-    """Evaluations after which this first holds, infinite if never."""
+    """Number of evaluations until the flag is first True; inf if never."""
     return float(np.argmax(reached)) + 1.0 if reached.any() else np.inf
 
 
 def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Search strategies, a figure and a table for each model that was compared."""
+    """Section on search strategies, with a figure and a table per compared model."""
     blocks: list[Block] = []
     best, whole = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
     for model, table in findings.searches.groupby("model", sort=False):
         trials, optimum = whole[whole["model"] == model], best[str(model), "whole"]
-        # first what knows the optimum, then the paper's walks, then what depends on chance
+        # first the certified strategy, then the paper's walks, then random strategies
         places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
         rows = table.loc[places.sort_values(kind="stable").index]
         caption = (
@@ -137,11 +137,11 @@ _SCOPES = {
     "recomputing": "smallest microbatch, largest HBM, recomputation (Figure 8)",
     "least-microbatch": "smallest microbatch (Figure 9)",
 }
-"""What the walks of the paper's figures search."""
+"""Titles of the restricted spaces searched by the walks in the paper's figures."""
 
 
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The walk down the areas, Figures 9 and 8 for each model that walked."""
+    """Section on the walk down the areas, with Figures 9 and 8 for each model with a walk."""
     blocks: list[Block] = []
     for model, walks in findings.walks.groupby("model", sort=False):
         optimum = {scope: best for (of, scope), best in optima(inputs.trials).items() if of == model}
@@ -161,7 +161,7 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | None) -> Iterator[Block]:
-    """Figure 9: every architecture that the longest walk visits, and what each level chooses."""
+    """Figure 9: all architectures visited by the longest walk, and the choice of each level."""
     if optimum is not None:
         every, pes = inputs.trials, inputs.cluster.chips["pe_x"] * inputs.cluster.chips["pe_y"]
         longest = (every["scope"] == "least-microbatch") & (every["strategy"] == "hysteresis-8")
@@ -182,7 +182,7 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
 
 
 def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
-    """Figure 8: what every level visits, and how near it comes."""
+    """Figure 8: the number of architectures visited by each level, and its distance from the optimum."""
     yield Chart(
         f"levels-{file_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
@@ -203,14 +203,14 @@ def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
 
 
 PARTS: tuple[Part, ...] = (searches, walk)
-"""The sections in order."""
+"""Sections of this part, in order."""
 MOST_POINTS = 90
-"""Points of a curve, evenly spread over the logarithm of the evaluations."""
+"""Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 _CHANCE = {"random": TEAL, "bayesian": PURPLE}
 
 
 def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> Figure:
-    """The best found by every strategy after so many exact evaluations, relative to the optimum."""
+    """Draw the best throughput of each strategy against exact evaluations, relative to the optimum."""
     figure, (ax,) = axes(WIDE, 4.0)
     by_name = {str(name): mine for name, mine in trials.groupby("strategy")}
     for name, colour in _CHANCE.items():
@@ -238,7 +238,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
 
 
 def _draw_runs(ax: Axes, name: str, runs: list[Floats], colour: str) -> None:
-    """Draw median and range over seeds; a run that has ended keeps what it found."""
+    """Draw the median and range over seeds; a finished run keeps its best."""
     at = _logarithmic(max(map(len, runs)))
     found = np.array([run[np.minimum(at, len(run)) - 1] for run in runs])
     ax.fill_between(at, found.min(axis=0), found.max(axis=0), color=colour, alpha=0.18, lw=0)
@@ -247,12 +247,15 @@ def _draw_runs(ax: Axes, name: str, runs: list[Floats], colour: str) -> None:
 
 
 def _logarithmic(most: int) -> Ranks:
-    """Numbers of evaluations from 1 to the most."""
+    """Numbers of evaluations from 1 to `most`, logarithmically spaced."""
     return np.unique(np.rint(np.geomspace(1, most, MOST_POINTS)).astype(np.int64))
 
 
 def _draw_walk(ax: Axes, walk: Floats, ends: dict[int, int]) -> None:
-    """Draw the walk down the areas with a mark where each level ends; of near ones the first has a number."""
+    """Draw the walk down the areas with a mark at the end of each level.
+
+    Of marks that are close together, only the first is numbered.
+    """
     at = np.union1d(_logarithmic(len(walk)), list(ends.values()))
     ax.plot(at, walk[at - 1], color=AMBER, lw=1.8, label="hysteresis, marks: where levels 1 to 8 end")
     numbered = 0.0
@@ -267,7 +270,7 @@ def _draw_walk(ax: Axes, walk: Floats, ends: dict[int, int]) -> None:
 
 
 def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
-    """Figure 8: what every hysteresis level visits and reaches; walks by what they search."""
+    """Draw Figure 8: visits and throughput of each hysteresis level; `walks` are by searched space."""
     figure, (visited, reached) = axes(WIDE, 2.9, 1, 2)
     for (label, rows), (form, colour, size) in zip(
         walks.items(), (("o-", BLUE, 8), ("s--", TEAL, 4)), strict=False
@@ -288,7 +291,7 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> Figure:
-    """Figure 9: area, throughput and size of a tensor core of every architecture visited, rings: chosen."""
+    """Draw Figure 9: area, throughput and tensor-core size of all visited architectures; rings: chosen."""
     figure, (ax,) = axes(WIDE, 3.9)
     shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
     shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, shown["pes"].nunique()))
@@ -311,6 +314,6 @@ def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2:
 
 
 def curves(trials: pd.DataFrame) -> Iterator[Floats]:
-    """For every seed the best throughput after 1, 2, … evaluations."""
+    """Yield the best throughput after 1, 2, … evaluations for each seed, (evaluations,)."""
     for _, run in trials.groupby("seed"):
         yield run.sort_values("evaluation")["best_samples_per_s"].to_numpy(np.float64)

@@ -1,4 +1,4 @@
-"""Every plan executed: simulated beside its planner's time, and on networks before and after mapping."""
+"""Simulated plans: their times against the planners' times, and on networks before and after mapping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phaze.tables.plans import PLAN
 
 
 def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Simulated plans."""
+    """Section on simulated plans."""
     rows = titled(inputs.study, findings.results, findings.simulations)
     if rows.empty:
         return
@@ -75,7 +75,7 @@ _MOVED = (
 
 
 def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
-    """The figure, if there is something to be seen on the best accelerators."""
+    """Figure of simulated over planned times on the best accelerators; none without plans."""
     if best.empty:
         return
     order = [model for model in inputs.study.models if model in set(best["model"])]
@@ -91,7 +91,7 @@ def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
 
 
 def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
-    """The first workload's best placement over time, of those with a pipeline if there is one."""
+    """Picture over time of the first placement with several stages, else of the first placement."""
     plans = best[list(PLAN)].merge(inputs.plans[inputs.plans["planner"] == "phaze"], on=list(PLAN))
     if plans.empty or inputs.pictures is None:
         return
@@ -106,7 +106,7 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
 
 
 def _facts(best: pd.DataFrame) -> Iterator[Items]:
-    """How far planners are off, and whether the simulation would choose another."""
+    """List of sentences on the errors of planners, and on plans that are faster in simulation."""
     sentences = []
     for title, mine in best.groupby("title", sort=False):
         ratio = mine["simulated_s"] / mine["planned_s"]
@@ -120,7 +120,7 @@ def _facts(best: pd.DataFrame) -> Iterator[Items]:
 
 
 def _choices(best: pd.DataFrame) -> Iterator[str]:
-    """On which workloads another flushing planner's plan is simulated to be faster than Phaze's."""
+    """Yield a sentence on the workloads whose fastest simulated flushing plan is not Phaze's."""
     flushing = best[best["schedule"] != "2bw"]
     wide = flushing.pivot(index="model", columns="planner", values="simulated_s")
     if "phaze" not in wide:
@@ -135,7 +135,7 @@ def _choices(best: pd.DataFrame) -> Iterator[str]:
 
 
 def over_planned(ratios: pd.DataFrame) -> Figure:
-    """A bar for every planner and workload."""
+    """Draw simulated over planned times, one bar per planner and workload."""
     figure, (ax,) = style.axes(style.WIDE, 3.0)
     charts.columns_beside(ax, ratios, charts.PLANNERS)
     ax.set_ylabel("simulated over planned")
@@ -149,12 +149,12 @@ WAYS = {
     "blocks-of-4": "blocks of 4 stages",
     "local-search": "local search",
 }
-"""How a plan comes to its devices, for readers."""
+"""Display names of the ways of mapping a plan to devices."""
 _PLACE = ["model", "architecture", "hbm_gib", "planner", "system"]
 
 
 def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Plans that are mapped to the devices of networks."""
+    """Section on plans mapped to the devices of networks."""
     rows = side_by_side(inputs, findings)
     if rows.empty:
         return
@@ -204,9 +204,9 @@ _WORKERS = (
 
 
 def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """A row for every plan and network: the time of both default orders and of the mapping chosen.
+    """Times of both default orders and of the chosen mapping, one row per plan and network.
 
-    A plan of several accelerators that are equally fast is shown once, on the one of the results.
+    A plan on several equally fast accelerators is shown once, on the accelerator in the results.
     """
     found = findings.plan_maps
     if found.empty:
@@ -236,7 +236,7 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def _gains(rows: pd.DataFrame) -> Iterator[str]:
-    """For every network what mapping gains, and what the worse default order costs."""
+    """Yield a sentence per network on the gain of mapping, and on the difference of the default orders."""
     for system, mine in rows.groupby("system", sort=False):
         gain, cost = mine["gain"], mine["p2p_map"] / mine["cs_map"] - 1
         most, least, worst = (mine.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))
@@ -263,7 +263,7 @@ _ORDERS = {
 
 
 def added(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """For every network a bar for each order of each plan: what communication adds, in per cent."""
+    """Draw the time added by communication in %: one panel per network, one bar per plan and order."""
     figure, all_axes = style.axes(style.WIDE, 0.5 + 2.3 * len(tables), rows=len(tables))
     for ax, (title, rows) in zip(all_axes, tables.items(), strict=True):
         models, planners = list(rows["model"].unique()), list(rows["planner"].unique())

@@ -1,4 +1,4 @@
-"""What holds of the whole space: the certificate of the best, and the Pareto front."""
+"""Results on the whole space: the certificate of the best architectures, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phaze.tables import CAUSES, COMMON
 from phaze.tables.columns import layout_of
 
 DIGITS = 7
-"""Enough to tell the best from the largest bound among the others."""
+"""Significant digits that distinguish the best from the largest bound of the excluded."""
 _WORDS = {
     "memory": "fit no memory",
     "work": "are excluded by the work of their operators",
@@ -36,7 +36,7 @@ _WORDS = {
 
 
 def certificate(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """The proof of the best architectures, for a study that certified them."""
+    """Section on the proof of the best architectures, for a study with certificates."""
     table = findings.certificates
     if table.empty:
         return
@@ -63,7 +63,7 @@ def _subject(row: pd.Series) -> str:
 
 
 def sentence(row: pd.Series) -> str:
-    """A certificate in words."""
+    """Summary sentence of a certificate."""
     parts = [f"{int(row[cause]):,} {words}" for cause, words in _WORDS.items() if row[cause]]
     unit = "in the mean of all workloads" if row["model"] == COMMON else "samples/s"
     counted = f"{int(row['points']):,} points: {join(parts)}"
@@ -91,7 +91,7 @@ _POINTS: dict[str, Cell] = {
 
 
 def _verification(audits: pd.DataFrame) -> str:
-    """Points that were solved again, and what came of it."""
+    """Sentence on the re-solved points and their verdicts."""
     if audits.empty:
         return "No point was solved again."
     drawn = int(audits["chosen"].isin(["drawn", "nearest"]).sum())
@@ -107,7 +107,7 @@ def _verification(audits: pd.DataFrame) -> str:
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
-    """The fact for the first screen: how much of the space the certificates cover."""
+    """Fact for the first screen: the number of points covered by the certificates."""
     table, audits = findings.certificates[findings.certificates["model"] != COMMON], findings.audits
     if len(table) and not table["open"].any():
         confirmed = f"{int(audits['verdict'].isin(VERIFIED).sum()):,} of {len(audits):,} solved again agree"
@@ -123,7 +123,7 @@ OBJECTIVES = {
 
 
 def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Throughput, area and energy of the whole space."""
+    """Section on the Pareto front of throughput, area and energy over the whole space."""
     fronts = findings.fronts
     if fronts.empty:
         return
@@ -164,7 +164,7 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Inputs) -> Sheet:
-    """Members of fronts by model, each with what it is the best of."""
+    """Table of members of fronts, by model; `what` heads the column on why each is shown."""
     rows = members.sort_values("model", key=lambda m: m.map(inputs.study.models.index), kind="stable")
     columns: dict[str, Cell] = {
         "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
@@ -177,7 +177,7 @@ def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Input
 
 
 Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
-"""Draws one model on axes: its members at all area limits, and its results on other accelerators."""
+"""Function that draws one model: its members at all area limits, and its results on other accelerators."""
 
 
 def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
@@ -189,7 +189,7 @@ def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
         ax.set_yscale("log")
         ax.set_title(model)
         ax.grid()
-        for axis in (ax.xaxis, ax.yaxis):  # as many ticks as have room for their labels
+        for axis in (ax.xaxis, ax.yaxis):  # no more ticks than labels that fit
             low, high = axis.get_view_interval()
             if high < 100.0 * low:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -216,7 +216,7 @@ def _draw_area(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
 
 
 def curve_of(front: pd.DataFrame) -> pd.DataFrame:
-    """Members of one front that are faster than every smaller one, by area."""
+    """Members of one front that are faster than all smaller ones, sorted by area."""
     rows = front.sort_values(["area_um2", "samples_per_s"], ascending=[True, False])
     before = rows["samples_per_s"].cummax().shift(fill_value=0.0)
     curve: pd.DataFrame = rows[rows["samples_per_s"] > before]

@@ -1,4 +1,4 @@
-"""How figures look, and how they become SVG that can stand inside a page, small and deterministic."""
+"""Style of figures, and their export as small, deterministic SVG for embedding in a page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = {
     "network": RED,
     "none": SILVER,
 }
-"""Colours of what binds an operator."""
+"""Colours of the bottlenecks of operators."""
 
 RC: dict[RcKeyType, object] = {
     "font.family": "sans-serif",
@@ -65,13 +65,13 @@ RC: dict[RcKeyType, object] = {
 }
 
 WIDE = 9.0
-"""Inches across the page."""
+"""Width of the page in inches."""
 
 
 def axes(
     width: float, height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of that size in inches and its axes in reading order."""
+    """Figure of a size in inches, and its axes in reading order."""
     figure = Figure(figsize=(width, height))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex)
     return figure, list(grid.flat)
@@ -80,7 +80,10 @@ def axes(
 def panels(
     count: int, columns: int, head: float, height: float, *, sharex: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure across the page and as many axes in its columns, of that height each below a head."""
+    """Figure as wide as the page, with `count` axes in columns.
+
+    `height` is of each row and `head` is the space above them, in inches.
+    """
     rows = -(-count // columns)
     figure, every = axes(WIDE, head + height * rows, rows, columns, sharex=sharex)
     for ax in every[count:]:
@@ -89,7 +92,7 @@ def panels(
 
 
 def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None = None) -> Figure:
-    """The figure with the legend of an axes above it, so that it covers nothing, below a title."""
+    """Add the legend of an axes above the figure, with a title, so that it covers nothing."""
     handles, labels = ax.get_legend_handles_labels()
     legend = figure.legend(
         handles, labels, loc="outside upper left", ncols=columns, title=title, alignment="left"
@@ -99,14 +102,14 @@ def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None =
 
 
 def name_rows(ax: Axes, labels: Sequence[str]) -> None:
-    """Name the horizontal bars, from the top down."""
+    """Label the horizontal bars, from the top down."""
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(axis="x")
 
 
 def bars_beside(ax: Axes, values: pd.Series, number: int, of: int, colour: str, label: str) -> np.ndarray:
-    """Draw one upright bar for every group, the `number`-th `of` those beside it; return where they stand."""
+    """Draw the `number`-th of `of` vertical bars in each group; returns the bar positions."""
     width = 0.84 / of
     at: np.ndarray = np.arange(len(values)) - 0.42 + width * (number + 0.5)
     ax.bar(at, values, width * 0.94, color=colour, label=label)
@@ -114,7 +117,7 @@ def bars_beside(ax: Axes, values: pd.Series, number: int, of: int, colour: str, 
 
 
 def name_groups(ax: Axes, names: Iterable[object]) -> None:
-    """Name the groups of upright bars, in lines."""
+    """Label the groups of vertical bars, wrapping long names."""
     labels = [wrapped(str(name)) for name in names]
     ax.set_xticks(range(len(labels)), labels)
     ax.set_xlim(-0.55, max(len(labels), 4) - 0.45)
@@ -122,7 +125,7 @@ def name_groups(ax: Axes, names: Iterable[object]) -> None:
 
 
 def wrapped(name: str, width: int = 10) -> str:
-    """A name in lines of that many letters, broken at hyphens and spaces."""
+    """Wrap a name at hyphens and spaces into lines of `width` characters."""
     lines = [""]
     for piece in re.split(r"(?<=[- ])", name):
         if lines[-1] and len(lines[-1] + piece.rstrip("- ")) > width:
@@ -136,14 +139,14 @@ PIXELS_PER_INCH = 96
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of a page."""
+    """Drawn figure of a page, as SVG."""
 
     svg: str
     width_px: int
 
 
 def draw(chart: Chart) -> Drawn:
-    """A figure as SVG for a page."""
+    """Draw a figure as SVG for a page."""
     with mpl.rc_context(RC):
         figure = chart.draw()
         _lay_out(figure)
@@ -154,7 +157,7 @@ def draw(chart: Chart) -> Drawn:
 
 
 def _lay_out(figure: Figure) -> None:
-    """Give everything its place, which saving would do by drawing the figure once more for any engine."""
+    """Run the layout engine once and remove it; with an engine, saving would draw the figure twice."""
     FigureCanvasSVG(figure)
     engine = figure.get_layout_engine()
     if engine is not None:
@@ -164,7 +167,7 @@ def _lay_out(figure: Figure) -> None:
 
 
 def save(path: Path, draw: Callable[[], Figure]) -> None:
-    """Write a drawn figure in the format that the file's name ends in: the same figure, the same file."""
+    """Write a figure in the format of the file's extension; SVG and PDF output is deterministic."""
     kind = path.suffix.removeprefix(".").lower()
     dates = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
     with mpl.rc_context(RC), atomic_path(path) as temporary:
@@ -172,7 +175,7 @@ def save(path: Path, draw: Callable[[], Figure]) -> None:
 
 
 def _inline(svg: str, name: str, title: str) -> str:
-    """SVG for a page: no prologue, no style of its own, short numbers, ids of its own."""
+    """Clean SVG for embedding in a page: no prologue or style, rounded numbers, unique ids."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
     body = re.sub(r"<defs>\s*</defs>", "", body)

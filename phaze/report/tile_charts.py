@@ -1,4 +1,4 @@
-"""Figures of tiled accelerators: throughput and occupancy by split, a pipeline over time, links as a map."""
+"""Figures of tiled accelerators: throughput and occupancy by split, pipelines over time, maps of links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phaze.report import style
 from phaze.report.over_time import cells, draw_memory, draw_pipeline
 
 LAYOUTS = {"line": "line", "s-shaped": "S", "own": "own"}
-"""Where stages lie, for readers."""
+"""Display names of the placement of stages."""
 _MAPPED = (
     ("line", "near", style.SKY), ("line", "far", style.SILVER), ("s-shaped", "near", style.BLUE),
     ("s-shaped", "far", style.AMBER), ("own", "near", style.TEAL), ("own", "far", style.SAND),
@@ -21,7 +21,7 @@ _MAPPED = (
 
 
 def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
-    """Draw Figure 10: throughput by split, a panel for each model; a triangle marks the paper's best."""
+    """Draw Figure 10: throughput by TP × DP split, one panel per model; a triangle marks the paper's best."""
     models = list(dict.fromkeys(runs["model"]))
     figure, every = style.axes(style.WIDE, 2.9, 1, len(models))
     for ax, model in zip(every, models, strict=True):
@@ -51,7 +51,7 @@ def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
 
 
 def occupancy(runs: pd.DataFrame) -> Figure:
-    """Draw Figure 9: time for which links are held, and the share of the batch, by split."""
+    """Draw Figure 9: busy time of links, and its share of the batch, by TP × DP split."""
     figure, (left, right) = style.axes(style.WIDE, 2.7, 1, 2)
     _bars(left, runs, "link_busy_s")
     left.set_ylabel("s a batch, mean over links")
@@ -61,7 +61,7 @@ def occupancy(runs: pd.DataFrame) -> Figure:
 
 
 def pipeline(jobs: pd.DataFrame) -> Figure:
-    """Draw what stages do over time, a row for each stage; rows are too low for numbers of microbatches."""
+    """Draw the jobs of stages over time, one row per stage; rows are too low for microbatch numbers."""
     figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.17 * (jobs["stage"].max() + 1))
     draw_pipeline(ax, cells(jobs), (0.0, float(jobs["end_s"].max())))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -71,7 +71,7 @@ def pipeline(jobs: pd.DataFrame) -> Figure:
 
 
 def memory(jobs: pd.DataFrame) -> Figure:
-    """Draw what a tile of some stages holds over time."""
+    """Draw the memory of a tile of the first, middle and last stage over time."""
     figure, (ax,) = style.axes(style.WIDE, 2.4)
     last = int(jobs["stage"].max())
     work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
@@ -88,7 +88,7 @@ def memory(jobs: pd.DataFrame) -> Figure:
 
 
 def heat(links: pd.DataFrame) -> Figure:
-    """Draw the links of the mesh in the colour of how long they are held, directions beside each other."""
+    """Draw the links of the mesh, coloured by busy share, with both directions next to each other."""
     rows, columns = links["source_row"].max() + 1, links["source_column"].max() + 1
     figure, (ax,) = style.axes(min(style.WIDE, 0.36 * columns + 1.6), 0.36 * rows + 0.6)
     across = links["target_row"] - links["source_row"], links["target_column"] - links["source_column"]
@@ -116,7 +116,7 @@ def heat(links: pd.DataFrame) -> Figure:
 
 
 def congestion(rows: pd.DataFrame) -> Figure:
-    """Draw Figure 7: by how much formulas are short, by number of tasks; a panel for each formula."""
+    """Draw Figure 7: underestimates of formulas by number of tasks, one panel per formula."""
     readings = list(dict.fromkeys(rows["reading"]))
     figure, every = style.axes(style.WIDE, 2.5, 1, len(readings))
     for ax, reading in zip(every, readings, strict=True):
@@ -127,7 +127,7 @@ def congestion(rows: pd.DataFrame) -> Figure:
 
 
 def _congestion(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the tasks of 8 MB, in turns and in all mixes; below zero where a formula is too long."""
+    """Draw the tasks of 8 MB, with kinds in turn and in all mixes; negative if a formula overestimates."""
     for group, colour in (
         ("turns", style.BLUE),
         ("most", style.RED),

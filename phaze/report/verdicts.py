@@ -1,4 +1,4 @@
-"""Checks of results: a verdict on every row, as a table and as shown."""
+"""Checks of results: a verdict on each row, table checks, and its section in a report."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from phaze.report.document import Cell, Section, sheet_of
 from phaze.tables import Checks
 
 ROUNDING = 1e-9
-"""Relative error that sums of the same numbers in another order may have."""
+"""Relative rounding error of sums of the same numbers in another order."""
 
 Verdicts = Iterator[tuple[bool, str]]
-"""For every row checked whether it holds, and what the row is."""
+"""Verdict on each checked row: True if it passes, and a description of the row."""
 Subject = TypeVar("Subject")
 
 
 class Checklist(dict[str, Callable[[Subject], Verdicts]]):
-    """What must hold, as sentences, each with the check that finds out."""
+    """Checks by the sentence that must hold; each yields its verdicts on a subject."""
 
     def hold(self, sentence: str) -> Callable[[Callable[[Subject], Verdicts]], Callable[[Subject], Verdicts]]:
-        """Decorator that adds a check under its sentence."""
+        """Decorator that registers a check under its sentence."""
 
         def add(check: Callable[[Subject], Verdicts]) -> Callable[[Subject], Verdicts]:
             return self.setdefault(sentence, check)
@@ -33,7 +33,7 @@ class Checklist(dict[str, Callable[[Subject], Verdicts]]):
 
 
 def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
-    """(Holds, description by keys) for the rows of a frame; descriptions only of those that fail."""
+    """Yield verdicts on the rows of a frame; only failed rows are described, by their keys."""
     flags = np.asarray(holds, dtype=bool)
     for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
         yield bool(flag), describe(row, keys)
@@ -41,7 +41,7 @@ def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
 
 
 def describe(row: pd.Series, keys: Iterable[str]) -> str:
-    """Keys of a row with their values, in words."""
+    """Description of a row: its keys with their values."""
     return ", ".join(f"{key} {row[key]}" for key in keys)
 
 
@@ -49,17 +49,17 @@ Numbers = float | Floats | pd.Series
 
 
 def close(one: Numbers, other: Numbers) -> Bools:
-    """Where numbers are equal but for the rounding of sums."""
+    """True where numbers are equal up to rounding of sums."""
     return np.isclose(one, other, rtol=ROUNDING, atol=0)
 
 
 def at_most(one: Numbers, other: Numbers) -> Bools:
-    """Where the first numbers are not larger than the others but for the rounding of sums."""
+    """True where the first numbers are at most the others, up to rounding of sums."""
     return np.asarray(np.asarray(one) <= np.asarray(other) * (1 + ROUNDING))
 
 
 def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Subject) -> pd.DataFrame:
-    """Table checks: one row for everything that must hold, with how many rows it was checked on."""
+    """Table checks: one row per check, with the number of rows checked and of failures."""
     return Checks.check(pd.DataFrame([_row(name, check(subject)) for name, check in checks.items()]))
 
 
@@ -76,12 +76,12 @@ def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
 
 
 def failures(checks: pd.DataFrame) -> list[str]:
-    """The checks that failed, each with its first example."""
+    """Failed checks, each with its first example."""
     return [f"{row['check']}: {row['example']}" for _, row in checks[~checks["passed"]].iterrows()]
 
 
 def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
-    """The section of the checks, from the result table of that name; those that failed stand out."""
+    """Section on the checks, with failed ones highlighted; `source` names their result table."""
     columns: dict[str, Cell] = {
         "": lambda row: ("passed" if row["passed"] else "FAILED") if row["rows"] else "nothing to check",
         "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",

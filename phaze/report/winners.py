@@ -32,16 +32,16 @@ EXPERT = "expert"
 
 @dataclass(frozen=True)
 class Design:
-    """A kind of accelerator in the results, with whose placement it runs."""
+    """Design in the results: an accelerator, or one per model, with the planner of its placements."""
 
     name: str
     planner: str
     architectures: Mapping[str, str]
-    """The accelerator of every model that has one."""
+    """Accelerator by model; models without one are absent."""
 
 
 def named_designs(study: Study, families: Families) -> Iterator[Design]:
-    """The designs of named accelerators: the baseline, families of one for each model, single ones."""
+    """Yield the designs of named accelerators: the baseline, families with one per model, single ones."""
     named, models = study.architectures.named, study.models
     baseline = study.architectures.baseline
     members = {name for family in families.values() for name in family.values()}
@@ -62,12 +62,12 @@ def _title(name: str, planner: str) -> str:
 
 
 def baseline_design(study: Study) -> str | None:
-    """The design that speed-ups are relative to: the baseline with the experts' placement."""
+    """Reference design of speed-ups: the baseline with the experts' placement; None without a baseline."""
     return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
 
 
 def memories(inputs: Inputs) -> pd.DataFrame:
-    """Table memories."""
+    """Table memories: the best placement of each model with each HBM capacity."""
     every = candidates(inputs.cluster)
     placed = (rows for _, rows in every.groupby("model") if (rows["status"] == "placed").any())
     best = [best_of_each_hbm(rows, inputs.study.screen.tolerance) for rows in placed]
@@ -75,7 +75,7 @@ def memories(inputs: Inputs) -> pd.DataFrame:
 
 
 def rankings(inputs: Inputs) -> pd.DataFrame:
-    """Table rankings: the best architectures with the chosen HBM, and the smallest near the best."""
+    """Table rankings: the best architectures with the chosen HBM, and the smallest within the tolerance."""
     screen, every = inputs.study.screen, candidates(inputs.cluster)
     ranked = (rank(rows, screen.best, screen.tolerance) for _, rows in every.groupby("model"))
     best = [rows for rows in ranked if len(rows)]
@@ -83,7 +83,7 @@ def rankings(inputs: Inputs) -> pd.DataFrame:
 
 
 def results(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
-    """Table results: a row for every model and design that was placed, feasible or not."""
+    """Table results: one row per model and evaluated design, feasible or not."""
     found = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
     if found.empty:
         return Results.empty()
@@ -114,18 +114,18 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
 
 
 def geometric_means(found: pd.DataFrame) -> pd.DataFrame:
-    """Per design the geometric mean of the speed-ups and over how many models."""
+    """Geometric mean of the speed-ups of each design, and the number of models in it."""
     positive = found[found["speedup"] > 0]
     logs = np.log(positive["speedup"]).groupby(positive["design"])
     return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()
 
 
 def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
-    """The placed results of some designs."""
+    """Placed results of some designs."""
     return found[found["design"].isin(designs) & (found["status"] == "placed")]
 
 
 def row_of(found: pd.DataFrame, model: str, design: str) -> pd.Series | None:
-    """The placed row of a model and design, or None."""
+    """Placed result of a model and design; None if there is none."""
     rows = placed_rows(found[found["model"] == model], design)
     return rows.iloc[0] if len(rows) else None

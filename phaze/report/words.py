@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: three digits, and the unit that fits."""
+"""Formatting of numbers for readers: three digits, and a suitable unit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LIMITS = {
     "network": "network",
     "none": "nothing",
 }
-"""What binds an operator, for readers."""
+"""Display names of the bottlenecks of operators."""
 
 
 def seconds(value: float) -> str:
-    """A duration."""
+    """Format a duration in s, for example 1.25 ms."""
     if not math.isfinite(value):
         return "–"
     if value >= 7200:
@@ -40,44 +40,44 @@ def seconds(value: float) -> str:
 
 
 def _fitting(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
-    """The largest unit that is not larger than a value, else the smallest."""
+    """Largest unit that is at most the value, else the smallest unit."""
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
 
 
 def size(value: float) -> str:
-    """A number of bytes in binary units."""
+    """Format a number of bytes in binary units, for example 1.25 GiB."""
     scale, unit = _fitting(value, _BYTES)
     return f"{digits(value / scale)} {unit}"
 
 
 def decimal(value: float, unit: str) -> str:
-    """A quantity in decimal units."""
+    """Format a quantity in decimal units, for example 1.25 TB/s."""
     scale, prefix = _fitting(value, _DECIMAL)
     return f"{digits(value / scale)} {prefix}{unit}" if value else f"0 {unit}"
 
 
 def percent(value: float, decimals: int = 1) -> str:
-    """A fraction as a percentage."""
+    """Format a fraction as a percentage, for example 12.5 %."""
     return f"{100 * value:.{decimals}f} %" if math.isfinite(value) else "–"
 
 
 def change(ratio: float) -> str:
-    """Difference of a ratio from one, with its sign."""
+    """Format the difference of a ratio from one with its sign, for example +2.5 %."""
     return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "–"
 
 
 def times(value: float) -> str:
-    """A factor."""
+    """Format a ratio, for example 1.25×."""
     return f"{value:.2f}×" if 0 < value < math.inf else "–"
 
 
 def area(um2: float) -> str:
-    """An area."""
+    """Format an area in µm² as mm², for example 12.5 mm²."""
     return f"{um2 / UM2_PER_MM2:.1f} mm²"
 
 
 def join(words: Iterable[object]) -> str:
-    """Words as a list in a sentence."""
+    """Join items as a list in a sentence, for example "a, b and c"."""
     every = [str(word) for word in words]
     return " and ".join([", ".join(every[:-1]), every[-1]] if len(every) > 1 else every)
 
@@ -94,7 +94,7 @@ def buffers(chip: pd.Series) -> str:
 
 
 def short(value: float) -> str:
-    """A number of bytes that is mostly a power of two, without needless digits."""
+    """Format a number of bytes, usually a power of two, without trailing zeros."""
     scale, unit = _fitting(value, _BYTES)
     return f"{value / scale:g} {unit}"
 
@@ -105,28 +105,28 @@ def widths(row: pd.Series) -> str:
 
 
 def sliced(key: object) -> str:
-    """Tensor-parallel width and microbatch of the layout with a key."""
+    """Tensor-parallel width and microbatch size of the layout with a key."""
     layout = Layout.of_key(str(key))
     return f"t {layout.tp}, b {layout.microbatch}"
 
 
 def samples(key: object) -> str:
-    """Microbatch of the layout with a key."""
+    """Microbatch size of the layout with a key."""
     return str(Layout.of_key(str(key)).microbatch)
 
 
 def operator(name: object) -> str:
-    """The name of an operator with its fused parts apart, without the pass that is said beside it."""
+    """Display name of an operator, with its fused parts separated and without its pass."""
     return str(name).removesuffix(".backward").replace("_", " ").replace("+", " + ")
 
 
 def file_name(name: object) -> str:
-    """A name as a part of the name of a figure, in which a dot would begin an ending."""
+    """Name for use in the file name of a figure, without dots, which would start an extension."""
     return str(name).replace(".", "-")
 
 
 def storing(recompute: object) -> str:
-    """Activations are stashed or recomputed."""
+    """Treatment of activations: "recompute" or "stash"."""
     return "recompute" if recompute else "stash"
 
 
@@ -146,9 +146,10 @@ class _Filled(Formatter):
 
 
 def fill(template: str, row: pd.Series) -> str:
-    """A template with the values of a row, as `"{hbm_gib:g} GiB in {time_s:seconds}"`.
+    """Fill a template with the values of a row, for example `"{hbm_gib:g} GiB in {time_s:seconds}"`.
 
-    Beside Python's own formats there are those of this module: seconds, size, percent, percent2, change,
-    times, area, digits, digits4, storing, sliced and samples of a layout, and the units B, J and FLOP.
+    In addition to Python's formats, the formats of this module are available: seconds, size, percent,
+    percent2, change, times, area, digits, digits4, storing, sliced and samples of a layout, and the units B,
+    J and FLOP.
     """
     return _Filled().vformat(template, (), {str(name): value for name, value in row.items()})

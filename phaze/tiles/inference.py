@@ -126,7 +126,10 @@ def column_by_column(machine: TiledMachine) -> Tiles:
 def mappings(
     chip: Chip, order: Tiles, operators: tuple[TileOperator, ...], stages: int, execution: TileExecution
 ) -> Iterator[tuple[StageProgram, ...]]:
-    """Yield the mappings with a number of stages; none if it exceeds the operators or leaves tiles over."""
+    """Yield the mappings with a number of stages.
+
+    None if there are fewer operators than stages, or if the stages do not divide the tiles.
+    """
     if stages > len(operators) or len(order) % stages:
         return
     size = len(order) // stages

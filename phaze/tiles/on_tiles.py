@@ -174,7 +174,7 @@ class TiledOutcome:
 
 
 def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
-    """Simulate a run with contention, without contention, and without communication."""
+    """Simulate a run with contention, without contention, and without communication and memory accesses."""
     programs = programs_of(chip, run)
     found = script_of(run, programs)
     return TiledOutcome(

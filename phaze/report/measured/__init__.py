@@ -1,1 +1,1 @@
-"""The page of measured runs: predictions beside published measurements, by source."""
+"""Page of measured runs: predictions compared with published measurements, by source."""

@@ -1,4 +1,4 @@
-"""The page of measured runs: predictions beside published measurements, what is fitted, and checks."""
+"""Page of measured runs: predictions compared with measurements, fitted constants, and checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELD = (
 
 
 def build_measured_report(inputs: MeasuredInputs) -> Report:
-    """The page of the measured runs of a study."""
+    """Build the page of the measured runs of a study."""
     return case_page(
         "validate.html",
         "measured runs",
@@ -48,7 +48,7 @@ def build_measured_report(inputs: MeasuredInputs) -> Report:
 
 
 def _answer(inputs: MeasuredInputs) -> FirstScreen:
-    """The first screen: errors over all runs, and by source."""
+    """First screen: errors over all runs, and by source."""
     scores = inputs.source_scores
     whole = scores[scores["source"] == ALL_SOURCES] if len(scores) > 1 else scores
     row = whole.iloc[0]

@@ -14,11 +14,11 @@ COLOURS = (
 )  # fmt: skip
 MARKS = "osD^v"
 NEAR = 0.15
-"""Share around the measured time that is shaded."""
+"""Shaded band around the measured time, as a share of it."""
 
 
 def scatter(runs: pd.DataFrame) -> Figure:
-    """Draw a point a run: predicted against measured seconds, by source."""
+    """Draw predicted against measured times in s, one point per run, coloured by source."""
     figure, (ax,) = style.axes(6.5, 5.6)
     ends = np.array([runs["measured_s"].min() / 1.3, runs["measured_s"].max() * 1.3])
     ax.fill_between(ends, ends * (1 - NEAR), ends * (1 + NEAR), color=style.GRID, label="within 15 %")
@@ -37,18 +37,18 @@ def scatter(runs: pd.DataFrame) -> Figure:
 
 
 def _by_rows(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Sources, those of most runs first, so that others lie above them."""
+    """Sources with their runs; the largest first, so that smaller ones are drawn on top."""
     each = [(str(source), mine) for source, mine in runs.groupby("source")]
     return sorted(each, key=lambda pair: -len(pair[1]))
 
 
 def ratios(runs: pd.DataFrame) -> Figure:
-    """Draw predicted over measured times, a row a source: every run, and the middle half of them."""
+    """Draw predicted over measured times, one row per source: each run, the median and the middle half."""
     sources = list(dict.fromkeys(runs["source"]))
     figure, (ax,) = style.axes(style.WIDE, 0.8 + 0.3 * len(sources))
     for row, source in enumerate(sources):
         mine = runs.loc[runs["source"] == source, "ratio"].to_numpy(float)
-        spread = (np.arange(len(mine)) * 0.618) % 1 * 0.6 - 0.3  # evenly, and the same each time
+        spread = (np.arange(len(mine)) * 0.618) % 1 * 0.6 - 0.3  # even and deterministic
         ax.plot(100 * (mine - 1), row + spread, "o", ms=2, alpha=0.5, markeredgewidth=0, color=style.SKY)
         low, middle, high = 100 * (np.quantile(mine, [0.25, 0.5, 0.75]) - 1)
         ax.plot([low, high], [row, row], color=style.BLUE, linewidth=2)

@@ -1,4 +1,4 @@
-"""What the page of measured runs is made from."""
+"""Inputs of the page of measured runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phaze.spec.measured import MeasuredStudy
 
 @dataclass(frozen=True)
 class MeasuredInputs:
-    """Tables of the sources of a study, by name as in `phaze.tables`."""
+    """Tables of the measured runs of a study, by name as in `phaze.tables`."""
 
     study: MeasuredStudy
     measured_runs: pd.DataFrame
@@ -23,11 +23,11 @@ class MeasuredInputs:
 
     @property
     def timed(self) -> pd.DataFrame:
-        """Runs with a predicted and a measured time, and the ratio of both."""
+        """Runs with a predicted and a measured time, and the ratio of predicted to measured."""
         runs = self.measured_runs
         known: pd.DataFrame = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
         return known.assign(ratio=known["predicted_s"] / known["measured_s"])
 
 
 MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name != "study")
-"""Tables of the page."""
+"""Names of the tables of the page."""

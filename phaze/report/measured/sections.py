@@ -1,4 +1,4 @@
-"""Sections of the page of measured runs, and the one of the report of a study."""
+"""Sections of the page of measured runs, and the section on them in a study's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phaze.report.measured.inputs import MeasuredInputs
 from phaze.tables import ALL_SOURCES
 
 WORST = 10
-"""Runs, and groups, that are shown."""
+"""Number of worst runs and of worst groups shown."""
 _ERRORS: dict[str, Cell] = {
     "source": "{source}", "runs": "{rows}", "answered": "{answered}", "mean error": "{mean_error:percent}",
     "median": "{median_error:percent}", "bias": lambda row: _signed(row["bias"]),
@@ -32,7 +32,7 @@ def _signed(share: float) -> str:
 
 
 def scores_sheet(scores: pd.DataFrame, source: str = "") -> Sheet:
-    """Scores by source, all runs last; `source` names the table that the page offers."""
+    """Table of scores by source, with all runs last; `source` names the downloadable table."""
     last = scores["source"] == ALL_SOURCES
     shown = pd.concat([scores[~last], scores[last]])
     caption = (
@@ -43,7 +43,7 @@ def scores_sheet(scores: pd.DataFrame, source: str = "") -> Sheet:
 
 
 def measured_section(scores: pd.DataFrame) -> Iterator[Section]:
-    """The section of the study's report, none without sources."""
+    """Section on measured runs in a study's report; none without sources."""
     if len(scores):
         about = (
             "Published training runs, predicted by the price that plans have; validate.html shows them all."
@@ -52,7 +52,7 @@ def measured_section(scores: pd.DataFrame) -> Iterator[Section]:
 
 
 def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
-    """What the page shows below its first screen."""
+    """Sections of the page below its first screen."""
     runs = inputs.timed
     charts = (
         Chart(
