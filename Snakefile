@@ -1,4 +1,4 @@
-"""phaze: from model specs to the accelerator to build and the placement to train with."""
+"""phaze: from model specifications to the accelerator to build and the placement to train with."""
 
 import sys
 from pathlib import Path
@@ -97,7 +97,7 @@ localrules:
 
 
 rule all:
-    """Run the whole study: the report, or the page of the plans, or both, with the checks of the results."""
+    """Run the whole study: its report pages, with the checks of the results."""
     default_target: True
     input:
         PAGES,

@@ -1,7 +1,7 @@
-"""Plan inputs with Piper and with what it is compared with.
+"""Plan inputs with Piper and the planners with which it is compared.
 
-READS   a file of plans.folder, or results/{layers,solves}/…, results/graphs/<model>.parquet of a model of ours
-WRITES  results/inputs/<input>.json: a model of ours in the format of the authors' inputs
+READS   a file of plans.folder, or results/{layers,solves}/…, results/graphs/<model>.parquet of a study's model
+WRITES  results/inputs/<input>.json: a model of the study in the format of the authors' inputs
         results/cases/<case>/<point>.parquet                  tables.Cases
         results/pipelines/<case>/<point>.parquet              tables.Pipelines
         results/curves/<case>/<point>.parquet                 tables.Curves
@@ -9,7 +9,7 @@ WRITES  results/inputs/<input>.json: a model of ours in the format of the author
 
 
 rule write_input:
-    """Write a model of ours on an accelerator of ours as an input of the planner."""
+    """Write a model of the study on one of its accelerators as an input of Piper's planner."""
     message:
         "write input {wildcards.input}"
     input:
@@ -42,7 +42,7 @@ rule write_input:
 
 
 rule plan_case:
-    """Plan an input on clusters of one memory and batch, by every planner of the case."""
+    """Plan an input with every planner of a case, on clusters of one memory size and batch."""
     message:
         "plan {wildcards.case}, {wildcards.point}"
     input:

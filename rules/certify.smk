@@ -1,4 +1,4 @@
-"""Prove that nothing in the space is better than the best, and verify the proof by independent code.
+"""Prove that no point of the space is better than the best, and verify the proof with independent code.
 
 READS   results/{operators,edges,layers}/<model>/<layout>.parquet, results/graphs/<model>.parquet, results/estimates/…,
         results/architectures/…, results/screens/…, results/solves/…, results/placements/…, results/commons/<scenario>.parquet
@@ -6,7 +6,7 @@ WRITES  results/certificates/<scenario>/<model>.parquet       tables.Certificate
         results/ranges/<scenario>/<model>.parquet             tables.Ranges
         results/certificates/<scenario>.parquet               tables.Certificates, with the common architecture
         results/audits/<scenario>/<model>.parquet             tables.Audits
-        results/evaluations/audits/<scenario>/<model>/: points as they were solved again, by content; safe to delete
+        results/evaluations/audits/<scenario>/<model>/: cache of re-solved points, by content; safe to delete
 """
 
 CERTIFIED_TABLES = {
@@ -19,7 +19,7 @@ CERTIFIED_TABLES = {
 
 
 rule certify:
-    """Count what excludes every point of a model's space, and how good the best of it is."""
+    """Certify the best point of a model's space, with counts of the reasons that exclude the others."""
     message:
         "certify the best architecture for {wildcards.model}"
     input:
@@ -88,7 +88,7 @@ rule certify_common:
 
 
 rule audit:
-    """Solve the best point of a model and excluded ones again by code that shares none with screen and place."""
+    """Re-solve the best point of a model and some excluded ones, with code independent of screen and place."""
     message:
         "audit the certificate of {wildcards.model}"
     input:
@@ -123,7 +123,7 @@ rule audit:
 
 
 rule certificates:
-    """Certify the best architectures of the scenario that the report is about, and verify that."""
+    """Certify the best architectures of the scenario of the report, and verify the certificates."""
     input:
         f"<results>/certificates/{MAIN}.parquet",
         [f"<results>/audits/{MAIN}/{model}.parquet" for model in settings.study.models],

@@ -1,4 +1,4 @@
-"""Estimate how long every operator takes on every core design, and how large every architecture is.
+"""Estimate the time of every operator on every core design, and the area of every architecture.
 
 READS   results/parts/<model>/<layout>.parquet
 WRITES  results/architectures/<scenario>/<shard>.parquet                      tables.Architectures
@@ -7,7 +7,7 @@ WRITES  results/architectures/<scenario>/<shard>.parquet                      ta
 
 
 rule enumerate_architectures:
-    """Write the architectures of a shard that respect the area limit."""
+    """Write the architectures of a shard: grid architectures within the area limit, and named ones."""
     message:
         "enumerate the architectures of {wildcards.shard} for {wildcards.scenario}"
     output:

@@ -1,4 +1,4 @@
-"""Turn model specs into operators.
+"""Extract the operators of model specifications.
 
 READS   config/models/<model>
 WRITES  results/graphs/<model>.parquet                              tables.Graphs
@@ -7,7 +7,7 @@ WRITES  results/graphs/<model>.parquet                              tables.Graph
 
 
 rule extract_graph:
-    """Write the layer graph of a model: the only table that knows how often a layer repeats."""
+    """Write the layer graph of a model, the only table with the repetitions of layers."""
     message:
         "extract the layer graph of {wildcards.model}"
     output:
@@ -40,7 +40,7 @@ rule extract:
         edges="<results>/edges/{model}/{layout}.parquet",
         layers="<results>/layers/{model}/{layout}.parquet",
     params:
-        # Operators do not depend on how often a layer repeats, so another number of layers re-runs nothing here.
+        # Operators do not depend on the repetitions of a layer, so changing the layer count re-runs nothing here.
         model=lambda w: settings.models[w.model].distinct().model_dump(mode="json"),
         sequence=lambda w: settings.workload(w.model).sequence,
         extract=study["extract"],

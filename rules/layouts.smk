@@ -1,4 +1,4 @@
-"""Plan the training of models over all layouts of a runtime, apart from the models of the study.
+"""Plan the training of models over all layouts of a runtime, independently of the models of the study.
 
 READS   config/systems, config/devices, config/stacks and the errors of published runs
 WRITES  results/ranked_layouts/<point>.parquet    tables.RankedLayouts
@@ -8,12 +8,12 @@ WRITES  results/ranked_layouts/<point>.parquet    tables.RankedLayouts
 """
 
 ASKED = ("global_batch", "sequence", "runtime", "stack", "gap", "top")
-"""What every size is asked alike: another size must not touch the others."""
+"""Settings shared by all sizes; the list of sizes is not among them, so that a new size re-runs no other."""
 LAYOUT_TABLES = ("ranked_layouts", "layout_proofs", "layout-checks")
 
 
 rule plan_layouts:
-    """Find the fastest layout of a model on a system of one size, with the certificate of the search."""
+    """Find the fastest layout of a model on one system and number of devices, with its proof."""
     message:
         "plan {wildcards.question}"
     input:
@@ -44,7 +44,7 @@ rule plan_layouts:
 
 
 rule report_layouts:
-    """Write the page of training plans: the best of every size, fronts, and checks."""
+    """Write the page of training plans: the best plan of each size, fronts, and checks."""
     message:
         "write the report of the training plans"
     input:
@@ -73,6 +73,6 @@ rule report_layouts:
 
 
 rule layouts:
-    """Plan every model of the study's layouts on every size."""
+    """Plan every model, system and size of the training plans."""
     input:
         layout_tables("<results>/ranked_layouts"),

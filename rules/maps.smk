@@ -1,4 +1,4 @@
-"""Cut graphs of operators into stages and map them to devices.
+"""Partition operator graphs into stages, and map the stages to devices.
 
 READS   config/models, config/systems
 WRITES  results/operator-graphs/<graph>.json                          operators with their times
@@ -10,7 +10,7 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
 
 
 rule profile_graph:
-    """Profile a model: the graph of its operators with their times on a device."""
+    """Profile a model: write the graph of its operators with their times on a device."""
     message:
         "profile graph {wildcards.graph}"
     output:
@@ -35,7 +35,7 @@ rule profile_graph:
 
 
 rule partition_graph:
-    """Cut the operators of a model into stages."""
+    """Partition the operators of a model into stages."""
     message:
         "partition {wildcards.stages}"
     input:
@@ -61,7 +61,7 @@ rule partition_graph:
 
 
 rule map_stages:
-    """Map stages to a topology by every way, for every seed of the topology."""
+    """Map stages to a topology with every method, for every seed of the topology."""
     message:
         "map {wildcards.stages} to {wildcards.topology}"
     input:
@@ -90,7 +90,7 @@ rule map_stages:
 
 
 rule map_gaps:
-    """Measure how far the local search alone stays from the best mappings."""
+    """Measure the gap of the local search alone to the best mappings."""
     message:
         "search from near devices only: {wildcards.stages} on {wildcards.topology}"
     input:

@@ -1,6 +1,6 @@
 """Compare predictions with published training runs.
 
-READS   config/measured.yaml and the files of config that it takes: measured, systems, devices, stacks
+READS   config/measured.yaml and its files in config: measured, systems, devices, stacks
 WRITES  results/measured_runs.parquet       tables.MeasuredRuns
         results/source_scores.parquet       tables.SourceScores
         results/group_regrets.parquet       tables.GroupRegrets
@@ -11,7 +11,7 @@ WRITES  results/measured_runs.parquet       tables.MeasuredRuns
 
 
 rule predict_measured:
-    """Predict the runs of all sources, also by constants that are fitted without the source."""
+    """Predict the runs of all sources, also with constants fitted without the source."""
     message:
         "predict the measured runs"
     input:
@@ -36,7 +36,7 @@ rule predict_measured:
 
 
 rule report_measured:
-    """Write the page of the measured runs: errors by source, what is fitted, other tools, choices, and checks."""
+    """Write the page of the measured runs: errors by source, fitted constants, other tools, choices, and checks."""
     message:
         "write the report of the measured runs"
     input:
@@ -64,6 +64,6 @@ rule report_measured:
 
 
 rule measured:
-    """Compare predictions with every source."""
+    """Compare predictions with the runs of all sources."""
     input:
         "<results>/measured_runs.parquet",

@@ -1,6 +1,6 @@
-"""Write the page of the papers: what is printed, what comes out here, and why it differs.
+"""Write the page of the papers: printed results, the study's results, and the reasons for differences.
 
-READS   tables of all parts of the study that stand beside a paper, and of the report of its models
+READS   tables of all parts of the study that are compared with a paper, and of the report of its models
 WRITES  results/report/: papers.html, papers.md, and their tables as Parquet and CSV
 """
 
@@ -25,7 +25,7 @@ PAPER_INPUTS = {
         "tiled_besides": ["<results>/tiled_besides.parquet"],
     },
 }
-"""Tables that a paper stands beside, by the part of the study that makes them."""
+"""Tables compared with a paper, by the part of the study that computes them."""
 PAPER_TABLES = {
     "report": ("claims", "reading_figures", "reading_scores"),
     "plans": ("cases", "pipelines", "curves", "case-claims", "case-checks"),
@@ -41,7 +41,7 @@ PAPER_TABLES = {
         "tiled-checks",
     ),
 }
-"""Tables that the page writes."""
+"""Tables written with the page, by part of the study."""
 
 
 rule report_papers:

@@ -1,4 +1,4 @@
-"""Paths and settings that several rules share."""
+"""Paths and settings shared by several rules."""
 
 from phaze.papers.publications import load_publications
 
@@ -7,7 +7,7 @@ try:
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
 FAMILIES = PUBLISHED.get("report", {}).get("families", {})
-"""Families of named accelerators: for every workload the one that was made for it."""
+"""Families of named accelerators: the accelerator designed for each workload."""
 
 SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves them in paths, not in params
 EVALUATIONS = workflow.pathvars.apply("<results>/evaluations")
@@ -17,11 +17,11 @@ LAYER_TABLES = {
 }
 
 FIRST = 1
-"""Priority of the longest way to the report: the common architecture, plans on it, their maps."""
+"""Priority of the critical path to the report: the common architecture, plans on it, and their mappings."""
 
 
 def growing(amount):
-    """Return a resource that doubles with every attempt: what was too little for a job is not tried again."""
+    """Return a resource that doubles with every attempt, so that a retry does not fail for the same reason."""
     return lambda wildcards, attempt: amount * 2 ** (attempt - 1)
 
 
@@ -29,7 +29,7 @@ estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.sce
 
 
 def points(table, scenarios=tuple(settings.scenarios), models=settings.study.models, shards=settings.shards):
-    """Return the files of a table for every scenario, model, layout and shard."""
+    """Return the files of a table for all scenarios, models, layouts and shards."""
     return [
         f"<results>/{table}/{scenario}/{model}/{layout.key}/{shard}.parquet"
         for scenario in scenarios
@@ -40,17 +40,17 @@ def points(table, scenarios=tuple(settings.scenarios), models=settings.study.mod
 
 
 def model_tables(table):
-    """Return an input function: the files of a table of operators for every layout of the rule's model."""
+    """Return an input function for the files of an operator table, for all layouts of the rule's model."""
     return lambda w: operator_tables(table, [w.model])
 
 
 def shard_tables(table, scenario_of=lambda scenario: scenario):
-    """Return an input function: the files of a table for every layout and shard of the rule's model."""
+    """Return an input function for the files of a table, for all layouts and shards of the rule's model."""
     return lambda w: points(table, scenarios=[scenario_of(w.scenario)], models=[w.model])
 
 
 def operator_tables(table, models=settings.study.models):
-    """Return the files of a table of operators for every model and layout."""
+    """Return the files of an operator table for all models and layouts."""
     return [
         f"<results>/{table}/{model}/{layout.key}.parquet"
         for model in models
@@ -59,7 +59,7 @@ def operator_tables(table, models=settings.study.models):
 
 
 def estimates_file(w):
-    """Return the estimates, which scenarios of equal hardware share."""
+    """Return the file of the estimates, which scenarios with equal hardware share."""
     scenario = settings.estimates_of(w.scenario)
     return f"<results>/estimates/{scenario}/{w.model}/{w.layout}/{w.shard}.parquet"
 
@@ -71,33 +71,33 @@ SCREEN_SETTINGS = {
 
 
 def visits_file(w):
-    """Return the walk down the areas where the strategy keeps only what it sees."""
+    """Return the file of the walk down the areas, or none if the strategy does not walk."""
     return [f"<results>/visits/{w.scenario}/{w.model}.parquet"] if WALKS else []
 
 
 def common_tables(table, scenario):
-    """Return the files of the candidates for a common architecture, one a model."""
+    """Return the files of the candidates for the common architecture, one per model."""
     return [f"<results>/{table}/{scenario}/{model}/common.parquet" for model in settings.study.models]
 
 
 def fronts(scenario):
-    """Return the fronts of all models; a study without a grid has none."""
+    """Return the files of the fronts of all models; none for a study without a grid."""
     models = settings.study.models if settings.grid_shards else ()
     return [f"<results>/fronts/{scenario}/{model}.parquet" for model in models]
 
 
 def store_of(answers):
-    """Return a params function: the folder in which a job keeps what it would otherwise work out again."""
+    """Return a params function for the folder in which a job caches its results."""
     return lambda w: f"{EVALUATIONS}/{answers}/{w.scenario}/{w.model}"
 
 
 def training_of(microbatch):
-    """Return how a model is trained with one microbatch: other microbatches must not touch its chain."""
+    """Return the training settings with a single microbatch, so that jobs do not depend on the others."""
     return study["training"] | {"microbatches": [int(microbatch)]}
 
 
 def compared(scenario):
-    """Return the trials of search strategies that the report shows."""
+    """Return the files of the trials of search strategies shown in the report."""
     models = settings.study.report.strategies.models if settings.grid_shards else ()
     return [
         f"<results>/trials/{scenario}/{model}.parquet" for model in models if model in settings.study.models
@@ -105,12 +105,12 @@ def compared(scenario):
 
 
 def planned(table):
-    """Return the files of plans that the report shows."""
+    """Return the files of a table of the plans shown in the report."""
     return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
 
 
 def readings():
-    """Return the files of the readings of the study, its own settings among them."""
+    """Return the files of the readings of the study, including its own settings."""
     each = [(reading, model) for reading in settings.study.shown_readings for model in settings.study.models]
     named = [f"<results>/readings/{reading}/{model}.parquet" for reading, model in each]
     if settings.study.architectures.grid is None:
@@ -119,7 +119,7 @@ def readings():
 
 
 def plan_maps(table):
-    """Return the files of mapped plans that the report shows: none without a network to map them to."""
+    """Return the files of a table of the mapped plans shown in the report; none without a network."""
     return planned(table) if settings.map_networks else []
 
 
@@ -133,15 +133,15 @@ CHECKED = {
     "validate": ("measured-checks", settings.study.measured.sources),
     "layouts": ("layout-checks", settings.study.layouts.models),
 }
-"""Parts of a study, each with the checks of its results, and with what there is of it."""
+"""Name of the checks of each part of a study, and the content of that part; empty if the study lacks it."""
 CHECKS = [f"<results>/report/{checks}.parquet" for checks, content in CHECKED.values() if content]
 OTHER_PAGES = ("plans", "tiled", "maps", "measured", "layouts")
-"""Parts of a study on which the report of the models does not depend."""
+"""Parts of a study that are independent of the report of the models."""
 PAPERS = [
     *(["report"] if settings.study.models and "report" in PUBLISHED else []),
     *(part for part in ("plans", "maps", "tiled") if CHECKED[part][1]),
 ]
-"""Parts of a study that stand beside a paper."""
+"""Parts of a study that are compared with a paper."""
 PAGES = [
     *(f"<results>/report/{page}.html" for page in ("report", "validate", "layouts") if CHECKED[page][1]),
     *(["<results>/report/papers.html"] if PAPERS else []),
@@ -152,12 +152,12 @@ LAYOUTS = settings.study.layouts
 
 
 def layout_tables(folder):
-    """Return the files of a table for every model, system and size of the training plans."""
+    """Return the files of a table for all models, systems and sizes of the training plans."""
     return [f"{folder}/{question}.parquet" for question in LAYOUTS.points]
 
 
 def case_tables(folder):
-    """Return the files of a table for every case and point."""
+    """Return the files of a table for all cases and points."""
     return [f"{folder}/{case}/{point}.parquet" for case in PLANS.made for point in PLANS.made[case].points()]
 
 
@@ -179,7 +179,7 @@ TABLE_FILES = (
     if TILED.tables
     else []
 )
-"""What printed tables on tiled accelerators are worked out from."""
+"""Input files for the printed tables on tiled accelerators."""
 
 
 MEASURED = settings.study.measured
@@ -204,23 +204,23 @@ MEASURED_FILES = (
     if MEASURED.sources
     else []
 )
-"""What predictions of measured runs are made from; the first lies in the folder of the configuration."""
+"""Input files for predictions of measured runs; the first is in the configuration folder."""
 
 
 def tiled_tables(folder):
-    """Return the files of a table for every case on tiles and point."""
+    """Return the files of a table for all tiled cases and points."""
     return [
         f"{folder}/{case}/{point}.parquet" for case in TILED.cases for point in TILED.cases[case].points()
     ]
 
 
 def tiled_point(w):
-    """Return what a job simulates."""
+    """Return the point simulated by a job."""
     return TILED.cases[w.tiled].points()[w.point]
 
 
 def own_tables(folder, name, shard=None):
-    """Return the files of a table for every layout of the model of ours behind an input."""
+    """Return the files of a table for all layouts of the study's model from which an input is made."""
     own = PLANS.inputs[name].own
     at = [f"{own.workload}/{layout.key}" for layout in settings.layouts(own.workload, (own.microbatch,))]
     return [f"{folder}/{point}/{shard}.parquet" if shard else f"{folder}/{point}.parquet" for point in at]
@@ -232,10 +232,10 @@ MAP_TABLES = {
     "search_gaps": "<results>/search-gaps",
 }
 MAP_JOBS = MAPS.searches([case for case in MAPS.cases if case not in MAPS.showing("gaps")])
-"""Who maps, by stages and topology."""
+"""Mapping search by stages and topology."""
 
 
 def mapped(table):
-    """Return the files of a table for all stages and topologies of the cases that it is of, each once."""
+    """Return the distinct files of a table for all stages and topologies of its cases."""
     jobs = MAPS.searches(MAPS.showing("gaps")) if table == "search_gaps" else MAP_JOBS
     return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]

@@ -5,8 +5,8 @@ READS   results/layers/<model>/<layout>.parquet, results/graphs/<model>.parquet,
 WRITES  results/placements/<scenario>/<model>/<layout>/<shard>.parquet       tables.Placements
         results/stages/<scenario>/<model>/<layout>/<shard>.parquet           tables.Stages
         results/fronts/<scenario>/<model>.parquet                             tables.Fronts
-        results/{placements,stages}/<scenario>/<model>/front.parquet: what was placed to find the front
-        results/evaluations/: evaluations by content, shared by all jobs that look across points; safe to delete
+        results/{placements,stages}/<scenario>/<model>/front.parquet: placements made to find the front
+        results/evaluations/: cache of evaluations by content, shared by all jobs over several points; safe to delete
 """
 
 
@@ -46,7 +46,7 @@ rule place:
 
 
 rule place_front:
-    """Find the Pareto front of a model over its whole space, placing all that could belong to it."""
+    """Find the Pareto front of a model over its whole space, placing every point that may belong to it."""
     message:
         "place the Pareto front of {wildcards.model}"
     input:

@@ -1,4 +1,4 @@
-"""Plan every model by several planners on the same architectures: Phaze's, Piper's, equal stages, the experts' widths.
+"""Plan every model with several planners on the same architectures: Phaze's, Piper's, equal stages, experts' widths.
 
 READS   results/{parts,operators,edges,layers}/<model>/<layout>.parquet, results/graphs/<model>.parquet,
         results/architectures/…, results/placements/…, results/commons/<scenario>.parquet

@@ -1,10 +1,10 @@
 """Place every model on the named architectures again, under the settings of every reading of the study.
 
-READS   the settings: a reading may extract, estimate, schedule and place otherwise; for the winners among a grid
+READS   the settings: a reading may change extraction, estimates, schedules and placement; for winners of a grid also
         results/architectures/…, results/placements/…, results/commons/<scenario>.parquet
 WRITES  results/readings/<reading>/<model>.parquet            tables.Readings
         results/readings/<reading>/<model>/winners.parquet    tables.Readings
-        results/evaluations/: evaluations by content, shared by all jobs that look across points; safe to delete
+        results/evaluations/: cache of evaluations by content, shared by all jobs over several points; safe to delete
 """
 
 
@@ -37,7 +37,7 @@ rule read:
 
 
 rule read_winners:
-    """Place a model on its best architecture of the grid and on the common one under the settings of a reading."""
+    """Place a model on its best grid architecture and on the common one under the settings of a reading."""
     message:
         "read the winners of {wildcards.model} as {wildcards.reading}"
     input:

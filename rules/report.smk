@@ -1,4 +1,4 @@
-"""Look across models: the common architecture, search strategies, the sensitivity of the winners, the report.
+"""Evaluate across models: the common architecture, search strategies, the sensitivity of winners, the report.
 
 READS   all tables
 WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.parquet
@@ -69,7 +69,7 @@ rule place_common:
 
 
 rule compare:
-    """Let every search strategy look for the best architecture of a model, counting exact evaluations."""
+    """Search for the best architecture of a model with every strategy, counting exact evaluations."""
     message:
         "compare search strategies for {wildcards.model}"
     input:
@@ -217,7 +217,7 @@ rule report:
 
 
 rule check:
-    """Fail unless every check of the results holds: complete, feasible, consistent, no worse than the experts."""
+    """Fail unless all checks of the results pass: complete, feasible, consistent, no worse than the experts."""
     message:
         "check the results"
     input:

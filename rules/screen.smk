@@ -1,4 +1,4 @@
-"""Bound the time per batch of every architecture, and keep what could be the best.
+"""Bound the time per batch of every architecture, and keep those that could be the best.
 
 READS   results/{operators,edges,layers}/<model>/<layout>.parquet, results/graphs/<model>.parquet
         results/estimates/…, results/architectures/…
@@ -10,7 +10,7 @@ WRITES  results/visits/<scenario>/<model>.parquet, with strategy hysteresis   ta
 
 
 rule screen:
-    """Bound every architecture of a shard and keep those that could be among the best of the shard."""
+    """Bound every architecture of a shard, and keep those that could be among the best of the shard."""
     message:
         "screen {wildcards.model} {wildcards.layout} on {wildcards.shard}"
     input:
@@ -43,7 +43,7 @@ rule screen:
 
 
 rule walk:
-    """Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
+    """Walk down the areas like the paper's Algorithm 1, scheduling and placing each visited architecture."""
     message:
         "walk {wildcards.model} down the areas"
     input:
@@ -74,7 +74,7 @@ rule walk:
 
 
 rule find_common:
-    """Keep the architectures that could be the best common one of all models of the study."""
+    """Write the candidates for the common architecture: those that could be the best over all models."""
     message:
         "find candidates for a common architecture for {wildcards.scenario}"
     input:

@@ -1,4 +1,4 @@
-"""Replay every plan event by event, and say why its time differs from the planner's; map plans to networks.
+"""Simulate every plan event by event, with the differences from the planner's time; map plans to networks.
 
 READS   results/plans/<scenario>/<model>.parquet               tables.Plans
         results/plan_stages/<scenario>/<model>.parquet         tables.PlanStages
@@ -6,13 +6,13 @@ WRITES  results/simulations/<scenario>/<model>.parquet         tables.Simulation
         results/simulation_stages/<scenario>/<model>.parquet   tables.SimulationStages
         results/plan_maps/<scenario>/<model>.parquet           tables.PlanMaps
         results/plan_devices/<scenario>/<model>.parquet        tables.PlanDevices
-        results/evaluations/simulations/<scenario>/<model>/: plans as they were simulated, by content; safe to delete
-        results/evaluations/plan-maps/<scenario>/<model>/: plans as they were mapped, by content; safe to delete
+        results/evaluations/simulations/<scenario>/<model>/: cache of simulated plans, by content; safe to delete
+        results/evaluations/plan-maps/<scenario>/<model>/: cache of mapped plans, by content; safe to delete
 """
 
 
 rule simulate:
-    """Simulate all plans of a model: the best placements on its winner, the common one and the baseline."""
+    """Simulate all plans of a model: on its winner, the common architecture and the baseline."""
     message:
         "simulate the plans of {wildcards.model}"
     input:
@@ -39,7 +39,7 @@ rule simulate:
 
 
 rule map_plans:
-    """Map a model's best plans to the devices of networks, and simulate them there before and after."""
+    """Map a model's best plans to the devices of networks, and simulate them before and after mapping."""
     message:
         "map the plans of {wildcards.model} to networks"
     input:

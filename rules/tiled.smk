@@ -1,6 +1,6 @@
 """Simulate transformers on tiled accelerators.
 
-READS   nothing but the settings; for printed tables config/systems, config/devices and some of config/models
+READS   only the settings; for printed tables also config/systems, config/devices and some of config/models
 WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
         results/tiled_jobs/<case>/<point>.parquet    tables.TiledJobs
         results/tiled_links/<case>/<point>.parquet   tables.TiledLinks
@@ -10,7 +10,7 @@ WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
 
 
 rule simulate_tiled:
-    """Simulate a model in a pipeline on groups of tiles, in every combination of a case."""
+    """Simulate a model in a pipeline of tile groups, in every combination of options of a case."""
     message:
         "simulate {wildcards.tiled}, {wildcards.point}"
     output:
@@ -60,7 +60,7 @@ rule simulate_networks:
 
 
 rule simulate_besides:
-    """Work out the printed tables that the study shows beside ours."""
+    """Recompute the printed tables with which the study compares its results."""
     message:
         "work out the printed tables on tiled accelerators"
     input:
@@ -86,6 +86,6 @@ rule simulate_besides:
 
 
 rule tiled:
-    """Simulate every case on tiles."""
+    """Simulate all tiled cases."""
     input:
         tiled_tables("<results>/tiled_runs"),

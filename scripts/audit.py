@@ -1,4 +1,4 @@
-"""Solve the best point and excluded ones again by independent code, to verify a certificate."""
+"""Verify a certificate: re-solve the best point and some excluded ones with independent code."""
 
 from itertools import cycle
 from pathlib import Path
@@ -31,7 +31,7 @@ def main(
     technology: dict[str, object],
     store: Store,
 ) -> None:
-    """Draw points from the screens of a model, and write what solving them again says."""
+    """Draw points from the screens of a model, re-solve them, and write table audits."""
     asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
     certificates = tables.Certificates.load(*files["certificates"]).set_index("model")
     of_models = certificates.drop(index=tables.COMMON)
@@ -53,7 +53,7 @@ def main(
 
 
 def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int) -> pd.DataFrame:
-    """Points to solve again, from the screens of all TMP widths, microbatches and shards."""
+    """Points to re-solve, from the screens of all TMP widths, microbatches and shards."""
     shards = [tables.Architectures.load(path) for path in files["architectures"]]
     architectures = pd.concat(shards, ignore_index=True)
     names = names_of_space(architectures, limit_um2)

@@ -1,4 +1,4 @@
-"""Count what excludes every point of a model's space, and how good the best of it is."""
+"""Certify the best point of a model's space, with counts of the reasons that exclude the others."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -23,7 +23,7 @@ def main(
     technology: dict[str, object],
     overlap_communication: bool,
 ) -> None:
-    """Read the screens of every point and shard one at a time, write certificate and ranges."""
+    """Read the screens of all points and shards one at a time, and write certificate and ranges."""
     limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
     screens = (tables.Screens.load(path, columns=SCREENED) for path in files["screens"])
     certificate, ranges = certify_model(

@@ -21,7 +21,7 @@ def main(
     technology: dict[str, object],
     settings: dict[str, object],
 ) -> None:
-    """Read what each model's jobs found, write the certificates of all models and of their mean."""
+    """Read the results of each model's jobs, and write the certificates of all models and of their mean."""
     everything = tables.Placements.load(*files["placements"], columns=["model", "samples_per_s"])
     best = everything.groupby("model")["samples_per_s"].max()
     found = certify_common(

@@ -1,4 +1,4 @@
-"""Fail unless every check of the results holds."""
+"""Fail unless all checks of the results pass."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from phaze.report.verdicts import failures
 
 
 def main(*checks: str) -> None:
-    """Raise PhazeError with every check that does not hold."""
+    """Raise PhazeError with all failed checks."""
     found = pd.concat([tables.Checks.load(path) for path in checks])
     failed = failures(found)
     if failed:

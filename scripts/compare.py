@@ -30,7 +30,7 @@ def main(
     solutions: str,
     store: Store,
 ) -> None:
-    """Let every strategy search the grid, and write what each evaluates in which order."""
+    """Search the grid with every strategy, and write the evaluations of each in order."""
     asked = Problem.parse(problem, "study")
     subject, terms = asked.read_subject(files), asked.terms(solutions)
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
@@ -56,7 +56,7 @@ def main(
 
 
 def scopes(training: Training) -> Iterator[tuple[str, Training]]:
-    """Spaces searched besides architectures, by name: all, and those of the paper's Figures 9 and 8."""
+    """Yield the training spaces to search, by name: the whole space, and those of Figures 9 and 8."""
     yield "whole", training
     least = training.model_copy(update={"microbatches": (min(training.microbatches),)})
     yield "least-microbatch", least

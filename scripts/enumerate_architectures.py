@@ -1,4 +1,4 @@
-"""Write the architectures of a shard: those of a grid that respect the area limit, and the named ones."""
+"""Write the architectures of a shard: grid architectures within the area limit, and named ones."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -17,9 +17,10 @@ def main(
     area_limit: float | dict[str, object],
     technology: dict[str, object],
 ) -> None:
-    """Write the members of a shard; a limit is in mm2, or an architecture whose area it is.
+    """Write the members of a shard.
 
-    With smaller limits the members are what only these allow.
+    An area limit is in mm2, or an architecture, whose area is the limit. With `smaller` limits, the members
+    are those that only the smaller limits add.
     """
     figures = Technology.parse(technology, "technology").area_um2
     asked = [Architecture.parse(a, "architecture") for a in named]

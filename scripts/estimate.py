@@ -23,7 +23,7 @@ def main(
     technology: dict[str, object],
     settings: dict[str, object],
 ) -> None:
-    """Read parts and architectures, write estimates."""
+    """Read parts and architectures, and write estimates."""
     frame = estimate_operators(
         tables.Parts.load(parts),
         tables.Architectures.load(architectures, columns=CHIPS),

@@ -1,4 +1,4 @@
-"""Keep the architectures that could be the best common one of all models."""
+"""Write the candidates for the common architecture: those that could be the best over all models."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -22,7 +22,7 @@ def main(
     technology: dict[str, object],
     settings: dict[str, object],
 ) -> None:
-    """Read all screens one at a time, write the candidates with a shard and designs of their own."""
+    """Read all screens one at a time, and write the candidates with their own shard and designs."""
     screen = ScreenSettings.parse(settings, "screen")
     known = tables.Architectures.load(*architectures)
     found = common_candidates(

@@ -1,4 +1,4 @@
-"""Measure how far the local search alone stays from the best mappings of stages to a topology."""
+"""Measure the gap of the local search alone to the best mappings of stages to a topology."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def main(
     topology: tuple[str, dict[str, object]],
     settings: dict[str, int],
 ) -> None:
-    """Read the stages, write what the local search reaches."""
+    """Read the stages, and write the gaps of the local search."""
     name, sizes = topology
     gaps = gap_rows(
         read_as(StoredStages, Path(source)),

@@ -1,4 +1,4 @@
-"""Map stages to a topology by every way, for every seed of the topology."""
+"""Map stages to a topology with every method, for every seed of the topology."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def main(
     search: Search,
     settings: dict[str, float],
 ) -> None:
-    """Read the stages, write what every way leads to, and the devices."""
+    """Read the stages, and write the result and the devices of every mapping method."""
     name, sizes = topology
     found = map_point(
         read_as(StoredStages, Path(source)),

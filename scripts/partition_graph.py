@@ -1,4 +1,4 @@
-"""Cut the operators of a model into stages."""
+"""Partition the operators of a model into stages."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from phaze.spec.operators import StoredOperators
 
 
 def main(source: str, out: str, *, point: dict[str, object], bandwidth_gib_per_s: float) -> None:
-    """Read the operators, write the stages."""
+    """Read the operators, and write the stages."""
     graph = read_as(StoredOperators, Path(source))
     found = cut_point(graph, StagesPoint.parse(point, source), bandwidth_gib_per_s * GIB)
     write_checked(text_of(found), Path(out))

@@ -25,7 +25,7 @@ def main(
     solutions: str,
     evaluations: Store,
 ) -> None:
-    """Read the screens of all points and shards, write the members of the front and what was placed."""
+    """Read the screens of all points and shards, and write the front and the placements made to find it."""
     asked = Problem.parse(problem, "study")
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     found = find_front(

@@ -24,10 +24,10 @@ def main(
     solutions: str,
     evaluations: Store,
 ) -> None:
-    """Schedule the chosen architectures, write plans and their stages.
+    """Schedule the chosen architectures, and write plans and their stages.
 
-    All planners plan on the winner, the common architecture and the baseline. Where the planner of the study
-    is not Phaze's, it plans on all that may be its answer as well.
+    All planners plan on the winner, the common architecture and the baseline. If the planner of the study is
+    not Phaze's, it also plans on all other architectures that may be its answer.
     """
     study = Problem.parse(problem, "study")
     common = tables.Commons.load(*files["commons"]).query("chosen")[["architecture", "hbm_gib"]]

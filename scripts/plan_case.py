@@ -1,4 +1,4 @@
-"""Plan an input on clusters of one memory and batch, by every planner of the case."""
+"""Plan an input with every planner of a case, on clusters of one memory size and batch."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -9,7 +9,7 @@ from phaze.spec.planning import PlanPoint
 
 
 def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: dict[str, object]) -> None:
-    """Read the input, write the plans with their stages, and the curves."""
+    """Read the input, and write the plans with their stages, and the curves."""
     layers = read_instance(source).layers()
     found = plan_point(case, name, layers, PlanPoint.parse(point, case), CONTENDERS)
     for table, path in outputs.items():

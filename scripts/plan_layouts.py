@@ -1,4 +1,4 @@
-"""Find the fastest layout of a model on a system of one size, with the certificate of the search."""
+"""Find the fastest layout of a model on one system and number of devices, with its proof."""
 
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ Plain = dict[str, object]
 
 
 def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, folder: Path) -> None:
-    """Plan, and write the ranked layouts, what proves them, and the plan as a file for other commands."""
+    """Plan, and write the ranked layouts, their proofs, and the plan as a file for other commands."""
     study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
     trained = runtime_for(size.system, folder, study.runtime)
     question = AskedPlan.parse(
@@ -36,7 +36,7 @@ def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, f
         "layouts",
     )
     rows, proofs = [], []
-    for rank in get_args(Rank)[::-1]:  # the prudent plan, which is written, is the last one
+    for rank in get_args(Rank)[::-1]:  # prudent last: that plan is the one written
         asked_so = question.model_copy(update={"rank": rank})
         planner = TrainingPlanner(asked_so, partial(interval, folder=folder), study.gap, folder)
         answer = planner.answer(planner.best(study.top), study.top)

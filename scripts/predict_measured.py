@@ -8,7 +8,7 @@ from phaze.validate.study import measured_tables
 
 
 def main(outputs: dict[str, str], folder: Path, *, sources: tuple[str, ...]) -> None:
-    """Predict the runs of sources in a folder of the configuration, write a table a file."""
+    """Predict the runs of sources in a configuration folder, and write one file per table."""
     found = measured_tables(sources, folder)
     for name, path in outputs.items():
         tables.TABLES[name].save(found[name], path)

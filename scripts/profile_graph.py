@@ -1,4 +1,4 @@
-"""Profile a model: the graph of its operators with their times on a device."""
+"""Profile a model: write the graph of its operators with their times on a device."""
 
 from contextlib import chdir
 from pathlib import Path
@@ -13,11 +13,11 @@ from phaze.spec.models import parse_model
 from phaze.workload.operator_graphs import stored_operators
 
 HOME = Path(phaze.__file__).parent.parent
-"""Where config/ lies, whatever folder the results are in."""
+"""Folder that contains config/, independent of the results folder."""
 
 
 def main(out: Path, *, name: str, graph: dict[str, object], model: dict[str, object]) -> None:
-    """Write the operators of a model."""
+    """Write the operators of a model with their times."""
     given = MapGraph.parse(graph, f"maps.graphs.{name}")
     system = str(Path(given.system).absolute()) if is_path(given.system) else given.system
     with chdir(HOME):

@@ -1,4 +1,4 @@
-"""Place a model on named architectures, or on the winners of the grid, under the settings of a reading."""
+"""Place a model under the settings of a reading, on named architectures or on the winners of the grid."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def main(
 
 
 def named(architectures: list[dict[str, object]], problem: Problem) -> pd.DataFrame:
-    """Return table architectures of those that are named."""
+    """Return table architectures of the named ones."""
     chips = [Architecture.parse(chip, "architectures") for chip in architectures]
     return describe_named(chips, problem.technology.area_um2, "named")
 
@@ -46,7 +46,7 @@ def winners(
     area_limit: float | dict[str, object],
     tolerance: float,
 ) -> pd.DataFrame:
-    """Return the best architecture in the study's placements and the common one, unless they have a name."""
+    """Return the best and the common architecture of the study, without named ones."""
     known = tables.Architectures.load(*files["architectures"])
     commons = tables.Commons.load(*files["commons"])
     limit_um2 = area_limit_um2(area_limit, problem.technology)

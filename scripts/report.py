@@ -22,11 +22,11 @@ STAGES = {
     "schedule": "solves",
     "place": "placements",
 }
-"""Whose benchmarks lie in which folder."""
+"""Folder of the benchmarks of each stage."""
 LOADED = (
     "fronts", "trials", "sensitivities", "plans", "simulations", "simulation_stages", "plan_maps", "audits",
 )  # fmt: skip
-"""Tables of the first scenario, a file for each model."""
+"""Tables of the first scenario, with one file per model."""
 
 
 def main(
@@ -42,7 +42,7 @@ def main(
     parameters: dict[str, int],
     families: dict[str, dict[str, str]],
 ) -> None:
-    """Read a study's files, which lie under `results`, write the report into `results/report`."""
+    """Read a study's files under `results`, and write the report into `results/report`."""
     asked = Study.parse(study, "study")
     figures = Technology.parse(technology, "technology")
     scenario = next(iter(scenarios))
@@ -79,20 +79,20 @@ def main(
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a study, by table; others that lie in the same folders are not its own."""
+    """Files of a study by table; other files in the same folders are ignored."""
 
     results: Path
     paths: list[Path]
     scenario: str
 
     def of(self, table: str, *, scenario: bool = True, common: bool = False) -> list[Path]:
-        """The files of a table, or those of the candidates for a common architecture."""
+        """Files of a table; with `common`, only those of candidates for the common architecture."""
         folder = self.results / table / self.scenario if scenario else self.results / table
         return [p for p in self.paths if p.is_relative_to(folder) and (p.stem == "common") == common]
 
 
 def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Outcome:
-    """Results of a scenario."""
+    """Load the results of a scenario."""
     commons = tables.Commons.load(files.results / "commons" / f"{files.scenario}.parquet")
     chosen = commons[commons["chosen"]]
     return Outcome(
@@ -106,7 +106,7 @@ def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Outcome:
 
 
 def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], list[Path]]:
-    """Files with measurements by Snakemake of every stage and model."""
+    """Snakemake's benchmark files by stage and model."""
     return {
         (stage, model): [
             p for p in sorted((results / "benchmarks" / table).rglob("*.tsv")) if model in p.parts

@@ -1,4 +1,4 @@
-"""Write a page beside the report: of layouts or measured runs, with its tables."""
+"""Write an additional page of the report, on layouts or measured runs, with its tables."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from phaze.spec.noun import Noun
 
 
 class Page(NamedTuple):
-    """What a page is made of: its part of the study, and its tables by name."""
+    """Definition of a page: the type of its part of the study, its inputs, and the function to build it."""
 
     study: type[Noun]
     inputs: Callable[..., object]
@@ -32,7 +32,7 @@ PAGES = {
 
 
 def page_of(name: str, loaded: Mapping[str, pd.DataFrame], asked: object) -> Report:
-    """The page of that name from its tables and its part of the study."""
+    """Build the page with a name from its tables and its part of the study."""
     page = PAGES[name]
     return page.build(page.inputs(study=page.study.parse(asked, name), **loaded))
 

@@ -1,4 +1,4 @@
-"""Write the page of the papers beside a study's results, with its tables."""
+"""Write the page that compares a study's results with the papers, with its tables."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Callable[..., object], Callable[..., Paper]]] = {
     "maps": (MapInputs, parmesan_paper),
     "tiled": (TiledInputs, palm_paper),
 }
-"""Inputs and paper of every part of a study that has cases."""
+"""Inputs and paper of each part of a study with cases."""
 BESIDE = ("results", "memories", "breakdowns", "complexities", "walks")
 Plain = dict[str, object]
 
@@ -46,7 +46,7 @@ def main(
     models: Plain | None,
     flops: float,
 ) -> None:
-    """Load the tables of every part of the study, write the page into the folder."""
+    """Load the tables of every part of the study, and write the page into the folder."""
     asked = Study.parse(study, "study")
     papers = []
     if models is not None:
@@ -65,14 +65,14 @@ def main(
 
 
 def load(files: dict[str, list[str]]) -> dict[str, pd.DataFrame]:
-    """Tables by name; none for those without a file."""
+    """Load tables by name; tables without a file are omitted."""
     return {name: tables.TABLES[name].load(*paths) for name, paths in files.items() if paths}
 
 
 def beside_of(
     study: Study, published: Published, loaded: dict[str, pd.DataFrame], results: Path, models: Plain
 ) -> Beside:
-    """The models of a study beside Phaze's paper."""
+    """Inputs to compare the models of a study with Phaze's paper."""
     name, scenario = str(models["name"]), Scenario.parse(models["scenario"], "scenario")
     figures = Technology.parse(models["technology"], "technology")
     cluster = Outcome(

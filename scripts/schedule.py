@@ -14,7 +14,7 @@ CHIPS = ["architecture", "num_tc", "num_vc", "tensor_design", "vector_design", "
 def main(
     inputs: dict[str, str], outputs: dict[str, str], *, settings: dict[str, object], solutions: str
 ) -> None:
-    """Read operators, estimates and what the screen keeps; write solves and schedules."""
+    """Schedule the architectures kept by the screen, and write solves and schedules."""
     solves, schedules = schedule_layers(
         tables.Operators.load(inputs["operators"]),
         tables.Edges.load(inputs["edges"]),

@@ -1,4 +1,4 @@
-"""Bound every architecture of a shard and keep those that could be among the best."""
+"""Bound every architecture of a shard, and keep those that could be among the best."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -23,7 +23,7 @@ def main(
     energy: dict[str, object],
     overlap_communication: bool,
 ) -> None:
-    """Read operators, layers, estimates and architectures, write the screen."""
+    """Read operators, layers, estimates and architectures, and write the screen."""
     frame = screen_architectures(
         tables.Operators.load(inputs["operators"]),
         tables.Edges.load(inputs["edges"]),

@@ -1,4 +1,4 @@
-"""Replay the plans of a model."""
+"""Simulate the plans of a model."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def main(
     *,
     store: Store,
 ) -> None:
-    """Read plans and their stages, simulate them, write simulations."""
+    """Read plans and their stages, simulate them, and write the simulations."""
     simulations, stages = replay_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), store)
     tables.Simulations.save(simulations, outputs["simulations"])
     tables.SimulationStages.save(stages, outputs["simulation_stages"])

@@ -1,4 +1,4 @@
-"""Work out the printed tables on tiled accelerators that a study shows beside ours."""
+"""Recompute the printed tables on tiled accelerators with which a study compares its results."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from phaze.spec.tiled_study import PrintedTable
 def main(
     output: str, folder: Path, *, wanted: tuple[PrintedTable, ...], published: dict[str, object] | None
 ) -> None:
-    """Work out the tables from the files of a folder, write table tiled_besides."""
+    """Compute the tables from the files of a folder, and write table tiled_besides."""
     rows = None if published is None else PublishedTiled.parse(published, "published")
     tables.TiledBesides.save(besides(wanted, rows, folder), output)
 

@@ -1,4 +1,4 @@
-"""Simulate a model in a pipeline on groups of tiles, in every combination of a case."""
+"""Simulate a model in a pipeline of tile groups, in every combination of options of a case."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -12,7 +12,7 @@ Plain = dict[str, object]
 
 
 def main(outputs: dict[str, str], *, case: str, point: Plain, model: Plain, system: Plain) -> None:
-    """Simulate all combinations, write the runs, and the jobs and links of those that are shown."""
+    """Simulate all combinations, and write the runs, with jobs and links of the cases that show them."""
     what = TiledPoint.parse(point, case)
     parts = TiledSystem.parse(system["system"], case), TiledDevice.parse(system["device"], case)
     chip = TiledMachine(what.system, *parts).chip

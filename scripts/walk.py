@@ -1,4 +1,4 @@
-"""Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
+"""Walk down the areas like the paper's Algorithm 1, scheduling and placing each visited architecture."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -18,7 +18,7 @@ def main(
     settings: dict[str, object],
     solutions: str,
 ) -> None:
-    """Visit architectures by decreasing area until the throughput falls; write the visits."""
+    """Visit architectures by decreasing area until the throughput falls, and write the visits."""
     asked = Problem.parse(problem, "study")
     visits = walk_models(
         {model: asked.read_subject(files)},

@@ -45,7 +45,7 @@ class Findings:
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Geometric mean of the speed-ups of every design."""
+        """Geometric mean of the planned speed-ups of each design, with the number of models."""
         return geometric_means(self.results)
 
     @cached_property

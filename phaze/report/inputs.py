@@ -15,7 +15,7 @@ from phaze.base.errors import PhazeError
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
 
-if TYPE_CHECKING:  # heavy imports that jobs on a single cluster do not need
+if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do not need
     from phaze.report.pipeline_picture import Shown
     from phaze.spec.study import Study
 
@@ -91,7 +91,7 @@ class DetailFiles:
 
 @lru_cache(maxsize=512)
 def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataFrame:
-    """Load rows of a table without checking it: it was checked when written, and a report reads hundreds."""
+    """Rows of a table, cached and not checked again, because a report reads hundreds of files."""
     if not path.is_file():
         return tables.TABLES[table].empty()
     where = {} if only is None else {only.column: only.values}

@@ -39,7 +39,7 @@ class LayoutInputs:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """Plans ranked by prudent time."""
+        """Plans in the ranking shown first: by prudent time."""
         return self.ranked_layouts[self.ranked_layouts["ranking"] == SHOWN]
 
     @property

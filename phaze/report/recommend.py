@@ -180,7 +180,7 @@ def with_bound(row: pd.Series) -> str:
 
 
 def shape(row: pd.Series) -> str:
-    """{p, d, t} of a plan; d and t may list several widths."""
+    """Format the widths of a plan as {p, d, t}; d and t may list several widths."""
     return f"{{{row['stages']}, {row['data']}, {row['tensor']}}}"
 
 

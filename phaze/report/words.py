@@ -83,12 +83,12 @@ def join(words: Iterable[object]) -> str:
 
 
 def compute(chip: pd.Series) -> str:
-    """{num_tc, num_vc, pe_x, pe_y, pe_vc}, as in Table 2 of the Phaze paper."""
+    """Format the cores of a chip as {num_tc, num_vc, pe_x, pe_y, pe_vc}, as in Table 2 of the Phaze paper."""
     return "{" + ", ".join(str(int(chip[key])) for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")) + "}"
 
 
 def buffers(chip: pd.Series) -> str:
-    """{glb, glb words per cycle, l2_tc, l2_vc}."""
+    """Format the buffers of a chip as {glb, glb words per cycle, l2_tc, l2_vc}."""
     l2 = f"{short(chip['l2_tc_bytes'])}, {short(chip['l2_vc_bytes'])}"
     return f"{{{short(chip['glb_bytes'])}, {chip['glb_words_per_cycle']:.0f}, {l2}}}"
 
@@ -100,7 +100,7 @@ def short(value: float) -> str:
 
 
 def widths(row: pd.Series) -> str:
-    """{p, d, t} of a placement."""
+    """Format the widths of a placement as {p, d, t}."""
     return f"{{{int(row['stages'])}, {int(row['data'])}, {layout_of(row).tp}}}"
 
 

@@ -27,7 +27,7 @@ Tiles = tuple[int, ...]
 def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
     """Tiles of each stage: whole rows, or equal parts of a row, from the top down.
 
-    Activations are sent from row to row. With parts of rows, traffic inside a stage stays within its row.
+    If a stage is a part of a row, the traffic inside it stays within that row.
     """
     size, left = divmod(grid.tiles, max(stages, 1))
     if stages < 1 or left or (size % grid.columns and grid.columns % size):
@@ -85,7 +85,10 @@ def block(grid: TileGrid, corner: tuple[int, int], shape: tuple[int, int]) -> Ti
 
 
 def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
-    """Sides of the squarest rectangle of `size` tiles that divides a rectangle of rows × columns."""
+    """Sides of the squarest rectangle of `size` tiles that divides a rectangle of rows × columns.
+
+    Raises `PhazeError` if there is none.
+    """
     fitting = [
         (down, size // down)
         for down in range(1, size + 1)
@@ -186,7 +189,7 @@ def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
 
 
 def _search(grid: TileGrid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...] | None:
-    """Search a Hamiltonian cycle or path of tiles, neighbours with the fewest continuations first."""
+    """Search for a Hamiltonian cycle or path of tiles, neighbours with the fewest continuations first."""
     inside = set(tiles)
     around = {tile: [other for other in grid.neighbours(tile) if other in inside] for tile in tiles}
     if not grid.wrap and _one_colour_too_many(grid, tiles, closed):
@@ -243,10 +246,11 @@ def axis_groups(
 ) -> dict[TileAxis, tuple[Tiles, ...]]:
     """Groups along each axis, each in ring order.
 
-    With "near", groups along the last axis have the closest tiles and form blocks; groups along the axis
-    before it consist of such blocks, and so on. The last axis is tensor parallelism in a transformer layer
-    and the summed dimension in a linear operator. With "far", the order of the axes is reversed. Blocks are
-    the squarest rectangles that divide the group's. A group that is not a rectangle is cut row by row.
+    With "near", each group along the last axis is a block of adjacent tiles. A group along the axis before it
+    has one tile in each of several adjacent blocks, and so on. The last axis is tensor parallelism in a
+    transformer layer and the summed dimension in a linear operator. With "far", the order of the axes is
+    reversed. Blocks are the squarest rectangles that divide the rectangle of all tiles. Tiles that do not
+    form a rectangle are cut row by row.
     """
     if prod(axes.values()) != len(tiles):
         parts = " × ".join(f"{axis} {width}" for axis, width in axes.items())
