@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from phaze.cost.products import speed_of
 from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.layouts.divisions import Division, even_blocks
-from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
+from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows
@@ -33,7 +33,6 @@ from phaze.spec.training_plan import (
     AskedPlan,
     ChosenLayout,
     Explained,
-    PlanCertificate,
     RankedPlan,
     TrainingPlan,
     UnfitPlan,
@@ -104,7 +103,7 @@ class TrainingPlanner:
             stages=first.stages,
             times_s=expected.parts_s,
             memory=tuple(expected.memory),
-            certificate=certificate_of(found.certificate),
+            certificate=found.certificate,
             alternatives=rows,
             recipes=tuple(
                 recipe_rows(self.question, self.asked.system, first.price.time_s, self.row, self.folder)
@@ -189,7 +188,7 @@ class TrainingPlanner:
         )
 
     def _unfit(self, found: LayoutPlans) -> UnfitPlan:
-        certificate = certificate_of(found.certificate).model_copy(update={"lacking_gib": None})
+        certificate = found.certificate.model_copy(update={"lacking_gib": None})
         if found.closest is None:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
             return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
@@ -218,10 +217,3 @@ def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
-
-
-def certificate_of(found: LayoutCertificate) -> PlanCertificate:
-    """Certificate as a file holds it."""
-    known = asdict(found)
-    known["bound_s"] = found.bound_s if np.isfinite(found.bound_s) else None
-    return PlanCertificate(**known)

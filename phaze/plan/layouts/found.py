@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from phaze.layout import Layout
 from phaze.plan.layouts.division_search import FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
-from phaze.spec.training_plan import UndecidedPlan
+from phaze.spec.training_plan import PlanCertificate
 
 
 @dataclass(frozen=True)
@@ -45,42 +44,10 @@ class PlannedLayout:
 
 
 @dataclass(frozen=True)
-class LayoutCertificate:
-    """What became of all layouts, and what none of them can be faster than."""
-
-    layouts: int
-    illegal: Mapping[str, int]
-    """By the first rule that a layout breaks."""
-    same: int
-    """Layouts that do the same as another one."""
-    unfit: int
-    """Layouts that have not enough memory however they are divided."""
-    lacking_gib: float | None
-    """Of these the least that is missing on the rank with peak memory, as a bound; where nothing fits, that
-    of the layout that comes closest."""
-    bounded: Mapping[str, int]
-    """Layouts excluded by their bound, by what it is from."""
-    simulated: int
-    """Layouts of which divisions were simulated."""
-    divisions: int
-    """Divisions that were simulated."""
-    bound_s: float
-    """No layout, however divided, takes less."""
-    gap: float
-    """Share of the best plan's time that is not proven to be needed."""
-    rows: int
-    """First plans than which no other layout is faster by more than the gap of the search."""
-    undecided: tuple[UndecidedPlan, ...] = ()
-    """Layouts with the least bounds of those that may be faster by more than that, at most a few."""
-    undecided_layouts: int = 0
-    """Such layouts in all."""
-
-
-@dataclass(frozen=True)
 class LayoutPlans:
     """The best plan, the next ones by their time, and the certificate; no plan where nothing fits."""
 
     plans: tuple[PlannedLayout, ...]
-    certificate: LayoutCertificate
+    certificate: PlanCertificate
     closest: tuple[Layout, str, float] | None = None
     """Where nothing fits: the layout, its schedule, and the bytes that its fullest rank lacks."""

@@ -23,7 +23,7 @@ from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.contenders import Contender, Contenders
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.found import LayoutCertificate, LayoutPlans, PlannedLayout
+from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.shape_flows import ShapeFlows
 from phaze.plan.layouts.slices import distinct_rows
@@ -31,7 +31,7 @@ from phaze.plan.layouts.undecided import undecided_layouts
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
-from phaze.spec.training_plan import TIE
+from phaze.spec.training_plan import TIE, PlanCertificate
 
 GAP = 0.005
 """Share of the best plan's time by which a better one may be faster when the search ends."""
@@ -328,7 +328,7 @@ def plan_layouts(
     bound_s, unfit, dominated = search.bound_s, families.all_unfit, families.dominated
     simulated = int(search.contenders.simulated.sum())
     undecided, count = undecided_layouts(families.grid, search.contenders.bounds_s, search.best_s, gap)
-    certificate = LayoutCertificate(
+    certificate = PlanCertificate(
         layouts=every.layouts,
         illegal={name: count for name, count in every.illegal.items() if count},
         same=int(every.options.sum()) - int(families.options.sum()),
@@ -340,7 +340,7 @@ def plan_layouts(
         },
         simulated=simulated,
         divisions=search.contenders.divisions,
-        bound_s=bound_s,
+        bound_s=bound_s if bound_s < inf else None,
         gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
         rows=search.proven_rows(plans[:rows]),
         undecided=undecided,
