@@ -23,34 +23,34 @@ from phaze.tables.columns import LAYOUT
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Results of one scenario on its cluster; its tables must not be changed."""
+    """Results of one scenario on its cluster; do not modify its tables."""
 
     scenario: Scenario
     area_limit_um2: float
     architectures: pd.DataFrame
-    """Table architectures, all shards."""
+    """Table architectures of all shards."""
     placements: pd.DataFrame
-    """Table placements, all models, points and shards."""
+    """Table placements of all models, points and shards."""
     common_placements: pd.DataFrame = field(default_factory=Placements.empty)
-    """Table placements of the candidates for the common architecture, all models and points."""
+    """Table placements of the candidates for the common architecture, for all models and points."""
     common: tuple[str, float] | None = None
-    """The common architecture and its HBM in GiB; None for a study without one."""
+    """Common architecture and its HBM in GiB; None for a study without one."""
 
     @cached_property
     def chips(self) -> pd.DataFrame:
-        """The architectures by name, the first of those that share one."""
+        """Architectures by name; of equal names the first."""
         chips = self.architectures.drop_duplicates("architecture")
         return chips.set_index("architecture", drop=False).rename_axis(None)
 
 
 def with_areas(cluster: Outcome, placements: pd.DataFrame) -> pd.DataFrame:
-    """Placements with the area of their architecture."""
+    """Placements with a column of their architecture's area."""
     return placements.assign(area_um2=placements["architecture"].map(cluster.chips["area_um2"]))
 
 
 @lru_cache(maxsize=2)
 def candidates(cluster: Outcome) -> pd.DataFrame:
-    """The searched placements on all architectures within the area limit, equal architectures once."""
+    """Placements of the search on all architectures within the area limit, without duplicates."""
     placed = with_areas(cluster, cluster.placements)
     within_limit = placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9)
     placed = placed[(placed["planner"] == "phaze") & within_limit]
@@ -58,28 +58,28 @@ def candidates(cluster: Outcome) -> pd.DataFrame:
 
 
 def space_of(architectures: pd.DataFrame, limit_um2: float) -> pd.Series:
-    """The architectures among which the best is looked for: within the area limit, equal ones once."""
+    """Names of the architectures in the search: within the area limit, without duplicates."""
     within_limit = architectures[architectures["area_um2"] <= limit_um2 * (1 + 1e-9)]
     return _distinct(architectures, within_limit["architecture"])
 
 
 def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """The first name of every architecture among those named: a named one may also lie in the grid."""
+    """First name of every distinct architecture; a named one may also be in the grid."""
     return Architectures.distinct(architectures[architectures["architecture"].isin(names)])["architecture"]
 
 
 def chip_of(cluster: Outcome, row: pd.Series) -> pd.Series:
-    """The row of table architectures of a placement."""
+    """Row of table architectures of a placement."""
     return chip_named(cluster, row["architecture"])
 
 
 def chip_named(cluster: Outcome, architecture: str) -> pd.Series:
-    """The row of table architectures of that name."""
+    """Row of table architectures by name."""
     return cast(pd.Series, cluster.chips.loc[architecture])
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
+    """Rows from best to worst; ties by HBM, stashing before recomputing, t and microbatch."""
     names, layouts = name_ranks(rows["architecture"]), LAYOUT.ranks(rows["layout"])
     recompute, hbm, area, time = (
         rows[key].to_numpy() for key in ("recompute", "hbm_gib", "area_um2", "time_per_batch_s")
@@ -88,7 +88,7 @@ def in_order(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """The best row of every HBM capacity, with `relative` throughput and which is `chosen`."""
+    """Best row of every HBM capacity, with columns `relative` (throughput) and `chosen`."""
     best = in_order(rows).drop_duplicates("hbm_gib").sort_values("hbm_gib")
     near = within(best["time_per_batch_s"].to_numpy(), tolerance)
     fastest = best["samples_per_s"].max()
@@ -97,9 +97,9 @@ def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
-    """The best row with the smallest HBM within the tolerance; if none is placed an infeasible one.
+    """Best row with the smallest HBM within the tolerance; an infeasible row if none is placed.
 
-    That is the leanest, so that its reason says what is missing at least.
+    The infeasible row is the one that needs the least memory, so its reason names the least that is missing.
     """
     if rows.empty:
         return None
@@ -111,14 +111,15 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
 
 
 def choose_winner(cluster: Outcome, tolerance: float) -> pd.Series | None:
-    """The best placement of a cluster that holds one model; None if none is placed."""
+    """Best placement of a cluster with one model; None if none is placed."""
     found = choose(candidates(cluster), tolerance)
     return found if found is not None and found["status"] == "placed" else None
 
 
 def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
-    """The best rows of a model with its chosen HBM by `rank`, none if none is placed; with the one that has
-    the smallest area within the tolerance.
+    """Best rows of a model with its chosen HBM, with a column `rank`; empty if none is placed.
+
+    The row with the smallest area within the tolerance is always included.
     """
     winner = choose(rows, tolerance)
     if winner is None or winner["status"] != "placed":
@@ -135,13 +136,13 @@ def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
 
 
 def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
-    """The rows with the architecture's own HBM, or all where it has none that was placed."""
+    """Rows with the architecture's own HBM; all rows if none of them has it."""
     own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
     return own if len(own) else rows
 
 
 Chip = tuple[str, float]
-"""An architecture and its HBM in GiB."""
+"""Architecture and HBM in GiB."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,13 @@ class Chips:
     """Architectures to plan on."""
 
     compared: tuple[Chip, ...]
-    """By all planners: the best for the model, the common one and the baseline."""
+    """For all planners: the best for the model, the common one and the baseline."""
     others: tuple[Chip, ...]
-    """By the planner of the study: those ranked among the best by Phaze's, and the named ones."""
+    """For the study's planner: the best by Phaze's planner, and the named ones."""
 
 
 class ChipChoice(Noun):
-    """Settings of a study that say which they are."""
+    """Settings of a study that select the architectures to plan on."""
 
     baseline: str | None
     """Name of the baseline."""
@@ -164,13 +165,13 @@ class ChipChoice(Noun):
     hbm_gib: dict[str, float]
     """HBM of the named architectures that have one of their own."""
     best: int
-    """How many of the best are ranked."""
+    """Number of best architectures to rank."""
     tolerance: float
-    """Distance from the best throughput within which the smallest HBM is chosen."""
+    """Relative distance from the best throughput within which the smallest HBM is chosen."""
 
 
 def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
-    """Accelerators to plan on for a cluster that holds one model, each with the HBM that results give it."""
+    """Accelerators to plan on for a cluster with one model, each with its HBM in the results."""
     mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
     best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
     compared = dict.fromkeys(
@@ -185,7 +186,7 @@ def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
 
 
 def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
-    """Named architectures with the HBM that is theirs, or that is chosen."""
+    """Named architectures with their own or their chosen HBM."""
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
         rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)
