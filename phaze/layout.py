@@ -1,8 +1,8 @@
-"""Layout: how one training job is spread over devices, and the groups of ranks that talk to each other.
+"""Layout of one training job: how it is spread over devices, and the process groups of its ranks.
 
-Ranks are numbered as in Megatron-Core, tp-cp-ep-dp-pp with tp fastest: tensor-parallel ranks lie beside each
-other, pipeline stages farthest apart. Experts fold into the same ranks of a stage, etp-ep-edp: what experts
-leave of tp · cp · dp is their own data-parallel width edp (Megatron-Core, `parallel_state`).
+Ranks are numbered as in Megatron-Core, tp-cp-ep-dp-pp with tp fastest. Tensor-parallel ranks are therefore
+adjacent, and pipeline stages are farthest apart. Experts fold into the ranks of a stage as etp-ep-edp: their
+own data-parallel width is edp = tp · cp · dp / (etp · ep) (Megatron-Core, `parallel_state`).
 """
 
 import re
@@ -16,61 +16,86 @@ from typing import Literal, Self, get_args
 from phaze.base.errors import PhazeError
 
 Zero = Literal[0, 1, 2, 3]
-"""What replicas share: nothing, the optimizer state, also the gradients, also the weights (Rajbhandari et
-al., SC 2020, Section 5)."""
+"""ZeRO stage: replicas shard nothing, optimizer state, also gradients, also weights.
+
+Source: Rajbhandari et al., SC 2020, Section 5.
+"""
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
-"""Part of a layer that runs forward again alone (Megatron-Core, `--recompute-modules`)."""
+"""Part of a layer that can be recomputed alone (Megatron-Core, `--recompute-modules`)."""
 MODULES: tuple[Module, ...] = get_args(Module)
 Recompute = str
-"""What runs forward again for the backward pass: none, every layer in full, selective (what the software
-stack means by it), or modules joined by +, in the order of `MODULES`; see `recompute_of`."""
+"""Activation recompute: none, full, selective, or modules.
+
+`full` recomputes every layer; `selective` has the meaning of the software stack; modules are joined by + in
+the order of `MODULES`. See `recompute_of`.
+"""
 RECOMPUTES = ("none", "full", "selective")
-"""Words beside those of modules."""
+"""Recompute options other than modules."""
 CpKind = str
-"""How context-parallel ranks come to the keys and values of others: gathered; passed around a ring while a
-part is worked on; whole sequences of a share of the heads for parts of all heads (Ulysses); `a2a+p2p:k`, the
-last inside groups of k ranks beside each other and a ring among groups (Megatron-Core, `--cp-comm-type`,
-`--hierarchical-context-parallel-sizes`)."""
+"""How context-parallel ranks exchange keys and values.
+
+`all_gather` gathers them; `p2p` passes them around a ring, overlapped with attention; `a2a` exchanges heads,
+so that each rank has whole sequences of its share of the heads (Ulysses). `a2a+p2p:k` exchanges heads inside
+groups of k adjacent ranks and runs a ring among the groups (Megatron-Core, `--cp-comm-type`,
+`--hierarchical-context-parallel-sizes`).
+"""
 CP_KINDS = ("all_gather", "p2p", "a2a")
-"""Words for one level."""
+"""Kinds with one level."""
 LEVELS = "a2a+p2p"
-"""Word for two levels, with the ranks of the inner one behind a colon."""
+"""Prefix of the two-level kind; the ranks of its inner level follow a colon."""
 OffloadedModule = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
 ]
-"""Part of a layer whose inputs may wait in the host's memory (Megatron-Core, `--offload-modules`)."""
+"""Part of a layer whose inputs can be offloaded to host memory (Megatron-Core, `--offload-modules`)."""
 OFFLOADED_MODULES: tuple[OffloadedModule, ...] = get_args(OffloadedModule)
 Offload = str
-"""What waits in the host's memory until it is needed: none, or joined by + the inputs of modules, or
-`layers:k`, all that k blocks of a device keep, and `optimizer`, states from one step to the next; see
-`offload_of`."""
+"""Offload to host memory: none, or modules, layers and optimizer state joined by +.
+
+A module offloads its inputs. `layers:k` offloads all activations that k blocks of a device store. `optimizer`
+offloads optimizer states between steps. See `offload_of`.
+"""
 Load = str
-"""Rows of the experts of the busiest rank: `balanced`; a factor over balanced rows, the capacity where rows
-are dropped and padded; `power_law_a` and `max_vio_v`, whose factor depends on the layout; see `load_of`."""
+"""Tokens dispatched to the experts of the busiest rank, relative to balanced routing.
+
+`balanced`; a factor over balanced routing, the capacity where tokens are dropped and padded; or a law
+`power_law_a` or `max_vio_v`, whose factor depends on the layout. See `load_of`.
+"""
 BALANCED: Load = "balanced"
 LOADS = {"power_law_": (1.0, 10.0), "max_vio_": (0.0, 1000.0)}
-"""Laws of routing, before a number that lies between these: the exponent of a power law of the popularity of
-experts; the rows of the busiest expert over the mean less 1 (Wang et al. 2024, arXiv 2408.15664, MaxVio)."""
+"""Routing laws, with the open interval of their parameter.
+
+`power_law_`: exponent of a power law of expert popularity. `max_vio_`: tokens of the busiest expert over the
+mean, less 1 (MaxVio, Wang et al. 2024, arXiv 2408.15664).
+"""
 Precision = Literal["half", "mixed", "single"]
 Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
-"""Numbers that products of a block's weights multiply: half precision; eight bits scaled by the largest of
-earlier steps, of the tensor, or of blocks of 128; eight or four bits scaled by 32 or 16 in hardware.
-Attention, embedding, head and router stay in half precision (Megatron-Core, `--fp8-recipe`)."""
+"""Operand format of the matrix products with a block's weights.
+
+Half precision; 8 bits scaled by the maximum of earlier steps, of the tensor, or of blocks of 128; 8 or 4 bits
+with hardware scales per 32 or 16 elements. Attention, embedding, head and router stay in half precision
+(Megatron-Core, `--fp8-recipe`).
+"""
 COMPUTES: tuple[Compute, ...] = get_args(Compute)
 COMPUTE_NAMES: dict[str, Compute] = {
     **{name: name for name in COMPUTES}, "bfloat16": "bf16", "mixed": "bf16", "fp8-delayed": "fp8",
     "delayed": "fp8", "fp8-current": "fp8-cs", "fp8-tensorwise": "fp8-cs", "tensorwise": "fp8-cs",
     "fp8-blockwise": "fp8-block", "blockwise": "fp8-block", "fp8-mx": "mxfp8", "fp4": "nvfp4",
 }  # fmt: skip
-"""Names that options and columns understand, also with _ for - and in any case: Megatron-Core's recipes too
-(`--fp8-recipe`), and mixed, the precision of weights that goes with bf16."""
+"""Accepted names of compute formats, in any case and with _ for -.
+
+They include the recipes of Megatron-Core (`--fp8-recipe`) and `mixed`, the weight precision that goes with
+bf16.
+"""
 OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip
-"""Bytes of a number that products of a block's weights multiply, with its share of the scales."""
+"""Bytes per operand element of the products with a block's weights, with its share of the scales."""
 Axis = Literal["tp", "cp", "cp-heads", "cp-ring", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
-"""Whose members form a group; dp-cp are all ranks that hold the same dense weights, cp-heads and cp-ring
-those that exchange heads inside, and pass keys and values around among groups that do."""
+"""Axis along which ranks form a process group.
+
+`dp-cp`: all ranks with the same dense weights. `cp-heads`: ranks that exchange heads. `cp-ring`: ranks that
+pass keys and values around a ring, one of each `cp-heads` group.
+"""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 
 _KEY = re.compile(
@@ -80,53 +105,53 @@ _KEY = re.compile(
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
-"""What a `Layout.key` looks like, as a regular expression without groups."""
+"""Regular expression of a `Layout.key`, without groups."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of one process group: `ranks` of them, `stride` devices apart."""
+    """Process group: `ranks` members, `stride` devices apart."""
 
     ranks: int
     stride: int
 
 
 DEVICE_AXES = ("tp", "cp", "pp", "dp")
-"""Axes whose widths multiply to the devices of a layout."""
+"""Axes whose widths multiply to the device count of a layout."""
 
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """Widths of all kinds of parallelism, and what every rank keeps of states and activations.
+    """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
 
-    Layouts are ordered by their fields as numbers: tp2-b1 comes before tp16-b1.
+    Layouts are ordered by the values of their fields: tp2-b1 comes before tp16-b1.
     """
 
     tp: int = 1
-    """Tensor parallel: slices of every layer."""
+    """Tensor-parallel ranks, which share every layer."""
     cp: int = 1
-    """Context parallel: slices of every sequence."""
+    """Context-parallel ranks, which share every sequence."""
     ep: int = 1
-    """Expert parallel: ranks that experts are dealt to."""
+    """Expert-parallel ranks, over which experts are sharded."""
     etp: int = 1
-    """Tensor parallel inside an expert."""
+    """Tensor-parallel ranks inside an expert."""
     pp: int = 1
-    """Pipeline parallel: devices that a microbatch passes."""
+    """Pipeline-parallel devices that a microbatch passes."""
     vp: int = 1
-    """Virtual stages on each of them (interleaving)."""
+    """Virtual stages per pipeline device (interleaving)."""
     dp: int = 1
-    """Data parallel: replicas of everything."""
+    """Data-parallel replicas."""
     microbatch: int = 1
-    """Samples that pass the pipeline together."""
+    """Samples in a microbatch."""
     sequence_parallel: bool = False
-    """What tensor parallelism leaves whole is cut along the sequence (Korthikanti et al. 2023)."""
+    """Shard along the sequence what tensor parallelism leaves whole (Korthikanti et al. 2023)."""
     zero: Zero = 0
     recompute: Recompute = "none"
     precision: Precision = "mixed"
     compute: Compute = "bf16"
     cp_kind: CpKind = "all_gather"
     load: Load = BALANCED
-    """Rows of the experts of the busiest rank, over those of balanced experts."""
+    """Tokens dispatched to the experts of the busiest rank, relative to balanced routing."""
     offload: Offload = "none"
 
     @property
@@ -136,41 +161,43 @@ class Layout:
 
     @property
     def stages(self) -> int:
-        """Stages of the pipeline, those of all virtual ones."""
+        """Pipeline stages, with all virtual stages counted."""
         return self.pp * self.vp
 
     @property
     def expert_slices(self) -> int:
-        """Ranks that share an expert: etp. Without sequence parallelism every tensor-parallel rank has all
-        tokens, so that experts are sharded as the dense layers are.
+        """Tensor-parallel ranks that share an expert.
+
+        This is etp, except without sequence parallelism: then every tensor-parallel rank has all tokens, so
+        experts are sharded like the dense layers.
         """
         return self.etp if self.sequence_parallel or self.tp == 1 or self.ep > 1 else self.tp
 
     @property
     def edp(self) -> int:
-        """Expert-data-parallel ranks: those that hold the same experts."""
+        """Expert-data-parallel ranks, which store the same experts."""
         return self.tp * self.cp * self.dp // (self.expert_slices * self.ep)
 
     @property
     def heads_ranks(self) -> int:
-        """Of context-parallel ranks those that exchange heads for whole sequences with each other."""
+        """Context-parallel ranks that exchange heads with each other for whole sequences."""
         return heads_ranks_of(self.cp_kind, self.cp)
 
     @property
     def cuts_sequence(self) -> bool:
-        """Whether tensor-parallel ranks hold shares of the sequence between layers."""
+        """True if tensor-parallel ranks hold shards of the sequence between layers."""
         return self.sequence_parallel and self.tp > 1
 
     @property
     def bytes_per_element(self) -> int:
-        """Bytes of a number in activations."""
+        """Bytes per activation element."""
         return 4 if self.precision == "single" else 2
 
     @cached_property
     def key(self) -> str:
-        """Word for paths and tables for all that changes the operators of a slice, as tp4-sp-b2.
+        """Name of all fields that change the operators of a rank, such as tp4-sp-b2, for paths and tables.
 
-        Axes of width 1 other than tp are left out, so that a new axis renames nothing.
+        Axes of width 1 other than tp are left out, so that a new axis renames no existing key.
         """
         cuts = [f"{name}{getattr(self, name)}" for name in ("cp", "ep", "etp") if getattr(self, name) > 1]
         cuts[1:1] = [self.cp_kind.replace(":", "")] * (self.cp > 1 and self.cp_kind != "all_gather")
@@ -181,17 +208,17 @@ class Layout:
 
     @property
     def modules(self) -> frozenset[Module]:
-        """Modules that run forward again alone, where recomputation is given by these."""
+        """Modules that are recomputed alone; empty for none, full and selective."""
         return modules_of(self.recompute)
 
     @cached_property
     def offloaded(self) -> "Offloaded":
-        """What waits in the host's memory."""
+        """Activations and states offloaded to host memory."""
         return Offloaded.of(self.offload)
 
     @classmethod
     def of_key(cls, key: str) -> Self:
-        """Layout on one stage and one replica that a key stands for; PhazeError for no key."""
+        """Layout of one stage and one replica with this key; PhazeError for an invalid key."""
         found = _KEY.fullmatch(key)
         if found is None:
             raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
@@ -210,7 +237,7 @@ class Layout:
         )
 
     def group(self, axis: Axis) -> Group:
-        """Group that a rank belongs to along an axis."""
+        """Process group of a rank along an axis."""
         return self._groups[axis]
 
     @cached_property
@@ -231,11 +258,11 @@ class Layout:
         return {axis: Group(*own) for axis, own in every.items()}
 
     def microbatches(self, global_batch: int) -> int:
-        """Microbatches of a replica in a batch."""
+        """Microbatches per replica in a global batch."""
         return global_batch // (self.microbatch * self.dp)
 
     def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
-        """Raise PhazeError naming the two fields that disagree, also with devices and batch where given."""
+        """Raise PhazeError naming two fields that disagree; device count and batch are checked if given."""
         for name in (*WIDTHS, "microbatch"):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
@@ -277,11 +304,12 @@ class Layout:
 
 
 def pairs_passes(layout: Layout, mtp: int) -> bool:
-    """Whether the exchanges of experts' rows of a forward pass can hide behind the backward pass of another
-    microbatch, and the other way round, with so many layers of multi-token prediction.
+    """True if token dispatch can overlap with the other pass of another microbatch.
 
-    Megatron-Core does so in a pipeline with virtual stages or in none, where neither blocks nor experts run
-    forward again (`TransformerConfig`, `overlap_moe_expert_parallel_comm`).
+    Token dispatch of a forward pass then overlaps with the backward pass of another microbatch, and the
+    reverse. `mtp` is the number of multi-token prediction layers. Megatron-Core can do so without a pipeline
+    or with virtual stages, unless it recomputes whole blocks or experts (`TransformerConfig`,
+    `overlap_moe_expert_parallel_comm`).
     """
     staged = layout.pp == 1 or layout.vp > 1
     whole = layout.recompute == "full" or "moe" in layout.modules
@@ -289,7 +317,7 @@ def pairs_passes(layout: Layout, mtp: int) -> bool:
 
 
 def compute_of(text: str) -> Compute:
-    """Numbers to multiply that a name means; PhazeError for none."""
+    """Compute format of a name; PhazeError for an unknown name."""
     found = COMPUTE_NAMES.get(text.strip().lower().replace("_", "-"))
     if found is None:
         raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {text[:40]}")
@@ -297,7 +325,7 @@ def compute_of(text: str) -> Compute:
 
 
 def cp_kind_of(text: str) -> CpKind:
-    """Exchange of context-parallel ranks that a text means; PhazeError for one that is none."""
+    """Checked exchange kind of context-parallel ranks; PhazeError for an unknown kind."""
     levels, _, ranks = text.partition(":")
     if text not in CP_KINDS and not (levels == LEVELS and _COUNT.fullmatch(ranks)):
         raise PhazeError(f"cp_kind must be one of {', '.join(CP_KINDS)}, {LEVELS}:k, got {text[:40]}")
@@ -305,18 +333,18 @@ def cp_kind_of(text: str) -> CpKind:
 
 
 def heads_ranks_of(kind: CpKind, cp: int) -> int:
-    """Ranks of `cp` that exchange heads with each other under an exchange."""
+    """Ranks out of `cp` that exchange heads with each other under an exchange kind."""
     levels, _, ranks = kind.partition(":")
     return int(ranks) if levels == LEVELS else cp if kind == "a2a" else 1
 
 
 def modules_of(recompute: Recompute) -> frozenset[Module]:
-    """Modules that a recomputation names."""
+    """Modules named by a recompute option."""
     return frozenset(module for module in MODULES if module in recompute.split("+"))
 
 
 def recompute_of(text: str) -> Recompute:
-    """Recomputation that a text means, modules each once and in order; PhazeError for one that is none."""
+    """Recompute option of a text, each module once and in order; PhazeError for an invalid text."""
     if text in RECOMPUTES:
         return text
     parts = [part.strip() for part in text.split("+")]
@@ -330,18 +358,18 @@ def recompute_of(text: str) -> Recompute:
 
 @dataclass(frozen=True)
 class Offloaded:
-    """Activations and states that wait in the host's memory until they are needed."""
+    """Activations and states that are offloaded to host memory."""
 
     modules: frozenset[OffloadedModule] = frozenset()
-    """Parts of layers whose inputs do."""
+    """Parts of layers whose inputs are offloaded."""
     layers: int = 0
-    """Blocks of a device of which all that they keep does."""
+    """Blocks per device whose activations are all offloaded."""
     optimizer: bool = False
-    """Whether states of the optimizer do between two steps."""
+    """True if optimizer states are offloaded between steps."""
 
     @classmethod
     def of(cls, text: Offload) -> Self:
-        """What a word says; PhazeError for one that is none."""
+        """Parsed offload option; PhazeError for an invalid text."""
         words = [] if text == "none" else [word.strip() for word in text.split("+")]
         counts = [word.removeprefix("layers:") for word in words if word.startswith("layers:")]
         modules = frozenset(module for module in OFFLOADED_MODULES if module in words)
@@ -356,34 +384,34 @@ class Offloaded:
         return cls(modules, int(counts[0]) if counts else 0, "optimizer" in words)
 
     def part(self, blocks: int) -> float:
-        """Part of what can wait of a block that does, a mean over so many blocks of a device."""
+        """Offloaded fraction of a block's offloadable activations, averaged over a device's blocks."""
         return min(self.layers / blocks, 1.0) if self.layers and blocks else 1.0
 
     @property
     def word(self) -> Offload:
-        """The word for it, parts in order."""
+        """Offload option as text, parts in order."""
         words: list[str] = [module for module in OFFLOADED_MODULES if module in self.modules]
         words += [f"layers:{self.layers}"] * bool(self.layers) + ["optimizer"] * self.optimizer
         return "+".join(words) or "none"
 
 
 ON_DEVICE = Offloaded()
-"""Nothing waits elsewhere."""
+"""No offload."""
 
 
 def offload_of(text: str) -> Offload:
-    """What a text says that waits in the host's memory, in order; PhazeError for one that is none."""
+    """Offload option of a text, parts in order; PhazeError for an invalid text."""
     return Offloaded.of(text).word
 
 
 def load_of(text: str) -> Load:
-    """Load of experts that a text means; PhazeError for none."""
+    """Expert load of a text in canonical form; PhazeError for an invalid text."""
     law, number = law_of_load(text)
     return BALANCED if (law, number) == ("", 1.0) else f"{law}{number:g}"
 
 
 def law_of_load(text: str) -> tuple[str, float]:
-    """Law of routing of a load with its number, "" and a factor without one; PhazeError for no load."""
+    """Routing law and its parameter, or "" and a factor; PhazeError for an invalid load."""
     word = text.strip().lower()
     law = next((law for law in LOADS if word.startswith(law)), "")
     text_of_number = "1" if word == BALANCED else word.removeprefix(law)
@@ -396,7 +424,7 @@ def law_of_load(text: str) -> tuple[str, float]:
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:
-    """Layouts of one stage and one replica with every TMP width and every microbatch."""
+    """Layouts of one stage and one replica with every tensor-parallel width and every microbatch size."""
     return [Layout(tp=tp, microbatch=microbatch) for tp, microbatch in product(widths, microbatches)]
 
 

@@ -1,7 +1,7 @@
-"""The certificate of a plan held against plans that are drawn by lot and priced one by one.
+"""Audit of a plan's certificate against randomly drawn plans, priced one by one.
 
-Nothing here knows how the search excludes: no bound, no memory test of its own, no linear program, no list of
-its divisions. What a plan is, which layouts a runtime can run, and the price are the same.
+The audit shares with the search only the definition of a plan, the rules of the runtime and the price. It
+uses none of the search's bounds, memory tests, linear programs or lists of pipeline splits.
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ from phaze.runtimes.space import is_searched
 from phaze.spec.training_plan import AskedPlan, Rank, TrainingPlan
 
 Drawn = tuple[Layout, str, tuple[int, ...], tuple[int, ...]]
-"""Layout, schedule, blocks of every stage, and those of them that run forward again."""
+"""Layout, schedule, blocks per stage, and recomputed blocks per stage."""
 REPEATS = 50
-"""Plans drawn for one that was not drawn before, at most."""
+"""Maximum attempts to draw a plan that was not drawn before."""
 TRIES = 10_000
-"""Layouts drawn for one that the runtime can run, at most."""
+"""Maximum attempts to draw a layout that the runtime can run."""
 HALF = 0.5
-"""Chance of every module to be recomputed, where some are."""
+"""Probability that a module is recomputed in a drawn set of modules."""
 WAYS = ("layout", "neighbour", "division")
-"""What is drawn in turn: any layout; one that differs from the plan's in little; a division of a layout of
-the ranked table."""
+"""Kinds of draw, taken in turn.
+
+Any layout; a neighbour of the plan's layout; another pipeline split of a layout in the ranked table.
+"""
 
 
 @dataclass(frozen=True)
 class DrawnPlan:
-    """A plan drawn by lot, with its price."""
+    """Randomly drawn plan with its price."""
 
     layout: Layout
     schedule: str
     blocks: tuple[int, ...]
-    """Of every virtual stage."""
+    """Blocks per virtual stage."""
     recomputed: tuple[int, ...]
-    """Of these how many run forward again."""
+    """Recomputed blocks per virtual stage."""
     time_s: float
     peak_gib: float
     """Tensors of the rank with peak memory."""
     limit_gib: float
-    """Tensors with which the layout fits."""
+    """Limit on the tensors of a rank."""
     searched: bool = True
-    """Whether the search looks for layouts like it; else the certificate says nothing of it."""
+    """True if the layout is in the searched space; the certificate makes no claim about others."""
 
     def __str__(self) -> str:
         layout = self.layout
@@ -75,15 +77,15 @@ class DrawnPlan:
 
 @dataclass(frozen=True)
 class PlanAudit:
-    """What prices of drawn plans say of a certificate."""
+    """Result of pricing drawn plans against a certificate."""
 
     bound_s: float
-    """Seconds that the certificate says no plan goes below."""
+    """Certified lower bound on the step time of every plan."""
     drawn: tuple[DrawnPlan, ...]
 
     @property
     def fitting(self) -> list[DrawnPlan]:
-        """Drawn plans that fit, the fastest first."""
+        """Drawn plans that fit in memory, fastest first."""
         found = [one for one in self.drawn if one.peak_gib <= one.limit_gib]
         return sorted(found, key=lambda one: one.time_s)
 
@@ -94,16 +96,16 @@ class PlanAudit:
 
     @property
     def counterexamples(self) -> list[DrawnPlan]:
-        """The faster ones that the search should have found."""
+        """Faster plans inside the searched space, which contradict the certificate."""
         return [one for one in self.faster if one.searched]
 
     @property
     def unsearched(self) -> list[DrawnPlan]:
-        """The faster ones that are outside the searched space."""
+        """Faster plans outside the searched space."""
         return [one for one in self.faster if not one.searched]
 
     def as_row(self) -> dict[str, float | int | None]:
-        """Counts and times."""
+        """Counts and times of the audit."""
         return {
             "drawn": len(self.drawn),
             "layouts": len({(one.layout, one.schedule) for one in self.drawn}),
@@ -116,7 +118,7 @@ class PlanAudit:
         }
 
     def in_words(self) -> str:
-        """Answer for a reader."""
+        """Summary for a reader."""
         row = self.as_row()
         counts = (
             f"{row['drawn']} plans of {row['layouts']} layouts drawn and priced, {row['outside']} of them "
@@ -138,7 +140,7 @@ class PlanAudit:
 
 @dataclass(frozen=True, eq=False)
 class PlanPricer:
-    """Prices of any plan for a question."""
+    """Prices of any plan of a question."""
 
     asked: AskedPlan
     rank: Rank
@@ -152,7 +154,7 @@ class PlanPricer:
 
     @property
     def machine(self) -> Machine:
-        """Devices of the question."""
+        """Machine of the question."""
         return self._priced[1]
 
     @property
@@ -162,7 +164,7 @@ class PlanPricer:
 
     @property
     def task(self) -> TrainingTask:
-        """What the runtime's rules are asked about."""
+        """Task to which the runtime's rules apply."""
         return self._priced[0]
 
     @cached_property
@@ -172,7 +174,7 @@ class PlanPricer:
     def of(
         self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
     ) -> DrawnPlan:
-        """A plan with its price; the embedding is on its first stage, the head on its last one."""
+        """Priced plan; its first stage has the embedding, its last stage the head."""
         layout = replace(layout, load=self.task.load)
         lowering, ends = self._lowerings.of(layout), [0, *np.cumsum(blocks) + 1]
         ends[-1] += 1
@@ -190,7 +192,7 @@ class PlanPricer:
 
 @dataclass(frozen=True, eq=False)
 class PlanLot:
-    """Plans by lot, of all layouts that the runtime can run and the question allows, searched or not."""
+    """Random plans over all layouts that the runtime can run and the question allows, searched or not."""
 
     plan: TrainingPlan
     pricer: PlanPricer
@@ -201,8 +203,9 @@ class PlanLot:
         self._seen.add(given(self.plan))
 
     def draw(self, number: int) -> DrawnPlan | None:
-        """The next plan, unlike those before; its number says what of it is drawn, any layout where there are
-        no others of this. None where all that is found was drawn before.
+        """Next plan that was not drawn before, or None if no attempt finds one.
+
+        `number` selects the kind of draw (`WAYS`). Any layout is drawn if that kind yields nothing new.
         """
         for way in (WAYS[number % len(WAYS)],) * REPEATS + (WAYS[0],) * REPEATS:
             layout, schedule = self._layout(way)
@@ -214,7 +217,7 @@ class PlanLot:
         return None
 
     def _layout(self, way: str) -> tuple[Layout, str]:
-        """A layout that the runtime can run, with its schedule."""
+        """Layout that the runtime can run, with its schedule."""
         if way == "division":
             rows = self.plan.alternatives
             chosen = rows[int(self.rng.integers(len(rows)))].layout
@@ -227,7 +230,7 @@ class PlanLot:
         raise PhazeError(f"certify: of {TRIES} layouts drawn none can be run with what the question fixes")
 
     def _is_meant(self, layout: Layout, schedule: str) -> bool:
-        """Whether a layout is one of the question's, and no other's second name."""
+        """True if the question allows a layout, the runtime can run it, and no other layout equals it."""
         values = {"schedule": schedule, **vars(layout)}
         again = layout.zero > 0 and layout.dp * layout.cp == 1
         if again or any(values[name] != value for name, value in self.plan.question.fixed.items()):
@@ -235,7 +238,7 @@ class PlanLot:
         return self.pricer.runtime.why_not(self.pricer.task, layout, schedule) is None
 
     def _any(self) -> tuple[Layout, str]:
-        """Any layout of the devices: first widths, then all else."""
+        """Any layout of the devices: widths first, then the other options."""
         task, left, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
         for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
             widths[name] = self._one_of(divisors(left), name)
@@ -250,7 +253,7 @@ class PlanLot:
         return self._chosen(self._with_experts(own))
 
     def _with_experts(self, layout: Layout) -> Layout:
-        """A layout with other ranks that experts are dealt to, and other slices of them."""
+        """Copy of a layout with new expert-parallel and expert-tensor-parallel widths."""
         experts = self.pricer.task.model.experts
         if experts is None:
             return layout
@@ -260,7 +263,7 @@ class PlanLot:
         return replace(layout, ep=ep, etp=etp)
 
     def _chosen(self, layout: Layout) -> tuple[Layout, str]:
-        """A layout with everything but its widths and its microbatch drawn."""
+        """Layout with everything but its widths and its microbatch size drawn."""
         runtime, model = self.pricer.runtime, self.pricer.task.model
         entries = model.layers + model.mtp + 2
         schedule = str(self.rng.choice(runtime.schedules)) if layout.pp > 1 else "1f1b"
@@ -278,7 +281,7 @@ class PlanLot:
         return found, schedule
 
     def _recompute(self) -> Recompute:
-        """What is recomputed: nothing, every layer, the core of attention, or any set of modules."""
+        """Random recompute option: none, full, selective, or any set of modules."""
         if "recompute" in self.plan.question.fixed:
             return str(self.plan.question.fixed["recompute"])
         modules = sorted(self.pricer.runtime.recomputable(self.pricer.task.model))
@@ -287,7 +290,7 @@ class PlanLot:
         return str(self.rng.choice([*RECOMPUTES, *sets]))
 
     def _cp_kind(self, cp: int) -> CpKind:
-        """An exchange of context-parallel ranks, of two levels too."""
+        """Random exchange kind of context-parallel ranks, two-level kinds included."""
         runtime, fixed = self.pricer.runtime, self.plan.question.fixed
         if "cp_kind" in fixed:
             return str(fixed["cp_kind"])
@@ -296,7 +299,7 @@ class PlanLot:
         return str(self.rng.choice([*runtime.cp_kinds, *levels])) if cp > 1 else runtime.cp_kinds[0]
 
     def _beside(self, layout: Layout, schedule: str) -> tuple[Layout, str]:
-        """A layout with one factor of the devices or the batch elsewhere, or with another choice."""
+        """Neighbour of a layout: one factor moved between two widths, or one other option drawn."""
         if self.rng.random() < 0.5:
             other, schedule = self._chosen(layout)
             return replace(other, zero=layout.zero), schedule
@@ -309,13 +312,14 @@ class PlanLot:
         return replace(layout, **moved), schedule
 
     def _one_of(self, values: Sequence[int], name: str) -> int:
-        """One of these values, or the one that the question fixes."""
+        """Random value of these, or the value that the question fixes."""
         fixed = self.plan.question.fixed.get(name)
         return fixed if isinstance(fixed, int) else int(self.rng.choice(values))
 
     def _blocks(self, layout: Layout) -> tuple[int, ...]:
-        """Blocks of every stage: as equal as may be, with some of them at another stage; no stage in the
-        middle is empty.
+        """Random blocks per stage: balanced, then some blocks moved to another stage.
+
+        No stage in the middle is empty.
         """
         model = self.pricer.task.model
         count, layers = layout.stages, model.layers + model.mtp
@@ -335,7 +339,7 @@ class PlanLot:
         return tuple(blocks.tolist())
 
     def _recomputed(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
-        """Blocks of every stage that run forward again: a share of all, and one more or less."""
+        """Random recomputed blocks per stage: a common share of all blocks, plus or minus one."""
         if layout.recompute != "full":
             return (0,) * len(blocks)
         if not self.pricer.runtime.recomputes_part:
@@ -348,21 +352,21 @@ class PlanLot:
 
 
 def given(plan: TrainingPlan) -> Drawn:
-    """The plan of a file."""
+    """Layout, schedule and pipeline split of a plan file."""
     recipe = Recipe.of(plan)
     return recipe.layout, recipe.schedule, recipe.blocks, recipe.recomputed
 
 
 def divisors(number: int) -> list[int]:
-    """Numbers that divide another."""
+    """Positive divisors of a number, ascending."""
     return [one for one in range(1, number + 1) if number % one == 0]
 
 
 def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
-    """Prices of the plan and of so many others by lot.
+    """Audit of the plan's certificate by `draws` random plans.
 
-    Raises PhazeError where the plan is not what its file says: its runtime cannot run it, it does not fit, or
-    it takes another time.
+    Raises PhazeError if the plan contradicts its file: its runtime cannot run it, it does not fit in memory,
+    or its price differs.
     """
     pricer = PlanPricer(plan.question, plan.question.rank)
     _check_plan(plan, PlanPricer(plan.question, "expected"), plan.time_s)
@@ -374,7 +378,7 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
 
 
 def _check_plan(plan: TrainingPlan, pricer: PlanPricer, time_s: float) -> None:
-    """Raise PhazeError where the price of the plan is not that of its file."""
+    """Raise PhazeError if the plan's price differs from its file or it does not fit in memory."""
     Recipe.of(plan).check(pricer.runtime)
     own = pricer.of(*given(plan))
     if abs(own.time_s / time_s - 1) > EQUAL:

@@ -1,1 +1,1 @@
-"""Software that trains models: its rules for layouts with their reasons, and all layouts on some devices."""
+"""Training software: the layouts that each runtime can run, with reasons, and its configuration files."""

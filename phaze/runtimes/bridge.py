@@ -1,8 +1,8 @@
 """A recipe as changes of a Megatron-Bridge configuration.
 
-Megatron-Bridge takes the model from recipes of its own (`megatron.bridge.recipes`). The changes are what
-Megatron-LM's flags say of a batch, a layout and a software stack, as fields of its `ConfigContainer`; fields
-whose flag is not there are set to what Megatron-LM does without, as recipes of Megatron-Bridge have others.
+Megatron-Bridge takes the model from its own recipes (`megatron.bridge.recipes`). The changes are
+Megatron-LM's flags for batch, layout and software stack, as fields of `ConfigContainer`. A field without its
+flag is set to Megatron-LM's default, because recipes of Megatron-Bridge have other defaults.
 """
 
 from __future__ import annotations
@@ -54,19 +54,21 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--cross-entropy-loss-fusion": (False, ("model.cross_entropy_loss_fusion",)),
     "--no-bias-swiglu-fusion": (True, ("model.bias_activation_fusion",)),
 }  # fmt: skip
-"""Fields of a flag, and what Megatron-LM does without it."""
+"""Fields of each flag, and Megatron-LM's default without it."""
 PRECISION = {
     "--fp8-format": "fp8", "--fp8-recipe": "fp8_recipe", "--fp4-format": "fp4", "--fp4-recipe": "fp4_recipe",
     "--grad-reduce-in-bf16": "grad_reduce_in_fp32",
 }  # fmt: skip
-"""Fields of `MixedPrecisionConfig` over those of `bf16_mixed`."""
+"""Fields of `MixedPrecisionConfig` that override `bf16_mixed`."""
 OVERLAP = {
     "--tp-comm-overlap": "tp_comm_overlap", "--overlap-grad-reduce": "overlap_grad_reduce",
     "--overlap-param-gather": "overlap_param_gather",
     "--overlap-moe-expert-parallel-comm": "overlap_moe_expert_parallel_comm",
 }  # fmt: skip
-"""Fields of `CommOverlapConfig`, false without their flag; it sets up those of data parallelism for a
-distributed optimizer alone."""
+"""Fields of `CommOverlapConfig`, false without their flag.
+
+Megatron-Bridge applies the data-parallel ones only with a distributed optimizer.
+"""
 SERIAL = "--no-overlap-p2p-communication"
 EXPERTS = {
     "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
@@ -84,20 +86,22 @@ UNTIMED = {
     "--moe-router-topk-scaling-factor": "model.moe_router_topk_scaling_factor",
     "--moe-router-enable-expert-bias": "model.moe_router_enable_expert_bias",
 }  # fmt: skip
-"""Fields of `TransformerConfig` and of `GPTModelProvider` for what costs no time; others have the names of
-recipes, and are named.
+"""Fields of `TransformerConfig` and `GPTModelProvider` that cost no time.
+
+Other such flags have different names in recipes and are listed as settings of the user.
 """
 LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
 KEPT = ("--bf16", "--transformer-impl", "--attention-backend", "--no-rope-fusion")
-"""Flags of what Megatron-Bridge does anyway."""
+"""Flags for behaviour that Megatron-Bridge always has."""
 READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS, *UNTIMED_FLAGS}
 LORA = "LoRA"
 
 
 def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
-    """Changes of a Megatron-Bridge configuration; raises PhazeError for what Megatron-Core cannot run.
+    """Changes of a Megatron-Bridge configuration; PhazeError for a layout that Megatron-Core cannot run.
 
-    What differs, as it does with Megatron-LM's flags, and what has no field, is named.
+    The result lists the differences from the plan, as for Megatron-LM's flags, and the settings without a
+    field.
     """
     whole = replace(recipe, model=recipe.model.model_copy(update={"lora": None}))
     told = emit_megatron(whole, stack, blackwell=blackwell)
@@ -121,7 +125,7 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
 
 
 def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
-    """A file in Python with the function `planned`."""
+    """Lines of a Python file with the function `planned`."""
     lora = recipe.model.lora
     yield from [f"from megatron.bridge.peft.lora import {LORA}"] * bool(lora)
     yield "from megatron.bridge.training.comm_overlap import CommOverlapConfig"
@@ -142,7 +146,7 @@ def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
 
 
 def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
-    """Values of fields of model, training and data parallelism."""
+    """Values of the fields of model, training and data parallelism."""
     found: dict[str, Plain] = {}
     for flag, (usual, names) in WITHOUT.items():
         found |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
@@ -153,12 +157,12 @@ def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
     if DEEPEP in flags:
         found["model.moe_flex_dispatcher_backend"] = "deepep"
     if "--overlap-moe-expert-parallel-comm" in flags:
-        found["model.moe_shared_expert_overlap"] = False  # which `CommOverlapConfig` asks for
+        found["model.moe_shared_expert_overlap"] = False  # required by `CommOverlapConfig`
     return found
 
 
 def _value(flag: str, flags: Flags, bare: bool) -> Plain:
-    """Value of a flag, of one without values that of its field."""
+    """Value of a flag: a list, a single value, or `bare` for a flag without values."""
     values: list[Plain] = [_number(one) for one in flags[flag]]
     if flag in LISTS:
         return values
@@ -166,7 +170,7 @@ def _value(flag: str, flags: Flags, bare: bool) -> Plain:
 
 
 def _number(text: str) -> Plain:
-    """Number that a text is, else the text."""
+    """Number of a text; the text itself if it is no number."""
     if text.isdecimal():
         return int(text)
     try:

@@ -1,8 +1,9 @@
-"""A recipe as DeepSpeed's configuration in JSON, and what DeepSpeed 0.19.8 refuses.
+"""A recipe as DeepSpeed's JSON configuration, and the layouts that DeepSpeed 0.19.8 cannot run.
 
-The file says batch, ZeRO, precision, gradients and the optimizer; who holds which slices, sequences, experts
-and blocks is what the script gives `deepspeed.initialize` (`mpu`, `PipelineModule`, `MoE`). Sources are
-`docs/_pages/config-json.md`, `runtime/config.py`, `runtime/engine.py` and `runtime/pipe/engine.py`.
+The file has the batch, ZeRO, precision, gradients and the optimizer. The training script assigns
+tensor-parallel shards, sequences, experts and blocks to ranks and passes them to `deepspeed.initialize`
+(`mpu`, `PipelineModule`, `MoE`). Sources are `docs/_pages/config-json.md`, `runtime/config.py`,
+`runtime/engine.py` and `runtime/pipe/engine.py`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from phaze.spec.system import Stack
 
 
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`PipelineEngine` asserts it."""
+    """Layouts with a pipeline and ZeRO 2 or 3, which `PipelineEngine` rejects."""
     return (grid.zero >= 2) & (grid.pp > 1)
 
 
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Ulysses: ranks exchange whole sequences of equal shares of the heads."""
+    """Layouts without the exchange of Ulysses, or with unequal shares of heads or sequence."""
     whole = grid.cp_kind == grid.cp_kinds.index("a2a")
     heads = task.model.kv_heads // grid.tp
     uneven = (heads < 1) | leaves_rest(heads, grid.cp) | leaves_rest(task.sequence, grid.cp)
@@ -85,15 +86,15 @@ DEEPSPEED = Runtime(
         ),
     ),
 )
-"""DeepSpeed with a script that has slices and experts of its own, as Megatron-DeepSpeed."""
+"""DeepSpeed with a script that implements tensor and expert parallelism, like Megatron-DeepSpeed."""
 TOLD = frozenset({"dp", "microbatch", "zero", "recompute", "cp_kind"})
-"""Fields of a layout that the file says, follow from it, or are said in words of their own."""
+"""Layout fields that the file has or implies, or that `_elsewhere` reports in its own form."""
 
 
 def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:
-    """Configuration of a recipe on a software stack; raises PhazeError for what DeepSpeed cannot run.
+    """DeepSpeed configuration of a recipe on a software stack; PhazeError if DeepSpeed cannot run it.
 
-    What the script must say is named, and what DeepSpeed does otherwise.
+    The result lists the settings that the script must make, and the differences from the plan.
     """
     recipe.check(DEEPSPEED)
     bytes_each = _gradient_bytes(recipe, stack)
@@ -106,8 +107,10 @@ def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:
 
 
 def _gradient_bytes(recipe: Recipe, stack: Stack) -> int:
-    """Bytes in which gradients are added up; without ZeRO those of the weights
-    (`_do_optimizer_sanity_check`), but in a pipeline four (`BF16_Optimizer`).
+    """Bytes per accumulated gradient.
+
+    Without ZeRO they are the bytes of a weight (`_do_optimizer_sanity_check`), or four in a pipeline
+    (`BF16_Optimizer`).
     """
     if recipe.layout.zero:
         return stack.gradient_bytes
@@ -140,7 +143,7 @@ def _recomputes_all(recipe: Recipe) -> bool:
 
 
 def _elsewhere(recipe: Recipe) -> Iterator[str]:
-    """What the script says, as the plan has it."""
+    """Settings of the plan that the script must make."""
     layout, usual = recipe.layout, Layout()
     yield f"model {recipe.model.name}"
     yield from unsaid(recipe.model)

@@ -1,4 +1,4 @@
-"""Command lines of training programs, as flags with their values."""
+"""Command lines of training programs, parsed into flags with their values."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Flags = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Emitted:
-    """Files for a runtime, by name, and what of a recipe they cannot say."""
+    """Files for a runtime, by name, and the recipe settings that they cannot express."""
 
     runtime: str
-    """The runtime, with the version that the files are written for."""
+    """Runtime and version for which the files are written."""
     files: Mapping[str, str]
     beyond: tuple[str, ...] = ()
-    """What the runtime will do instead, as `recomputed: 2 2 instead of 2 1`."""
+    """Differences between runtime and recipe, such as `recomputed: 2 2 instead of 2 1`."""
     elsewhere: tuple[str, ...] = ()
-    """What the files have no words for and the run has to be told, as `pp 4`."""
+    """Settings that the files cannot express and the user must make, such as `pp 4`."""
 
 
 def parse_flags(text: str) -> Flags:
-    """Flags of a command line or of several lines, with their values.
+    """Flags with their values, of a command line that may span several lines.
 
-    Comments and words before the first flag are left out; of two equal flags the last one counts. Raises
-    PhazeError for open quotes.
+    Comments and arguments before the first flag are left out. The last of two equal flags wins. Raises
+    PhazeError for unclosed quotes.
     """
     try:
         words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)
@@ -44,19 +44,19 @@ def parse_flags(text: str) -> Flags:
             name = "--" + name[2:].replace("_", "-")
             found[name] = (value,) if equals else ()
         elif word.endswith(".py"):
-            name = ""  # what torchrun runs
+            name = ""  # the script that torchrun runs
         elif name:
             found[name] = (*found[name], word)
     return found
 
 
 def print_flags(flags: Sequence[tuple[str, ...]]) -> str:
-    """Flags with their values, one a line, as words of a shell."""
+    """Shell-quoted flags with their values, one flag per line."""
     return " \\\n".join(shlex.join(flag) for flag in flags) + "\n"
 
 
 def whole_number(flags: Flags, name: str, otherwise: int | None = None) -> int:
-    """Value of a flag, a whole number >= 1; PhazeError naming the flag for another, and for none."""
+    """Integer value >= 1 of a flag; PhazeError naming the flag if it is invalid or missing."""
     if name not in flags and otherwise is not None:
         return otherwise
     value = one_value(flags, name)
@@ -66,7 +66,7 @@ def whole_number(flags: Flags, name: str, otherwise: int | None = None) -> int:
 
 
 def one_value(flags: Flags, name: str) -> str:
-    """The one value of a flag; PhazeError where there is no flag, or another number of values."""
+    """Single value of a flag; PhazeError if the flag is missing or has more or fewer values."""
     if name not in flags:
         raise PhazeError(f"{name}: must be given")
     if len(flags[name]) != 1:
@@ -75,7 +75,7 @@ def one_value(flags: Flags, name: str) -> str:
 
 
 def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | None = None) -> str:
-    """Our word for the value of a flag; PhazeError for another value, and for none without a default."""
+    """Our name of a flag's value; PhazeError for another value, or a missing flag without default."""
     if name not in flags and otherwise is not None:
         return otherwise
     value = one_value(flags, name)
@@ -86,7 +86,7 @@ def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | 
 
 
 def share(flags: Flags, name: str, otherwise: str) -> float:
-    """Value of a flag, a number >= 0 and < 1; PhazeError for another."""
+    """Value of a flag, a number >= 0 and < 1; PhazeError for any other value."""
     text = one_value(flags, name) if name in flags else otherwise
     try:
         value = float(text)

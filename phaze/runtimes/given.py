@@ -1,4 +1,4 @@
-"""A training run as the file of its runtime says it: flags of Megatron-LM, or a torchtitan configuration."""
+"""Training run from a runtime's own file: Megatron-LM flags or a torchtitan configuration."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from phaze.spec.system import Stack
 
 @dataclass(frozen=True)
 class GivenRun:
-    """A run that a file says."""
+    """Training run described by a file."""
 
     file: Path
     runtime: str
     text: str
     recipe: Recipe
     unread: tuple[str, ...]
-    """Flags that say nothing of the price."""
+    """Flags without effect on the price."""
     few_devices: bool = False
-    """Whether nothing says how many devices train, so that they are the fewest that the layout allows."""
+    """True if no device count is given, so that the fewest devices of the layout are assumed."""
 
     @classmethod
     def of_megatron(cls, file: Path, devices: int | None, words: int | None = None) -> Self:
-        """Run of flags on so many devices; PhazeError naming the file."""
+        """Run of Megatron-LM flags on `devices` devices; PhazeError naming the file."""
         text = read_source(file)
         try:
             recipe, unread = read_megatron(text, devices, file_name(file), words)
@@ -42,7 +42,7 @@ class GivenRun:
 
     @classmethod
     def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
-        """Run of a configuration of a model on so many devices; PhazeError naming the file."""
+        """Run of a torchtitan configuration of a model on `devices` devices; PhazeError naming the file."""
         text = read_source(file)
         if not any(map(str.isalpha, text)):
             raise PhazeError(f"{shown(file)}: holds no settings of torchtitan")
@@ -52,7 +52,7 @@ class GivenRun:
             raise _named(file, error) from error
 
     def software(self, stack: Stack) -> Software:
-        """Software that the file says the run has; of what it cannot say, that of a stack."""
+        """Training software of the run; the stack supplies the settings that the file lacks."""
         if self.runtime == "torchtitan":
             unlike = torchtitan_unlike(self.text, self.recipe, stack)
             return Software(stack, unmodelled=tuple(f"stack {stack.name} is priced {one}" for one in unlike))
@@ -62,7 +62,7 @@ class GivenRun:
             raise _named(self.file, error) from error
 
     def remarks(self, software: Software) -> tuple[str, ...]:
-        """Sentences on what the price of the run leaves out, and what it assumes."""
+        """Remarks on what the price leaves out and what it assumes."""
         devices = (
             f"no number of devices is given: the fewest that the layout allows, {self.recipe.layout.devices}"
         )
@@ -75,5 +75,5 @@ class GivenRun:
 
 
 def _named(file: Path, error: PhazeError) -> PhazeError:
-    """The same mistake with the name of its file in every line."""
+    """The same error with the file name in front of every line."""
     return PhazeError("\n".join(f"{shown(file)}: {line}" for line in str(error).splitlines()))

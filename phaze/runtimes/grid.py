@@ -1,4 +1,4 @@
-"""Many layouts at once, as arrays by field, for rules, bounds and memory of all together."""
+"""Many layouts as arrays, one per field, for vectorised rules, bounds and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phaze.layout import BALANCED, Compute, CpKind, Layout, Load, Offload, Recom
 
 @dataclass(frozen=True, eq=False)
 class LayoutGrid:
-    """Layouts as arrays, all of shape (N,); fields mean what they mean in `Layout`, in mixed precision."""
+    """Layouts in mixed precision as arrays of shape (N,); fields have the meaning of `Layout`."""
 
     tp: Ints
     cp: Ints
@@ -27,20 +27,20 @@ class LayoutGrid:
     zero: Ints
     sequence_parallel: Bools
     schedule: Ints
-    """Place in `schedules`."""
+    """Index into `schedules`."""
     recompute: Ints
-    """Place in `recomputes`."""
+    """Index into `recomputes`."""
     cp_kind: Ints
-    """Place in `cp_kinds`."""
+    """Index into `cp_kinds`."""
     schedules: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
     cp_kinds: tuple[CpKind, ...]
     offload: Offload = "none"
-    """Of all layouts alike."""
+    """The same for all layouts."""
     compute: Compute = "bf16"
-    """Of all layouts alike."""
+    """The same for all layouts."""
     load: Load = BALANCED
-    """Of experts, of all layouts alike."""
+    """Expert load, the same for all layouts."""
 
     def __len__(self) -> int:
         """Number of layouts, N."""
@@ -53,46 +53,46 @@ class LayoutGrid:
 
     @property
     def sharers(self) -> Ints:
-        """Ranks that hold the same dense weights, dp · cp, (N,)."""
+        """Ranks with the same dense weights, dp · cp, (N,)."""
         return self.dp * self.cp
 
     @property
     def expert_ranks(self) -> Ints:
-        """Ranks of a stage, whose experts fold into all of them, tp · cp · dp, (N,)."""
+        """Ranks of a stage, into which its experts fold, tp · cp · dp, (N,)."""
         return self.tp * self.cp * self.dp
 
     @property
     def edp(self) -> Ints:
-        """Ranks that hold the same experts, (N,)."""
+        """Ranks with the same experts, (N,)."""
         return self.expert_ranks // self.expert_stride
 
     @property
     def expert_stride(self) -> Ints:
-        """Ranks from one that holds some experts to the next with the same ones, (N,); as `Layout.edp`."""
+        """Distance between ranks with the same experts, (N,); see `Layout.edp`."""
         slices = np.where(self.sequence_parallel | (self.tp == 1) | (self.ep > 1), self.etp, self.tp)
         return slices * self.ep
 
     def microbatches(self, global_batch: int) -> Ints:
-        """Microbatches of a replica in a batch, (N,)."""
+        """Microbatches per replica in a global batch, (N,)."""
         return global_batch // (self.microbatch * self.dp)
 
     def under(self, *schedules: str) -> Bools:
-        """Layouts whose schedule is one of these, (N,)."""
+        """True where the schedule is one of these, (N,)."""
         return np.isin(self.schedule, [i for i, name in enumerate(self.schedules) if name in schedules])
 
     def take(self, which: Bools | Ints) -> Self:
-        """Layouts at places, or where a mask is true."""
+        """Layouts at these indices, or where a mask is true."""
         return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
 
     def joined(self, other: Self) -> Self:
-        """These layouts, then others with the same words."""
+        """These layouts followed by another grid's; both have the same named options."""
         found: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
         }
         return replace(self, **found)
 
     def recomputing(self, chosen: Bools) -> Self:
-        """Every layout with each of its chosen recompute options, (N, options), in order."""
+        """Every layout with each of its chosen recompute options, in order; `chosen` is (N, options)."""
         places, recompute = np.nonzero(chosen)
         return replace(self.take(places), recompute=recompute)
 
@@ -101,7 +101,7 @@ class LayoutGrid:
         return self.schedules[int(self.schedule[place])]
 
     def layout(self, place: int) -> Layout:
-        """One layout; its schedule is apart (`schedule_of`)."""
+        """Layout at an index, without its schedule (`schedule_of`)."""
         return Layout(
             tp=int(self.tp[place]),
             cp=int(self.cp[place]),
@@ -128,7 +128,7 @@ class LayoutGrid:
         recomputes: tuple[Recompute, ...],
         cp_kinds: tuple[CpKind, ...],
     ) -> Self:
-        """Grid of layouts, each with its schedule, that offload and multiply alike."""
+        """Grid of layouts with their schedules; offload, compute format and load are those of the first."""
         each = [layout for layout, _ in layouts]
         whole = ("tp", "cp", "ep", "etp", "pp", "vp", "dp", "microbatch", "zero")
         return cls(
@@ -147,8 +147,8 @@ class LayoutGrid:
 
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
-"""Fields of a grid that are places in another field's words."""
+"""Grid fields that are indices, with the field that they index."""
 ALIKE = ("offload", "compute", "load")
-"""Fields of a grid that all its layouts share."""
+"""Grid fields that all layouts share."""
 COLUMNS = tuple(field.name for field in fields(LayoutGrid) if field.name not in (*WORDS.values(), *ALIKE))
 """Fields of a grid that are arrays."""

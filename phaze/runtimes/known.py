@@ -9,4 +9,4 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 RUNTIMES: dict[str, Runtime] = {
     runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN, DEEPSPEED, MAXTEXT)
 }
-"""Every runtime that plans are made for."""
+"""All supported runtimes."""

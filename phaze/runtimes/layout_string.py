@@ -1,7 +1,7 @@
-"""Megatron-Core's layout string: what every virtual stage holds, as `Ettt|(tttt|)*30mL`.
+"""Megatron-Core's pipeline layout string: the modules of every virtual stage, such as `Ettt|(tttt|)*30mL`.
 
-`E` is the embedding, `t` a block, `m` a layer of multi-token prediction, `L` the loss, `|` a boundary of
-virtual stages in the order of the data flow; `t*n` and `(...)*n` repeat, commas mean nothing
+`E` is the embedding, `t` a block, `m` a layer of multi-token prediction and `L` the loss. `|` separates
+virtual stages in data-flow order. `t*n` and `(...)*n` repeat, and commas are ignored
 (`--pipeline-model-parallel-layout`, class `PipelineParallelLayerLayout`).
 """
 
@@ -19,13 +19,11 @@ _ONE = re.compile(r"([EtmL])\*(\d+)")
 TRAILING = 2
 """Modules behind the head of nanotron's models: a cast of the logits, and the loss."""
 MOST_CHARACTERS = 100_000
-"""Characters of a layout string written out; a repetition beyond is no layout."""
+"""Maximum length of an expanded layout string; longer ones are rejected."""
 
 
 def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
-    """Layout string of the layers of every virtual stage, the last `mtp` of which predict tokens further
-    on.
-    """
+    """Layout string of the layers per virtual stage; the last `mtp` layers are multi-token prediction."""
     ends = [0, *accumulate(layers)]
     ends = [0, *(1 + end for end in ends[1:-1]), ends[-1] + 2]
     entries = "E" + "t" * (sum(layers) - mtp) + "m" * mtp + "L"
@@ -33,7 +31,7 @@ def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
 
 
 def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
-    """Entries of every virtual stage by its blocks; layers of multi-token prediction are with the loss."""
+    """Entries per virtual stage, from its blocks; layers of multi-token prediction are with the loss."""
     last = len(blocks) - 1
     return tuple(
         "E" * (q == 0) + "t" * count + ("m" * mtp + "L") * (q == last) for q, count in enumerate(blocks)
@@ -41,7 +39,7 @@ def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
 
 
 def written(stages: Sequence[str]) -> str:
-    """Layout string of the entries of every virtual stage; equal ones beside each other are written once."""
+    """Layout string of the entries per virtual stage; a run of equal stages is written once."""
     if len(stages) == 1:
         return _short(stages[0])
     runs = [(stage, len(list(run))) for stage, run in groupby(stages[1:-1])]
@@ -55,10 +53,11 @@ def _short(stage: str) -> str:
 
 
 def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
-    """Entries of so many virtual stages where embedding, loss and multi-token prediction count as layers.
+    """Entries of `count` virtual stages; embedding, loss and multi-token prediction count as layers.
 
-    Stages differ by one entry at most, the longer ones spread; layers of multi-token prediction are in one
-    stage (recipes of Megatron-Bridge; `--account-for-embedding-in-pipeline-split`, …`-loss-`…).
+    Stage lengths differ by at most one entry, and the longer stages are spread out. All layers of multi-token
+    prediction are in one stage (recipes of Megatron-Bridge; `--account-for-embedding-in-pipeline-split`,
+    …`-loss-`…).
     """
     entries = "E" + "t" * layers + "m" * mtp + "L"
     ends = [len(entries) * (q + 1) // count for q in range(count)]
@@ -68,12 +67,12 @@ def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
 
 
 def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
-    """Entries of so many stages whose blocks follow their cumulative cost, that of a block being 1.
+    """Entries of `count` stages split by cumulative cost; a block costs 1, the embedding nothing.
 
-    An entry goes to the stage of the one before, or to the next stage once the cost up to there exceeds the
-    share of the stages so far; the embedding costs nothing (nanotron, `build_model`). Behind the head come
-    `TRAILING` modules without cost: PhazeError where these leave a stage without any. Here the head is in the
-    last stage nevertheless, and a stage with trailing modules alone takes the last block of the one before.
+    An entry goes to the stage of the entry before it, or to the next stage once the cumulative cost exceeds
+    the share of the stages up to there (nanotron, `build_model`). `TRAILING` modules without cost follow the
+    head; PhazeError if they are too few to reach the last stage. This function puts the head in the last
+    stage in any case. A stage with trailing modules only takes the last block of the stage before.
     """
     total, stages, cost = layers + head_cost, [""] * count, 0.0
     stages[0], q = "E", 0
@@ -91,7 +90,10 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
 
 
 def _shift(stages: list[str], empty: int) -> None:
-    """Move blocks backwards to fill an empty stage, from the nearest earlier one with two entries or more."""
+    """Move blocks to later stages to fill an empty one.
+
+    They come from the nearest earlier stage with at least two entries.
+    """
     source = max((q for q in range(empty) if len(stages[q]) > 1), default=0)
     for q in range(source, empty):
         stages[q + 1] = stages[q][-1] + stages[q + 1]
@@ -99,8 +101,10 @@ def _shift(stages: list[str], empty: int) -> None:
 
 
 def equal_stages(layers: int, mtp: int, count: int) -> tuple[str, ...]:
-    """Entries of so many virtual stages with as many blocks each, the ends and multi-token prediction next
-    to them; where that cannot be, all of these count as layers.
+    """Entries of `count` virtual stages with equal numbers of blocks.
+
+    Ends and multi-token prediction are additional. If the blocks cannot be split equally, these count as
+    layers too (`counted`).
     """
     if layers % count:
         return counted(layers, mtp, count)
@@ -108,17 +112,18 @@ def equal_stages(layers: int, mtp: int, count: int) -> tuple[str, ...]:
 
 
 def blocks_of(layout: str) -> tuple[int, ...]:
-    """Blocks of every virtual stage of a layout string, layers of multi-token prediction among them;
-    PhazeError for one that is not a decoder's.
+    """Blocks per virtual stage of a layout string, including layers of multi-token prediction.
+
+    Raises PhazeError for a string that is not of a decoder.
     """
     return tuple(stage.count("t") + stage.count("m") for stage in stages_of(layout))
 
 
 def stages_of(layout: str) -> tuple[str, ...]:
-    """Entries of every virtual stage of a layout string; PhazeError for one that Megatron-Core refuses.
+    """Entries per virtual stage of a layout string; PhazeError for a string that Megatron-Core rejects.
 
-    Layers of multi-token prediction are in one stage. An empty stage is refused: training does not end with
-    one (Megatron-LM, issue 1852).
+    Layers of multi-token prediction are in one stage. An empty stage is rejected: training with one does not
+    end (Megatron-LM, issue 1852).
     """
     text = re.sub(r"[,\s]", "", layout)
     for pattern in (_GROUP, _ONE):
@@ -135,7 +140,7 @@ def stages_of(layout: str) -> tuple[str, ...]:
 
 
 def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
-    """Layers of every virtual stage by their place in the model, from the embedding on."""
+    """Range of layers per virtual stage, by position in the model, starting at the embedding."""
     ends = [0]
     for stage in stages:
         ends.append(ends[-1] + len(stage))

@@ -1,8 +1,8 @@
 """Layouts that MaxText runs: meshes of the axes fsdp, tensor, context and expert, without a pipeline.
 
-Source is `logical_axis_rules` of MaxText's `configs/base.yml`: weights are sharded over fsdp, context and
-expert, batches over fsdp and expert, heads, feed-forward and vocabulary over tensor or tensor_sequence. JAX
-cuts arrays evenly. dp here is fsdp times expert.
+The source is `logical_axis_rules` of MaxText's `configs/base.yml`. Weights are sharded over fsdp, context and
+expert; batches over fsdp and expert; heads, feed-forward and vocabulary over tensor or tensor_sequence. JAX
+shards arrays evenly. Here dp is fsdp × expert.
 """
 
 from __future__ import annotations
@@ -80,12 +80,15 @@ MAXTEXT = Runtime(
         Rule("fsdp", "weights are sharded over dp * cp, zero must be 3, got {zero}", ("zero",), _fsdp),
     ),
 )
-"""MaxText without the axes data and stage: zero 3 is fsdp, sequence parallelism tensor_sequence instead of
-tensor; full and no recomputation are its remat policies full and minimal_with_context."""
+"""MaxText without the axes data and stage.
+
+ZeRO 3 is fsdp. With sequence parallelism the axis is tensor_sequence instead of tensor. Recompute full and
+none are its remat policies full and minimal_with_context.
+"""
 
 
 def axes_of(layout: ChosenLayout) -> str:
-    """Sizes of MaxText's mesh that a layout has, as its configuration names them."""
+    """Axis sizes of MaxText's mesh for a layout, as configuration options."""
     tensor = "tensor_sequence" if layout.sequence_parallel else "tensor"
     sizes = {"fsdp": layout.dp // layout.ep, "expert": layout.ep, "context": layout.cp, tensor: layout.tp}
     return ", ".join(f"ici_{name}_parallelism={size}" for name, size in sizes.items())

@@ -1,8 +1,8 @@
-"""Layouts that Megatron-Core runs, as Megatron-LM checks them beside Megatron-Core 0.16.1.
+"""Layouts that Megatron-Core 0.16.1 can run, as checked by Megatron-LM and Megatron-Core.
 
 Sources are `megatron/training/arguments.py`, `TransformerConfig`, `pipeline_parallel/schedules.py` and
-`pipeline_parallel_layer_layout.py`. Every tp >= 2 is legal with and without sequence parallelism, which only
-experts need. The vocabulary is padded to a multiple of 128 · tp, so that it forbids nothing.
+`pipeline_parallel_layer_layout.py`. Every tp >= 2 is valid with and without sequence parallelism, which only
+experts need. The vocabulary is padded to a multiple of 128 · tp, so it excludes no layout.
 """
 
 import numpy as np
@@ -31,8 +31,9 @@ from phaze.runtimes.rules import (
 
 
 def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: query groups are dealt out, or each is shared by several ranks, which then gather
-    equal shares of it.
+    """Layouts that do not split the query groups evenly (`TransformerConfig`).
+
+    Groups are sharded across ranks, or several ranks share a group and then gather equal shares of it.
     """
     groups = task.model.kv_heads
     uneven = leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
@@ -40,18 +41,23 @@ def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`validate_args`: every rank has a chunk from the front and one from the back of a causal sequence."""
+    """Layouts that do not split the sequence into 2 · cp chunks (`validate_args`).
+
+    Each rank has a chunk from the front and one from the back of a causal sequence.
+    """
     return (grid.cp > 1) & leaves_rest(task.sequence, 2 * grid.cp)
 
 
 def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Reduce-scatters along the sequence need equal slices."""
+    """Layouts with unequal sequence shards, which reduce-scatters along the sequence do not allow."""
     return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
 
 
 def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: ranks that exchange whole sequences have equal shares of the heads of a slice; the
-    sizes of two levels multiply to cp.
+    """Layouts that break the head rules of `TransformerConfig` for context-parallel exchanges.
+
+    Ranks that exchange whole sequences have equal shares of a tensor-parallel rank's heads. The sizes of the
+    two levels multiply to cp.
     """
     inner = np.array([heads_ranks_of(kind, 0) for kind in grid.cp_kinds])[grid.cp_kind]
     ranks = np.where(inner == 0, grid.cp, inner)
@@ -61,32 +67,39 @@ def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`MoELayer` raises in training where tensor-parallel ranks hold whole sequences."""
+    """Layouts whose tensor-parallel ranks hold whole sequences: `MoELayer` then raises in training."""
     return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
 
 
 def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: a gated delta net scans whole sequences, an indexer chooses among whole ones."""
+    """Context parallelism of models that need whole sequences (`TransformerConfig`).
+
+    A gated delta net scans whole sequences, and an indexer selects among all tokens of one.
+    """
     model = task.model
     whole = model.delta is not None or (model.latent is not None and model.latent.index is not None)
     return whole & (grid.cp > 1)
 
 
 def _expert_bias(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: biases of experts are not cut."""
+    """Layouts that would shard the biases of experts, which `TransformerConfig` does not allow."""
     experts = task.model.experts
     return (experts is not None and experts.bias) & (grid.etp > 1)
 
 
 def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig`: scales by earlier steps have no place in what runs forward again in part."""
+    """Delayed scaling with recomputed `moe_act` or `layernorm`, rejected by `TransformerConfig`."""
     parts = {"moe_act", "layernorm"}
     again = [i for i, word in enumerate(grid.recomputes) if parts & set(word.split("+"))]
     return (grid.compute == "fp8") & np.isin(grid.recompute, again)
 
 
 def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`TransformerConfig` of activations, `OptimizerStateOffloader` of a distributed optimizer's states."""
+    """Layouts that cannot run the grid's offload option.
+
+    Sources: `TransformerConfig` for activations, `OptimizerStateOffloader` for the states of a distributed
+    optimizer.
+    """
     offloaded, words = Offloaded.of(grid.offload), grid.recomputes
     free = [i for i, word in enumerate(words) if word == "none" or (word != "full" and not offloaded.layers)]
     of_experts = bool(offloaded.modules & {"expert_fc1", "moe_act"}) and not task.experts
@@ -100,15 +113,18 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`forward_backward_pipelining_with_interleaving`: a microbatch group size from pp to all microbatches,
-    which leaves no group of fewer than pp; that of all always does.
+    """Interleaved layouts without a valid microbatch group size.
+
+    The size lies between pp and the number of microbatches, and leaves no group of fewer than pp
+    microbatches. A single group of all microbatches is valid if it has at least pp of them
+    (`forward_backward_pipelining_with_interleaving`).
     """
     short: Bools = grid.microbatches(task.global_batch) < grid.pp
     return grid.under("interleaved") & short
 
 
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Megatron-FSDP combines with tp, cp and ep (its documentation); asked for with pp in issue 1455."""
+    """FSDP with a pipeline: Megatron-FSDP supports tp, cp and ep only (its documentation, issue 1455)."""
     return (grid.zero >= 2) & (grid.pp > 1)
 
 
@@ -203,5 +219,8 @@ MEGATRON = Runtime(
     offloads=True,
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe"),
 )
-"""Megatron-Core: zero 1 is its distributed optimizer, 2 and 3 are Megatron-FSDP (`optim_grads`,
-`optim_grads_params`), its recomputation `full` or `selective` of `core_attn`."""
+"""Megatron-Core, with its distributed optimizer as ZeRO 1.
+
+ZeRO 2 and 3 are Megatron-FSDP (`optim_grads`, `optim_grads_params`). Recompute is `full`, `selective` of
+`core_attn`, or sets of modules.
+"""

@@ -1,8 +1,7 @@
-"""Flags of Megatron-LM's `pretrain_gpt.py` for a recipe, and the recipe of such flags.
+"""Megatron-LM flags of a recipe (`pretrain_gpt.py`), and the recipe of such flags.
 
-What both sides leave open is what Megatron-LM does without a flag. Read are the flags that say what is
-priced; of the others those that would change the price are refused by name (`UNPRICED`), and the rest is
-handed back.
+Without a flag, Megatron-LM's default holds. Flags that affect the price are read. Flags that would change the
+price but are not modelled raise an error that names them (`UNPRICED`). All other flags are returned.
 """
 
 from __future__ import annotations
@@ -64,30 +63,30 @@ WIDTHS = {
 }  # fmt: skip
 EXPERT_WIDTHS = {"ep": "--expert-model-parallel-size", "etp": "--expert-tensor-parallel-size"}
 CP_KIND = "--cp-comm-type"
-"""How context-parallel ranks exchange keys and values, for all layers."""
+"""Exchange kind of context-parallel ranks, for all layers."""
 SIZES_OF_LEVELS = "--hierarchical-context-parallel-sizes"
-"""Ranks that exchange heads, and groups of them that pass keys and values around."""
+"""Ranks that exchange heads, and the number of such groups in the ring."""
 MODULES_AGAIN = "--recompute-modules"
 LAYOUT = "--pipeline-model-parallel-layout"
 VIRTUAL, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
 STRATEGY = "--data-parallel-sharding-strategy"
 SHARDED: dict[int, str] = {0: "no_shard", 1: "optim", 2: "optim_grads", 3: "optim_grads_params"}
-"""Strategies of Megatron-FSDP by ZeRO's stage."""
+"""Strategies of Megatron-FSDP by ZeRO stage."""
 FSDP = (
     ("--use-megatron-fsdp",), ("--use-distributed-optimizer",), ("--no-gradient-accumulation-fusion",),
     ("--ckpt-format", "fsdp_dtensor"),
 )  # fmt: skip
-"""Flags that Megatron-FSDP needs beside its strategy (its user guide)."""
+"""Flags that Megatron-FSDP needs in addition to its strategy (its user guide)."""
 OFFLOADED = {
     "fine": "--fine-grained-activation-offloading", "modules": "--offload-modules",
     "layers": "--cpu-offloading-num-layers", "optimizer": "--offload-optimizer-states",
 }  # fmt: skip
-"""Activations and states that wait in the host's memory."""
+"""Flags that offload activations and states to host memory."""
 UNPRICED = (
     "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload", "--moe-layer-recompute",
     "--fp4-param-gather", "--perform-rl-step", "--encoder-num-layers", "--img-h",
 )  # fmt: skip
-"""Flags that change the price, or what is trained, and that no recipe has a word for."""
+"""Flags that change the price, or the training itself, and that no recipe can express."""
 PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
     "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
     "fp8-cs": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
@@ -95,23 +94,23 @@ PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
     "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
-"""Numbers that products of blocks' weights multiply: their format, and how they are scaled."""
+"""Flags of each compute format: its number format and its scaling recipe."""
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
 MIXED = {"--bf16", "--fp16", "--fp8-format", "--fp4-format"}
 """Flags without which weights are in single precision."""
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-"""Embedding and loss count as a layer each where layers are dealt out."""
+"""Flags that count the embedding and the loss as one layer each in the pipeline split."""
 CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS=['\"]?(\w+)")
-"""Where a command or a comment sets the variable."""
+"""Assignment of the variable in a command or a comment."""
 
 
 def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
-    """Flags of a recipe, and those that a software stack stands for; raises PhazeError for a recipe that
-    Megatron-Core cannot run.
+    """Megatron-LM flags of a recipe and of a software stack.
 
-    Recomputation is one number for all virtual stages: the least with which none of them recomputes fewer
-    blocks than the recipe says. What differs is named, and what has to be set beside the flags.
+    Raises PhazeError for a recipe that Megatron-Core cannot run. Megatron-LM has one recompute count for all
+    virtual stages: the smallest that recomputes at least the recipe's blocks on each stage. The result lists
+    every difference from the plan, and the settings that no flag covers.
     """
     recipe.check(MEGATRON)
     if recipe.model.lora:
@@ -146,7 +145,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
 
 
 def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
-    """Sentence for collectives of slices that a stack hides and Megatron-LM cannot."""
+    """Message if the stack overlaps tensor-parallel collectives and Megatron-LM cannot."""
     hides = stack is not None and "tp" in stack.overlap
     if hides and refused_overlap(recipe.layout, hides) is not None:
         yield "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel"
@@ -218,12 +217,12 @@ def _full(method: str, layers: int) -> tuple[tuple[str, ...], ...]:
 def read_megatron(
     text: str, devices: int | None = None, name: str = "megatron", words: int | None = None
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Recipe of flags, and the flags of which nothing is priced.
+    """Recipe of flags, and the flags that are not priced.
 
-    The number of devices is none of Megatron's flags: unless it is given, torchrun's `--nnodes` and
-    `--nproc-per-node` say it, else it is the fewest that the layout allows. `words` are those of the
-    vocabulary where flags do not say it. Raises PhazeError for a flag that is missing, has no such value or
-    is not priced, and for what Megatron-Core cannot run.
+    Megatron has no flag for the device count. Unless `devices` is given, it is torchrun's `--nnodes` ×
+    `--nproc-per-node`, or else the fewest that the layout allows. `words` is the vocabulary size if no flag
+    has it. Raises PhazeError for a flag that is missing, invalid or not priced, and for a layout that
+    Megatron-Core cannot run.
     """
     flags = parse_flags(text)
     refused = next((flag for flag in UNPRICED if flag in flags), None)
@@ -264,17 +263,17 @@ def read_megatron(
 
 
 def megatron_software(text: str, recipe: Recipe, stack: Stack) -> Software:
-    """Software that flags say their recipe is trained with; of what they cannot say, that of a stack."""
+    """Training software of a recipe's flags; the stack supplies the settings that flags do not cover."""
     return read_software(parse_flags(text), recipe, stack)
 
 
 def says_devices(text: str) -> bool:
-    """Whether flags say how many devices train."""
+    """True if flags give the number of devices."""
     return "--nproc-per-node" in parse_flags(text)
 
 
 def _check_launch(text: str, flags: Flags, recipe: Recipe) -> None:
-    """Raise PhazeError for what Megatron-LM asserts of flags together, and of its environment."""
+    """Raise PhazeError for combinations of flags and environment that Megatron-LM rejects."""
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
     found = refused_overlap(layout, SLICES in flags)
     size = whole_number(flags, GROUP, layout.pp)
@@ -290,7 +289,7 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe) -> None:
 
 
 def _replicas(flags: Flags, devices: int | None, widths: dict[str, int], experts: int) -> int:
-    """Replicas on so many devices; the fewest into which the ranks of experts fold, where none are given."""
+    """Number of replicas; without a device count, the fewest into which the expert ranks fold."""
     slices = widths["tp"] * widths["cp"] * widths["pp"]
     if devices is None and "--nproc-per-node" not in flags:
         fewest = experts // gcd(experts, widths["tp"] * widths["cp"])
@@ -302,7 +301,7 @@ def _replicas(flags: Flags, devices: int | None, widths: dict[str, int], experts
 
 
 def _stages(stages: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    """Blocks of a hybrid's virtual stages; without bars as many on each."""
+    """Blocks per virtual stage of a hybrid model; an equal split if the pattern has no bars."""
     if len(stages) == 1 and pp > 1 and stages[0] % pp == 0:
         return (stages[0] // pp,) * pp
     if len(stages) % pp:
@@ -311,8 +310,9 @@ def _stages(stages: tuple[int, ...], pp: int) -> tuple[int, ...]:
 
 
 def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
-    """Blocks of every virtual stage: of the layout string, else as many on each but for those that flags
-    say; layers of multi-token prediction are on the last one.
+    """Blocks per virtual stage: of the layout string, else an equal split apart from ends set by flags.
+
+    Layers of multi-token prediction are on the last stage.
     """
     if LAYOUT in flags:
         blocks = blocks_of(one_value(flags, LAYOUT))
@@ -338,7 +338,7 @@ def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
 
 
 def _compute(flags: Flags) -> Compute:
-    """Numbers that products of blocks' weights multiply."""
+    """Operand format of the products with blocks' weights."""
     for bits in ("--fp4", "--fp8"):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
@@ -351,7 +351,7 @@ def _compute(flags: Flags) -> Compute:
 
 
 def _load(flags: Flags) -> Load:
-    """Rows of the busiest rank's experts: their capacity where rows are padded to it."""
+    """Expert load of the busiest rank: the capacity factor where tokens are padded to it."""
     if CAPACITY not in flags or PADDED not in flags:
         return BALANCED
     text = one_value(flags, CAPACITY)
@@ -365,7 +365,7 @@ def _load(flags: Flags) -> Load:
 
 
 def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:
-    """What runs forward again, and blocks of every virtual stage that do so in full."""
+    """Recompute option, and fully recomputed blocks per virtual stage."""
     none = (0,) * len(blocks)
     selective = "--recompute-activations" in flags
     if "--recompute-granularity" not in flags:
@@ -384,7 +384,7 @@ def _recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple
 
 
 def _offload(flags: Flags) -> Offload:
-    """What waits in the host's memory."""
+    """Offload option."""
     layers = whole_number(flags, OFFLOADED["layers"], 0) if OFFLOADED["layers"] in flags else 0
     words = [*flags.get(OFFLOADED["modules"], ())] if OFFLOADED["fine"] in flags else []
     words += [f"layers:{layers}"] * bool(layers) + ["optimizer"] * (OFFLOADED["optimizer"] in flags)
@@ -395,7 +395,7 @@ def _offload(flags: Flags) -> Offload:
 
 
 def _cp_kind(flags: Flags) -> CpKind:
-    """Exchange of context-parallel ranks; Megatron-LM's own is p2p."""
+    """Exchange kind of context-parallel ranks; Megatron-LM's default is p2p."""
     if whole_number(flags, WIDTHS["cp"], 1) == 1:
         return MEGATRON.cp_kinds[0]
     found = word_of(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
@@ -409,7 +409,7 @@ def _cp_kind(flags: Flags) -> CpKind:
 
 
 def _zero(flags: Flags) -> Zero:
-    """ZeRO's stage."""
+    """ZeRO stage."""
     if "--use-megatron-fsdp" not in flags:
         return 1 if "--use-distributed-optimizer" in flags else 0
     stage = word_of(flags, STRATEGY, {str(number): word for number, word in SHARDED.items()}, "0")
@@ -429,7 +429,7 @@ READ = frozenset(
         "--cpu-offloading",
     )
 )  # fmt: skip
-"""Flags that a recipe or a software stack says."""
+"""Flags that a recipe or a software stack determines."""
 
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
@@ -439,4 +439,4 @@ NAMES: dict[str, str] = {
     "recompute": "recompute (--recompute-granularity)", "compute": "compute (--fp8-format, --fp4-format)",
     "offload": "offload (--offload-modules)",
 }  # fmt: skip
-"""Flags by the fields of a recipe that they say."""
+"""Flags by the recipe fields that they set."""

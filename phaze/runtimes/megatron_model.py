@@ -1,8 +1,8 @@
-"""Flags of Megatron-LM for a model, and the model of such flags.
+"""Megatron-LM flags of a model, and the model of such flags.
 
-Without a pattern of their own all blocks are attention and a feed-forward network, or experts in its place;
-lists by layer say which blocks have experts, a window or a delta rule. A model whose blocks are each one
-thing, as of Mamba-2, is a hybrid: a letter a block, with the stages between bars.
+By default every block is attention followed by a feed-forward network or experts. Lists per layer select the
+blocks with experts, a window or a delta rule. A model whose blocks are each a single part, such as Mamba-2,
+is a hybrid: its pattern has one letter per block and bars between stages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phaze.spec.plain import short
 SIZES = {
     "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
 }  # fmt: skip
-"""Sizes of a model that are always said."""
+"""Sizes of a model whose flags are always written."""
 LAYERS, FEED_FORWARD, LONGEST = "--num-layers", "--ffn-hidden-size", "--max-position-embeddings"
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
@@ -51,21 +51,21 @@ USUAL = {
     "--linear-key-head-dim": 128, "--linear-value-head-dim": 128, "--linear-conv-kernel-dim": 4,
     "--mamba-head-dim": 64, "--mamba-state-dim": 128, "--mamba-num-groups": 8,
 }  # fmt: skip
-"""What Megatron-LM does without a flag; a size that is not here is then not there."""
+"""Megatron-LM's defaults; a size that is missing here is absent without its flag."""
 VARIANT, SPARSE, LINEAR = "--experimental-attention-variant", "dsa", "gated_delta_net"
 BLOCKS_WITH = {
     "experts": "--moe-layer-freq", "window": "--window-attn-skip-freq", "delta": "--linear-attention-freq",
 }  # fmt: skip
-"""Which blocks have it, as a list of ones and zeros, or by turns."""
+"""Flags that select the blocks with a part: a list of ones and zeros, or a frequency."""
 TURNS: dict[str, Callable[[int, int], bool]] = {
     "experts": lambda place, every: place % every == 0,
     "window": lambda place, every: (place + 1) % every != 0,
     "delta": lambda place, every: (place + 1) % every != 0,
 }
-"""Whether the block at a place has it, where the flag is one number."""
+"""True if the block at an index has the part, for a flag that is a frequency."""
 WINDOW = "--window-size"
 HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
-"""Letters of blocks, by today's name and by that of before."""
+"""Patterns of block letters, by the current and by the earlier flag name."""
 LETTERS = {"mamba": "M", "attention": "*", "dense": "-", "experts": "E", "delta": "G"}
 FURTHER = "--mtp-num-layers"
 SWITCHES = {
@@ -78,7 +78,7 @@ SWITCHES = {
 SINKS = ("--softmax-type", "learnable")
 GROUPED = "--moe-grouped-gemm"
 CLAMP = "--activation-func-clamp-value"
-"""Largest projection of a gated expert; `untimed` writes it from the field that says how large."""
+"""Maximum projection of a gated expert; `untimed` writes the flag from a published field."""
 MODEL_FLAGS = frozenset(
     (
         *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
@@ -88,7 +88,7 @@ MODEL_FLAGS = frozenset(
         "--bert-no-binary-head", *VOCABULARY_FLAGS,
     )
 )  # fmt: skip
-"""Flags that a model says."""
+"""Flags that a model determines."""
 
 MODEL_NAMES = {
     **SIZES, "layers": LAYERS, "feed_forward": FEED_FORWARD, "position_count": LONGEST, "mtp": FURTHER,
@@ -106,20 +106,20 @@ MODEL_NAMES = {
     **{f"delta.{field}": flag for field, flag in DELTA.items()},
     **{f"mamba.{field}": flag for field, flag in MAMBA.items()},
 }  # fmt: skip
-"""Flags by the fields of a model that they say."""
+"""Flags by the model fields that they set."""
 
 
 def is_hybrid(model: Model) -> bool:
-    """Whether blocks are each one thing: Megatron-LM's hybrids have a letter for each."""
+    """True if every block is a single part, as in Megatron-LM's hybrids with one letter per block."""
     return model.mamba is not None or any(
         len(words_of(kind)) == 1 for kind, _ in model.runs if model.pattern is not None
     )
 
 
 def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Flags of a model that is trained on samples of so many tokens, with blocks of its virtual stages.
+    """Flags of a model for a sequence length in tokens and the blocks per virtual stage.
 
-    Raises PhazeError for a hybrid with blocks that no letter stands for.
+    Raises PhazeError for a hybrid with blocks that have no letter.
     """
     if is_hybrid(model):
         yield HYBRID[0], hybrid_pattern(model, blocks)
@@ -155,7 +155,7 @@ def _attention_flags(model: Model) -> Iterator[tuple[str, ...]]:
         yield "--kv-channels", str(model.head_size)
     if model.kv_heads != model.heads:
         yield from (((SWITCHES["grouped"]),), ("--num-query-groups", str(model.kv_heads)))
-    if model.qk_norm != "none" or model.latent:  # the norms of latent attention's ranks
+    if model.qk_norm != "none" or model.latent:  # norms of the latent attention's low-rank projections
         yield (SWITCHES["qk_norm"],)
     if model.attention_gate:
         yield (SWITCHES["attention_gate"],)
@@ -176,7 +176,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
             yield (SWITCHES["shared_gate"],)
         yield (GROUPED,)
     if model.window:
-        yield WINDOW, f"{model.window.size - 1},0"  # tokens before one, without it
+        yield WINDOW, f"{model.window.size - 1},0"  # the flag counts earlier tokens without the current one
     if model.delta:
         yield from ((VARIANT, LINEAR), *_said(model.delta, DELTA))
     if model.mamba:
@@ -189,7 +189,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
 
 
 def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Flags of a noun's sizes that differ from those without a flag."""
+    """Flags of a part's sizes that differ from the defaults."""
     for field, flag in flags.items():
         value = getattr(noun, field)
         if value is not None and value != USUAL.get(flag):
@@ -197,7 +197,7 @@ def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _kinds(model: Model) -> list[tuple[str, ...]]:
-    """Words of every block."""
+    """Parts of every block."""
     return [words_of(kind) for kind, count in model.runs for _ in range(count)]
 
 
@@ -206,7 +206,10 @@ def _output_bias(model: Model) -> bool:
 
 
 def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
-    """Letters of all blocks, bars between virtual stages, layers of multi-token prediction after slashes."""
+    """Letters of all blocks, with bars between virtual stages.
+
+    Layers of multi-token prediction follow after slashes.
+    """
     kinds = _kinds(model)
     wrong = next((kind for kind in kinds if len(kind) != 1 or kind[0] not in LETTERS), None)
     if wrong is not None:
@@ -222,7 +225,7 @@ def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
 
 
 def _list_of(values: Sequence[bool]) -> str:
-    """Ones and zeros as an expression: the shortest group that repeats, of runs."""
+    """List expression of ones and zeros: run-length encoded shortest period, repeated."""
     size = period_of(values)
     runs = [(value, len(list(run))) for value, run in groupby(values[:size])]
     text = "+".join(f"[{int(value)}]*{count}" for value, count in runs)
@@ -230,8 +233,9 @@ def _list_of(values: Sequence[bool]) -> str:
 
 
 def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model, tuple[int, ...] | None]:
-    """Model of flags, with Megatron-LM's defaults for those that are not given; and of a hybrid the blocks
-    of its virtual stages. Of BERT's vocabulary it is BERT.
+    """Model of flags with Megatron-LM's defaults, and the blocks per virtual stage of a hybrid.
+
+    A vocabulary of BERT makes the model a BERT.
     """
     kinds, mtp, stages = _read_kinds(flags)
     parts = {word for kind in kinds for word in kind.split("-")}
@@ -282,14 +286,15 @@ def _is_bert(flags: Flags) -> bool:
 
 
 def _bert(flags: Flags) -> dict[str, object]:
-    """What `pretrain_bert.py` trains beside the blocks of GPT: masked tokens, and which sentence is next."""
+    """Differences of BERT from GPT: masked tokens and next-sentence prediction (`pretrain_bert.py`)."""
     pooler = "--bert-no-binary-head" not in flags
     return {"causal": False, "head": "masked-lm", "token_types": 2, "pooler": pooler}
 
 
 def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
-    """What blocks have by the words of their kinds, and latent attention; experts are as wide as dense
-    feed-forward networks unless a flag says it.
+    """Parts of the blocks that `words` names, and latent attention.
+
+    Experts are as wide as dense feed-forward networks unless a flag sets their width.
     """
     found: dict[str, object] = {}
     if SWITCHES["latent"] in flags:
@@ -300,7 +305,7 @@ def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
             "gated": SWITCHES["gated"] in flags,
             "bias": SWITCHES["unbiased"] not in flags,
             "shared_gate": SWITCHES["shared_gate"] in flags,
-            "clamped": CLAMP in flags and SWITCHES["unbiased"] not in flags,  # as GPT-OSS's
+            "clamped": CLAMP in flags and SWITCHES["unbiased"] not in flags,  # as GPT-OSS
         }
     if "window" in words:
         found["window"] = {"size": _window(flags)}
@@ -313,14 +318,14 @@ def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
 
 
 def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = None) -> dict[str, object]:
-    """Sizes of a noun; left out where there is no flag and Megatron-LM has nothing usual."""
+    """Sizes of a part; a size without flag and without default is left out."""
     usual = {field: USUAL[flag] for field, flag in names.items() if flag in USUAL} | (usual or {})
     there = {field: flag for field, flag in names.items() if flag in flags or usual.get(field)}
     return {field: whole_number(flags, flag, usual.get(field)) for field, flag in there.items()}
 
 
 def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
-    """Kinds of all blocks, layers of multi-token prediction, and of a hybrid the blocks of its stages."""
+    """Kinds of all blocks, number of multi-token prediction layers, and a hybrid's blocks per stage."""
     hybrid = next((flag for flag in HYBRID if flag in flags), None)
     if hybrid is not None:
         return _read_hybrid(hybrid, one_value(flags, hybrid))
@@ -340,7 +345,7 @@ def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
 
 
 def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]:
-    """Kinds of the blocks that letters stand for, and how many every virtual stage has."""
+    """Block kinds of a hybrid's letters, multi-token prediction layers, and blocks per virtual stage."""
     main, *further = text.split("/")
     words = {letter: word for word, letter in LETTERS.items()}
     letters = main.replace("|", "")
@@ -356,7 +361,7 @@ def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]
 
 
 def _further_kind(flags: Flags, last: str) -> str | None:
-    """Kind of a hybrid's layers of multi-token prediction, if it is not that of the last block."""
+    """Kind of a hybrid's multi-token prediction layers; None if it is the kind of the last block."""
     text = next((one_value(flags, flag) for flag in HYBRID if flag in flags), "")
     words = {letter: word for word, letter in LETTERS.items()}
     kind = "-".join(words[letter] for letter in text.partition("/")[2].partition("/")[0])
@@ -364,7 +369,7 @@ def _further_kind(flags: Flags, last: str) -> str | None:
 
 
 def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
-    """Blocks that have something: all, by turns, or by a list."""
+    """True for every block that has a part: by default, by frequency, or by list."""
     flag = BLOCKS_WITH[word]
     text = one_value(flags, flag) if flag in flags else ""
     if not text or text.isdecimal():
@@ -380,7 +385,7 @@ def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
 
 
 def _list(node: ast.AST) -> list[bool]:
-    """Value of an expression of lists of ones and zeros, sums and multiples; ValueError for another."""
+    """Value of an expression of lists of ones and zeros, sums and multiples; ValueError for any other."""
     match node:
         case ast.List(entries):
             said = [entry.value for entry in entries if isinstance(entry, ast.Constant)]
@@ -396,7 +401,7 @@ def _list(node: ast.AST) -> list[bool]:
 
 
 def _window(flags: Flags) -> int:
-    """Tokens that a token attends to, itself among them."""
+    """Tokens that a token attends to, including itself."""
     text = " ".join(flags[WINDOW]).strip("()")
     left, _, right = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
     if not left.isdecimal() or right not in ("0", "-1"):

@@ -1,8 +1,7 @@
-"""Flags of Megatron-LM for a software stack, and the stack, kernels and remarks that flags stand for.
+"""Megatron-LM flags of a software stack, and the stack, kernels and remarks of such flags.
 
-What a flag does not say is what Megatron-LM does without it (`megatron/training/arguments.py`): nothing hides
-behind computing but messages of interleaved stages, gradients are added up in single precision, the loss is
-not fused.
+Without a flag, Megatron-LM's default holds (`megatron/training/arguments.py`): only messages of interleaved
+stages overlap with compute, gradients are accumulated in single precision, and the loss is not fused.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DISPATCHER, DEEPEP = "--moe-token-dispatcher-type", "--moe-enable-deepep"
 BACKEND, IMPLEMENTATION, FLASH = "--attention-backend", "--transformer-impl", "--use-flash-attn"
 CUDNN = "cudnn"
 FUSED_LOGITS, LOGITS = 4, 6
-"""Bytes of a logit with its gradient alone, and with a copy in single precision that all else overwrites."""
+"""Bytes of a logit with its gradient: fused, and with a single-precision copy that is overwritten."""
 SOFTWARE = frozenset(
     (
         GRADIENTS, WEIGHTS, SLICES, SERIAL, PAIRED, HALF, LOSS, UNFUSED_GRADIENTS, UNFUSED_GATE, GROUPED,
@@ -35,9 +34,9 @@ SOFTWARE = frozenset(
         "--accumulate-allreduce-grads-in-fp32",
     )
 )  # fmt: skip
-"""Flags that a software stack stands for."""
+"""Flags that a software stack determines."""
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
-"""Microbatches that pass a virtual stage before the next one of the rank, pp unless given."""
+"""Microbatches that pass a virtual stage before the rank's next one; pp by default."""
 USUAL: Mapping[str, tuple[str, ...]] = {
     "--optimizer": ("adam",), "--exp-avg-dtype": ("fp32",), "--exp-avg-sq-dtype": ("fp32",),
     "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
@@ -45,7 +44,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--num-layers-at-start-in-bf16": ("0",), "--moe-z-loss-coeff": ("0",),
     "--num-distributed-optimizer-instances": ("1",),
 }  # fmt: skip
-"""Flags that change time or memory with another value than this."""
+"""Flags whose only modelled value is this one."""
 UNMODELLED = frozenset(
     (
         *USUAL, "--align-grad-reduce", "--apply-query-key-layer-scaling", "--attention-softmax-in-fp32",
@@ -68,17 +67,17 @@ UNMODELLED = frozenset(
         "--use-precision-aware-optimizer", "--use-tp-pp-dp-mapping", "--wgrad-deferral-limit",
     )
 )  # fmt: skip
-"""Flags that change time or memory, and that no recipe or stack has a word for."""
+"""Flags that change time or memory and that no recipe or stack can express."""
 
 
 @dataclass(frozen=True)
 class Software:
-    """What flags say of the software that trains."""
+    """Training software described by flags."""
 
     stack: Stack
-    """The stack, with what the flags say otherwise."""
+    """Software stack with the settings of the flags."""
     flash: bool = True
-    """Whether attention keeps its scores on the chip."""
+    """True if attention keeps its scores on the chip."""
     unmodelled: tuple[str, ...] = ()
     """Flags that change time or memory and are not modelled, with their values."""
 
@@ -89,7 +88,7 @@ class Software:
 
 
 def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, ...]]:
-    """Flags for what a software stack is priced with: what hides behind computing, gradients, kernels."""
+    """Flags of a software stack: overlap, gradients and kernels."""
     if stack is None:
         yield BACKEND, "flash"
         return
@@ -124,7 +123,7 @@ def _overlap_flags(recipe: Recipe, hides: Overlap) -> Iterator[tuple[str, ...]]:
 
 
 def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
-    """Software that flags stand for; of what they cannot say, that of a stack."""
+    """Training software of flags; the stack supplies the settings that flags lack."""
     local = flags.get(IMPLEMENTATION) == ("local",)
     backends = ("auto", "flash", "fused", "unfused", "local")
     usual = "flash" if FLASH in flags else "auto"
@@ -148,12 +147,12 @@ def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
 
 
 def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
-    """Whether kernels are fused: unless the flag is there, and where it means nothing as usual."""
+    """True if kernels are fused: unless the flag is given, or as usual where the flag has no effect."""
     return flag not in flags if asked else usual
 
 
 def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
-    """Communication that hides behind computing; where there is none of a kind, as in the stack."""
+    """Communication that overlaps with compute; a kind that the layout does not have is as in the stack."""
     layout, usual = recipe.layout, stack.overlap
     hides = {
         "dp": GRADIENTS in flags and (not layout.zero or WEIGHTS in flags)
@@ -169,7 +168,7 @@ def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
 
 
 def _attention(backend: str, stack: Stack) -> tuple[str, ...]:
-    """Generations of attention kernels, those of Transformer Engine's choice as in the stack."""
+    """Generations of attention kernels; as in the stack if Transformer Engine chooses."""
     others = tuple(name for name in stack.attention if name != CUDNN) or ("2",)
     if backend == "flash" and stack.attention[:1] == (CUDNN,):
         return (*others, CUDNN)

@@ -1,4 +1,4 @@
-"""A training run as a runtime is told it: a model, a layout with its schedule, and who holds which blocks."""
+"""Recipe of a training run: model, batch, layout, schedule and pipeline split."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from phaze.spec.training_plan import TrainingPlan
 
 Value = int | str | bool | float | tuple[int, ...] | None
 NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size", "embedding_width")
-"""Fields of a model that no run differs by; the last three are compared as what follows from them."""
+"""Model fields that do not distinguish runs; the last three are compared by derived fields."""
 
 REMARKED = (
     *(f"model.{where}_dropout" for where in ("residual", "attention", "embedding")), "model.position_count",
 )  # fmt: skip
-"""Fields in which a run may differ from a plan: both are then priced as the plan."""
+"""Fields that may differ between run and plan; both are then priced with the plan's value."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: its layout, and the blocks of every virtual stage in data-flow order.
+    """Training run: model, batch, layout, and blocks per virtual stage in data-flow order.
 
-    The embedding is on the first stage, the head with the loss on the last one.
+    The embedding is on the first stage; the head and the loss are on the last stage.
     """
 
     model: Model
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     global_batch: int
     layout: Layout
     schedule: str
     blocks: tuple[int, ...]
-    """Blocks of every virtual stage, (pp · vp,), with layers of multi-token prediction as the last ones."""
+    """Blocks per virtual stage, (pp · vp,), ending with the layers of multi-token prediction."""
     recomputed: tuple[int, ...]
-    """Of these the ones that run forward again in full, (pp · vp,); all zero unless the layout says full."""
+    """Fully recomputed blocks per virtual stage, (pp · vp,); zeros unless the layout recomputes in full."""
 
     @classmethod
     def of(cls, planned: TrainingPlan) -> Self:
-        """Run that the file of a plan says."""
+        """Recipe of a plan file."""
         asked, stages = planned.question, planned.stages
         return cls(
             asked.model,
@@ -59,18 +59,18 @@ class Recipe:
 
     @property
     def task(self) -> TrainingTask:
-        """What the runtime's rules are asked about."""
+        """Task to which the runtime's rules apply."""
         sizes = self.sequence, self.global_batch, self.layout.devices
         return TrainingTask(self.model, *sizes, compute=self.layout.compute, load=self.layout.load)
 
     @property
     def microbatch_group(self) -> int:
-        """Microbatches that pass a virtual stage before the next one of the rank, pp where possible."""
+        """Microbatches that pass a virtual stage before the rank's next one; pp if possible."""
         count, pp = self.layout.microbatches(self.global_batch), self.layout.pp
         return least_group(count, pp) if self.schedule == "interleaved" else pp
 
     def check(self, runtime: Runtime) -> None:
-        """Raise PhazeError for what a runtime cannot run, and for stages that do not hold the model."""
+        """Raise PhazeError if the runtime cannot run the recipe, or its stages do not add up to the model."""
         self.model.check_sequence(self.sequence, "recipe")
         refused = runtime.why_not(self.task, self.layout, self.schedule)
         if refused is not None:
@@ -87,7 +87,7 @@ class Recipe:
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
 
     def beyond(self, other: Recipe) -> tuple[str, ...]:
-        """Sentences on what of this recipe another one, as a runtime would read it, says otherwise."""
+        """Differences of another recipe, as read back by a runtime, from this one."""
         own, said = self._values(), other._values()
         return tuple(
             f"{name}: {shown(said.get(name))} instead of {shown(own.get(name))}"
@@ -96,13 +96,13 @@ class Recipe:
         )
 
     def check_same_task(self, other: Recipe, where: str, names: Mapping[str, str]) -> None:
-        """Raise PhazeError where another run trains another model, another batch, or on other devices.
+        """Raise PhazeError if another run has a different model, batch or device count.
 
-        `where` says who asked, `names` what fields are called there.
+        `where` names the caller, and `names` maps fields to the caller's names.
         """
         own, others = self._task_values(), other._task_values()
         for name in {**own, **others}:
-            value, planned = own.get(name), others.get(name)  # of parts that only one of both has
+            value, planned = own.get(name), others.get(name)  # None for parts that only one of both has
             if name not in REMARKED and value != planned:
                 raise PhazeError(
                     f"{where}: {names.get(name, name)} must be that of the plan, {shown(planned)}, got "
@@ -110,7 +110,7 @@ class Recipe:
                 )
 
     def unlike(self, other: Recipe, names: Mapping[str, str]) -> Iterator[str]:
-        """Sentences on fields that two runs of one task may have otherwise."""
+        """Remarks on fields that may differ between two runs of one task."""
         own, others = self._task_values(), other._task_values()
         for name in REMARKED:
             if own[name] != others[name]:
@@ -121,7 +121,7 @@ class Recipe:
         return {**self._model_values(), **sizes, "devices": self.layout.devices}
 
     def _model_values(self) -> dict[str, Value]:
-        """Fields of the model that matter, those of what blocks have with theirs behind a dot."""
+        """Model fields that distinguish runs; nested fields have dotted names."""
         model = self.model
         usual = f"attention-{'experts' if model.experts else 'dense'}"
         kinds = [kind if model.pattern else usual for kind, count in model.runs for _ in range(count)]
@@ -144,7 +144,7 @@ class Recipe:
 
 
 def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str, Value]]:
-    """Fields, those of mappings in mappings by both keys with a dot between."""
+    """Fields of nested mappings, with dotted names."""
     for key, value in fields.items():
         if isinstance(value, dict):
             yield from _flat({f"{key}.{inner}": one for inner, one in value.items()})
@@ -153,7 +153,7 @@ def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str,
 
 
 def shown(value: Value) -> str:
-    """Value for a sentence; of equal numbers in a row one, with how many."""
+    """Value as text; a run of equal numbers is shown once with its length."""
     if not isinstance(value, tuple):
         return str(value)
     runs = [(number, len(list(run))) for number, run in groupby(value)]

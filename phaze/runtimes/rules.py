@@ -1,4 +1,4 @@
-"""Rules that a runtime has for layouts, each with the reason that it gives, and those that all share."""
+"""Rules that decide which layouts a runtime can run, each with its error message; shared rules included."""
 
 from __future__ import annotations
 
@@ -37,83 +37,82 @@ from phaze.spec.model import Model
 from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
-"""Entries of a pipeline beside the layers: the embedding, and the head with its loss."""
+"""Pipeline entries other than layers: the embedding, and the head with its loss."""
 INSIDE_MOE: frozenset[Module] = frozenset({"moe_act", "shared_experts"})
-"""Modules of an MoE layer that `moe` recomputes with it."""
+"""Modules of an MoE layer that `moe` recomputes as part of it."""
 PIPELINED = tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs and name != "1f1b")
-"""Schedules that need a pipeline; without one all of them are 1f1b."""
+"""Schedules that need a pipeline; without one every schedule is 1f1b."""
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """A model to be trained, with the samples of a batch, on so many devices."""
+    """Training job: model, sequence length, global batch and device count."""
 
     model: Model
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     global_batch: int
-    """Samples of a batch, on all devices."""
+    """Samples per batch, on all devices."""
     devices: int
     compute: Compute = "bf16"
-    """Numbers that products of blocks' weights multiply."""
+    """Operand format of the products with blocks' weights."""
     load: Load = BALANCED
-    """Rows of the experts of the busiest rank."""
+    """Expert load of the busiest rank."""
 
     @classmethod
     def of(cls, asked: AskedPlan) -> Self:
-        """Training that a question is about."""
+        """Training job of a question."""
         sizes = asked.sequence, asked.global_batch, asked.devices
         return cls(asked.model, *sizes, asked.precision, asked.load)
 
     @property
     def experts(self) -> int:
-        """Experts of a layer, 0 where there are none."""
+        """Experts per layer, 0 for a dense model."""
         return self.model.experts.count if self.model.experts else 0
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition that every layout must meet, by name."""
+    """Named condition that every layout must meet."""
 
     name: str
     reason: str
-    """What is allowed and what was given, with fields of `values_of` in braces."""
+    """Error message: allowed and actual values, with fields of `values_of` in braces."""
     columns: tuple[str, ...]
-    """Columns of the grid that it looks at."""
+    """Grid columns that the rule reads."""
     broken: Callable[[TrainingTask, LayoutGrid], Bools]
-    """Layouts that do not meet it, (N,)."""
+    """Layouts that break the rule, (N,)."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Software that trains models: what its layouts may say, and its rules for them."""
+    """Training software: its layout options and its rules for layouts."""
 
     name: str
     version: str
-    """Version whose rules these are."""
+    """Version that the rules describe."""
     schedules: tuple[str, ...]
     zeros: tuple[Zero, ...]
     sequence_parallel: tuple[bool, ...]
     cp_kinds: tuple[CpKind, ...]
     rules: tuple[Rule, ...]
     two_levels: bool = False
-    """Whether context-parallel ranks can exchange heads inside groups and pass the rest around among them."""
+    """True if context-parallel ranks can exchange heads inside groups and run a ring among groups."""
     offloads: bool = False
-    """Whether activations and states can wait in the host's memory."""
+    """True if activations and states can be offloaded to host memory."""
     recomputes_part: bool = True
-    """Whether some blocks of a stage can run forward again in full where others do not."""
+    """True if a stage can recompute only some of its blocks in full."""
     computes: tuple[Compute, ...] = COMPUTES
-    """Numbers that products of blocks' weights may multiply."""
+    """Supported operand formats of the products with blocks' weights."""
     modules: tuple[Module, ...] = ()
     """Modules that can be recomputed alone."""
     asked_recomputes: tuple[Recompute, ...] = ()
-    """Sets of modules that a question names."""
+    """Sets of modules named by a question."""
 
     def recomputes(self, model: Model) -> tuple[Recompute, ...]:
-        """Recompute options of a model: nothing, whole layers, the core of attention, and every set of its
-        modules.
+        """Recompute options of a model: none, full, selective, and every set of its modules.
 
-        Sets with `moe` and a module inside it recompute what `moe` does, and are left out.
+        Sets of `moe` with a module inside it are left out, since `moe` already recomputes that module.
         """
         own = [module for module in MODULES if module in self.modules and module in modules_in(model)]
         sets = (some for size in range(1, len(own) + 1) for some in combinations(own, size))
@@ -124,7 +123,7 @@ class Runtime:
         return (*words, *(one for one in self.asked_recomputes if one not in words))
 
     def recompute_of(self, model: Model, text: str) -> Recompute:
-        """What runs forward again that a text means; PhazeError where runtime or model have no such part."""
+        """Recompute option of a text; PhazeError if the runtime or the model does not have such a module."""
         found = recompute_of(text)
         if not modules_of(found) <= self.recomputable(model):
             alone = ", ".join(module for module in MODULES if module in self.recomputable(model))
@@ -135,14 +134,14 @@ class Runtime:
         return found
 
     def offload_of(self, text: str) -> Offload:
-        """What waits in the host's memory; PhazeError where the runtime has no such word."""
+        """Offload option of a text; PhazeError if the runtime does not support it."""
         found = offload_of(text)
         if found != "none" and not self.offloads:
             raise PhazeError(f"{self.name}: offload must be none, got {found}")
         return found
 
     def compute_of(self, compute: Compute) -> Compute:
-        """Numbers that products multiply; PhazeError where the runtime has no such word."""
+        """Compute precision; PhazeError if the runtime does not support it."""
         if compute not in self.computes:
             raise PhazeError(
                 f"{self.name}: precision must be one of {', '.join(self.computes)}, got {compute}"
@@ -150,7 +149,7 @@ class Runtime:
         return compute
 
     def exchanges(self, kind: str) -> tuple[CpKind, ...]:
-        """Exchanges of context-parallel ranks that it has, with one of two levels if that is asked for."""
+        """Supported exchange kinds of context-parallel ranks, with the two-level kind that is asked for."""
         levels = self.two_levels and kind.startswith(f"{LEVELS}:")
         return (*self.cp_kinds, *([cp_kind_of(kind)] if levels else []))
 
@@ -165,7 +164,7 @@ class Runtime:
         return LayoutGrid.of(layouts, self.schedules, tuple(words), tuple(kinds))
 
     def why_not(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
-        """The first reason why the runtime cannot run a layout, with its values; None where it can."""
+        """First reason why the runtime cannot run a layout, with its values; None if it can."""
         found = self._unknown(task, layout, schedule)
         if found is not None:
             return f"{self.name}: {found}"
@@ -176,7 +175,7 @@ class Runtime:
         return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
-        """What runs forward again; nothing where it is modules that the runtime and the model have."""
+        """Recompute option to look up: none if the runtime and the model have all of its modules."""
         known = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if known else layout.recompute
 
@@ -185,7 +184,7 @@ class Runtime:
         return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
     def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
-        """What a layout says that the runtime has no word for, or that is no layout of so many devices."""
+        """Error message for an unsupported option or a wrong device count; None for a valid layout."""
         allowed: dict[str, tuple[object, tuple[object, ...]]] = {
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
@@ -203,7 +202,7 @@ class Runtime:
 
 
 def modules_in(model: Model) -> set[Module]:
-    """Modules that some layer of a model has."""
+    """Modules that at least one layer of a model has."""
     blocks, experts = model.blocks.values(), model.experts
     has: dict[Module, bool] = {
         "core_attn": any(block.attention for block in blocks),
@@ -218,7 +217,7 @@ def modules_in(model: Model) -> set[Module]:
 
 
 def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, int | str]:
-    """Values that a reason may name: fields of the layout, sizes of the model, and what follows from both."""
+    """Values that an error message may name: layout fields, model sizes, and quantities of both."""
     model = task.model
     return {
         **{name: getattr(layout, name) for name in (*WIDTHS, "microbatch", "zero", "cp_kind")},
@@ -256,12 +255,15 @@ MULTIPLES: dict[Compute, tuple[int, int]] = {
     "bf16": (1, 1), "fp8": (8, 16), "fp8-cs": (8, 16), "fp8-block": (8, 16), "mxfp8": (32, 32),
     "nvfp4": (16, 16),
 }  # fmt: skip
-"""What rows and widths of products are multiples of (Transformer Engine, `assert_dim_for_fp8_exec`, and what
-`MXFP8Quantizer` and `NVFP4Quantizer` say is quantizable)."""
+"""Required divisors of a product's rows and widths, by compute format.
+
+Source: Transformer Engine, `assert_dim_for_fp8_exec`, and the quantizability conditions of `MXFP8Quantizer`
+and `NVFP4Quantizer`.
+"""
 
 
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Rows of experts are padded, and need not be looked at."""
+    """Layouts with product shapes that the format does not allow, (N,); experts' rows are padded."""
     model, (rows, width) = task.model, MULTIPLES[grid.compute]
     cut = [model.feed_forward]
     if model.latent is None:
@@ -276,7 +278,7 @@ def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def leaves_rest(number: int | Ints, by: Ints) -> Bools:
-    """Places where a number is no multiple of another, (N,)."""
+    """True where a number is not a multiple of the divisor, (N,)."""
     rest: Bools = np.mod(number, by) != 0
     return rest
 
@@ -300,8 +302,9 @@ def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Sequences that are not cut evenly: each context-parallel rank has two chunks, tensor-parallel ranks
-    what is left.
+    """Layouts that do not shard the sequence evenly, (N,).
+
+    Each context-parallel rank has two chunks, and tensor-parallel ranks share each chunk.
     """
     chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
     return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
@@ -380,7 +383,7 @@ KEY_VALUE_HEADS = Rule(
     ("tp",),
     _key_value_heads,
 )
-"""Of runtimes that hold no key-value head twice."""
+"""For runtimes that never replicate key-value heads."""
 FEED_FORWARD = Rule(
     "feed-forward",
     "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}",
@@ -417,15 +420,15 @@ LOW_PRECISION = Rule(
 
 
 CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""Variable of the environment: the queues in which kernels are handed to a device."""
+"""Environment variable for the number of hardware queues that receive kernels."""
 MANY_CONNECTIONS = "32"
 """Its largest value."""
 
 
 def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
-    """Why Megatron-LM cannot hide collectives of tensor-parallel ranks behind products; None where it can.
+    """Why Megatron-LM cannot overlap tensor-parallel collectives with products; None if it can.
 
-    `validate_args` of `megatron/training/arguments.py`, `args.tp_comm_overlap`.
+    Source: `validate_args` of `megatron/training/arguments.py`, `args.tp_comm_overlap`.
     """
     if not overlaps_slices or layout.cuts_sequence:
         return None
@@ -434,10 +437,10 @@ def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
 
 
 def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
-    """What the variable has to be for a layout, none where it may be anything.
+    """Required values of the variable for a layout; empty if any value is allowed.
 
-    `validate_args`: before Blackwell kernels of products must start after the collectives that they wait for,
-    in one queue; Megatron-FSDP, and FSDP of PyTorch, need several.
+    Before Blackwell, product kernels must start after the collectives that they wait for, which needs a
+    single queue. Megatron-FSDP and PyTorch FSDP need several. Source: `validate_args`.
     """
     if layout.zero >= 2:
         return (MANY_CONNECTIONS,)
@@ -445,7 +448,7 @@ def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
 
 
 def refused_connections(layout: Layout, given: str, blackwell: bool = False) -> str | None:
-    """Why Megatron-LM does not start a layout with a value of the variable; None where it does."""
+    """Why Megatron-LM rejects a layout with this value of the variable; None if it starts."""
     if layout.zero >= 2 and given == "1":
         return f"{CONNECTIONS_NAME} must not be 1 with FSDP (zero {layout.zero}), got 1"
     if connections_for(layout, blackwell) == ("1",) and given != "1":

@@ -1,4 +1,4 @@
-"""All layouts of so many devices that a runtime has words for, legal or not."""
+"""All layouts of a device count that a runtime's options span, and those that it can run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 MOST = 2**31 - 1
-"""Largest value of a field."""
+"""Maximum value of a field."""
 ROW, BECOMES = "row", "becomes"
-"""Columns of rows that are still to be chosen from: their row of widths, and how many layouts they are."""
+"""Columns of unfinished rows: index of their widths, and number of layouts that they expand to."""
 
 Columns = dict[str, Ints]
 Fixed = Mapping[str, int | str]
@@ -26,48 +26,51 @@ Fixed = Mapping[str, int | str]
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Legal layouts by family, and how many others there are.
+    """Layouts that the runtime can run, by family, and counts of the invalid ones.
 
-    A family has all layouts that differ in recomputation alone.
+    A family has all layouts that differ only in their recompute option.
     """
 
     families: LayoutGrid
-    """One layout of each, with the first recompute option."""
+    """One layout per family, with the first recompute option."""
     options: Bools
     """Recompute options that the runtime can run, (families, options)."""
     layouts: int
-    """Layouts in all, legal or not."""
+    """All layouts, valid or not."""
     illegal: dict[str, int]
-    """Layouts that are not, each counted once, by the name of the first rule that it breaks; rules for widths
-    come before those for what is chosen within widths, and those for recomputation last."""
+    """Invalid layouts by the first rule that they break, each counted once.
+
+    Rules for widths come first, then rules for other choices, and rules for recompute last.
+    """
 
     @property
     def grid(self) -> LayoutGrid:
-        """Every legal layout."""
+        """Every layout that the runtime can run."""
         return self.families.recomputing(self.options)
 
 
 def legal_space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> Space:
-    """Layouts of `space` that a runtime can run; the others are counted without being listed."""
+    """Layouts of `space` that a runtime can run; the others are only counted."""
     return _enumerated(runtime, task, fixed or {}, runtime.rules)
 
 
 def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> LayoutGrid:
-    """Layouts with every choice of widths whose product is the number of devices, and of all else.
+    """All layouts: every choice of widths whose product is the device count, and of all other options.
 
-    Widths are divisors of the devices; vp goes up to one layer, the embedding or the head a virtual stage;
-    microbatches are divisors of the global batch; experts fold into tp · cp · dp, etp as `is_searched_etp`
-    says unless it is given. Left out is what is another layout under a second name: a schedule other than
-    1f1b without pipeline, vp that the schedule does not allow, sequence parallelism of one slice, ZeRO of one
-    rank, another exchange of one context-parallel rank. `fixed` gives values of columns, of those with words
-    these.
-    Raises PhazeError for a column or a value that there is not, and where nothing is left.
+    Widths are divisors of the device count. vp is at most the number that leaves each virtual stage one
+    layer, embedding or head. Microbatch sizes are divisors of the global batch. Experts fold into tp · cp ·
+    dp, with etp by `is_searched_etp` unless it is fixed.
+
+    Layouts equivalent to another one are left out: a schedule other than 1f1b without pipeline, a vp that the
+    schedule does not allow, sequence parallelism with tp 1, ZeRO of one rank, and another exchange kind with
+    cp 1. `fixed` sets values of columns, by name for schedules, recompute options and exchange kinds. Raises
+    PhazeError for an unknown column or value, and if no layout is left.
     """
     return _enumerated(runtime, task, fixed or {}, ()).grid
 
 
 def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fixed) -> bool:
-    """Whether `space` lists a layout that the runtime can run, with these fixed values."""
+    """True if `space` with these fixed values has a layout that the runtime can run."""
     asked = given_values(runtime, task, fixed)[0]
     return (
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
@@ -78,16 +81,16 @@ def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fix
 
 
 def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
-    """Whether the space has slices of experts: those that divide tp, and more where no rank has two experts.
+    """True if the space includes an etp: a divisor of tp, or any if each rank has a single expert.
 
-    Megatron-Core takes any etp whose product with ep divides tp · cp · dp (`parallel_state`).
+    Megatron-Core accepts any etp whose product with ep divides tp · cp · dp (`parallel_state`).
     """
     return tp % etp == 0 or ep == experts
 
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """Values of columns, from which every row of widths takes those of a range."""
+    """Values of columns; each row of widths takes a contiguous range of them."""
 
     columns: Columns
     first: Ints
@@ -97,7 +100,7 @@ class _Choice:
 def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequence[Rule]) -> Space:
     """Layouts that break none of these rules.
 
-    A row is looked at as soon as it has the columns of a rule, and dropped with all that it would become.
+    Each rule is applied as soon as a row has its columns, which drops the row with all its expansions.
     """
     runtime, given, offload = given_values(runtime, task, fixed)
     words = np.arange(len(runtime.recomputes(task.model)))
@@ -136,8 +139,9 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 def given_values(
     runtime: Runtime, task: TrainingTask, fixed: Fixed
 ) -> tuple[Runtime, dict[str, int], Offload]:
-    """Values of columns that are fixed, and what waits in the host's memory, of a runtime that also has what
-    is asked for by name; PhazeError for a field or a value that there is not.
+    """Runtime with the options named in `fixed`, fixed column values, and the offload option.
+
+    Raises PhazeError for an unknown field or value.
     """
     asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
     kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
@@ -147,7 +151,7 @@ def given_values(
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
-    """Value of a column that is fixed, a word by its place."""
+    """Value of a fixed column; an index for named options."""
     if name not in COLUMNS:
         near = choices(name, (*COLUMNS, "offload"), "config/commands.md")
         raise PhazeError(f"{name}: is no field of a layout; there are {near}")
@@ -169,7 +173,7 @@ def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) ->
 
 
 def _widths(devices: int, given: Mapping[str, int]) -> Columns:
-    """All tp, cp, pp and dp whose product is the number of devices."""
+    """All tp, cp, pp and dp whose product is the device count."""
     divisors = _divisors(devices)
     tp, cp, pp = (
         each.ravel()
@@ -186,7 +190,7 @@ def _widths(devices: int, given: Mapping[str, int]) -> Columns:
 def _choices(
     widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]
 ) -> list[_Choice]:
-    """Choices within widths, those first that rules look at."""
+    """Choices within widths, with columns that rules read first."""
     every = np.ones(len(widths["tp"]), np.bool_)
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
@@ -200,14 +204,14 @@ def _choices(
 
 
 def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Choice:
-    """Any of the values where a row is free, else the first of them."""
+    """All values where a row is free, else only the first of them."""
     kept = values == given.get(name, values)
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
 
 
 def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
-    """Ranks that experts are dealt to, and slices of an expert: what folds into the ranks of a stage."""
+    """Choices of ep and etp that fold into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
@@ -228,7 +232,7 @@ def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _
 
 
 def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
-    """Schedules that a pipeline can have, each with every number of virtual stages that it allows."""
+    """Schedules that a pipeline allows, each with every valid number of virtual stages."""
     ways = np.array(
         [
             (depth, place, vp)
@@ -246,13 +250,13 @@ def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int
 
 
 def _virtual_stages(schedule: str, most: int) -> range:
-    """Virtual stages of a rank that a schedule allows, of which those of several are at most so many."""
+    """Virtual stages per rank that a schedule allows; more than its minimum only up to `most`."""
     least, allowed = SCHEDULES[schedule].chunks
     return range(least, min(allowed, max(most, 1)) + 1)
 
 
 def _chosen(columns: Columns, choice: _Choice) -> Columns:
-    """Every row with each of the values that it may take."""
+    """Every row expanded by each of its values of a choice."""
     count = choice.count[columns[ROW]]
     source = np.repeat(np.arange(len(count)), count)
     number = np.arange(len(source)) - (np.cumsum(count) - count)[source]
@@ -267,7 +271,7 @@ def _where(columns: Columns, kept: Bools) -> Columns:
 
 
 def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, offload: Offload) -> LayoutGrid:
-    """Grid of columns, zeros for those that are not known yet."""
+    """Grid of columns; columns that are not known yet are zero."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
     found = {name: columns.get(name, unknown) for name in COLUMNS}
     cut = found.pop("sequence_parallel").astype(np.bool_)

@@ -1,8 +1,9 @@
-"""Layouts that torchtitan runs, as version 0.3.0 and `torch.distributed.pipelining` check them.
+"""Layouts that torchtitan 0.3.0 can run, as checked by torchtitan and `torch.distributed.pipelining`.
 
 Sources are torchtitan's `trainer.py`, `parallel_dims.py`, `pipeline_parallel.py` and `decoder.py`, and
-`torch.distributed.pipelining.schedules`. Every tp >= 2 is legal with and without sequence parallelism
-(`enable_sequence_parallel`). The feed-forward network is cut evenly here, which torchtitan does not ask for.
+`torch.distributed.pipelining.schedules`. Every tp >= 2 is valid with and without sequence parallelism
+(`enable_sequence_parallel`). The feed-forward network must be sharded evenly here, which torchtitan does not
+require.
 """
 
 import numpy as np
@@ -32,49 +33,55 @@ from phaze.runtimes.rules import (
 
 
 def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`PipelineScheduleSingle` refuses a pipeline that a batch does not fill."""
+    """Pipelines with too few microbatches to fill them, which `PipelineScheduleSingle` rejects."""
     single = grid.under("1f1b", "gpipe") & (grid.pp > 1)
     short: Bools = grid.microbatches(task.global_batch) < grid.pp
     return single & short
 
 
 def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`ScheduleInterleaved1F1B` and its kin deal the microbatches to m // pp rounds of equal size."""
+    """Microbatch counts that do not form m // pp equal rounds (`ScheduleInterleaved1F1B` and similar)."""
     count = grid.microbatches(task.global_batch)
     rounds = grid.under("interleaved", "interleaved-zb")
     return rounds & leaves_rest(count, np.maximum(1, count // grid.pp))
 
 
 def _unfilled_stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`ScheduleDualPipeV` refuses fewer microbatches than stages."""
+    """Fewer microbatches than stages, which `ScheduleDualPipeV` rejects."""
     short: Bools = grid.microbatches(task.global_batch) < grid.stages
     return grid.under("dualpipev") & short
 
 
 def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`ParallelDims.fsdp_enabled`: weights are always sharded over cp."""
+    """ZeRO 0 with context parallelism, which always shards the weights (`ParallelDims.fsdp_enabled`)."""
     return (grid.cp > 1) & (grid.zero < 1)
 
 
 def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`ParallelDims`: dp_shard · cp · tp = efsdp · ep; replicas that share nothing are no shards."""
+    """Layouts without an expert mesh (`ParallelDims`).
+
+    The mesh needs dp_shard · cp · tp = efsdp · ep. Replicas with ZeRO 0 are not part of dp_shard.
+    """
     return (grid.zero < 1) & leaves_rest(grid.cp * grid.tp, grid.ep)
 
 
 def _expert_widths(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`moe_sharding.py`: experts are dealt out whole, or all ranks hold slices of all of them."""
+    """Layouts with another etp than 1 with ep >= 2, or than tp with ep 1 (`moe_sharding.py`).
+
+    torchtitan shards whole experts over ep, or else all of them by tp.
+    """
     uneven: Bools = grid.etp != np.where(grid.ep > 1, 1, grid.tp)
     return uneven & (task.experts > 0)
 
 
 def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`MTPDecoder.Config`, of DeepSeek's models alone."""
+    """Multi-token prediction with pp or cp > 1, or not of a DeepSeek model (`MTPDecoder.Config`)."""
     refused = (grid.pp > 1) | (grid.cp > 1) | (task.model.latent is None)
     return refused & (task.model.mtp > 0)
 
 
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """`Decoder.Config` refuses a matrix that two stages would share."""
+    """Tied embeddings with a pipeline: `Decoder.Config` rejects a matrix shared by two stages."""
     most = 1 if task.model.tied_embeddings else task.devices
     return grid.pp > most
 
@@ -163,6 +170,9 @@ TORCHTITAN = Runtime(
         ),
     ),
 )
-"""torchtitan: zero 0 is `replicate`, 2 FSDP2 that keeps the gathered weights until the backward pass
-(`fsdp_reshard_after_forward: never`, its default in a pipeline), 3 one that does not (`always`); zb-h1 is a
-schedule by CSV, fp8-cs its float8, whose scales are those of rows."""
+"""torchtitan, with ZeRO 0 as `replicate`.
+
+ZeRO 2 is FSDP2 that keeps the gathered weights until the backward pass (`fsdp_reshard_after_forward: never`,
+the default in a pipeline); ZeRO 3 is FSDP2 that frees them (`always`). zb-h1 is a schedule from a CSV file.
+fp8-cs is torchtitan's float8, which has one scale per row.
+"""

@@ -1,8 +1,8 @@
 """A recipe as changes of a torchtitan configuration.
 
-torchtitan takes the model from its own registry; the changes say the batch, the layout, the numbers that
-products multiply, and who holds which blocks. A schedule that torchtitan has no name for is a file in CSV: a
-row for every rank, a cell such as 2F0 for a stage, a pass and a microbatch.
+torchtitan takes the model from its own registry. The changes set the batch, the layout, the compute format
+and the pipeline split. A schedule without a torchtitan name is a CSV file with one row per rank; a cell such
+as 2F0 has the stage, the pass and the microbatch.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ CSV = "schedule.csv"
 LETTERS = {
     JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
 }  # fmt: skip
-"""Passes in cells: forward, backward; or gradients of the input, of the weights."""
+"""Letters of passes: forward, backward, input gradient and weight gradient."""
 
 SCALES: dict[Compute, tuple[str, ...]] = {"fp8-cs": ("scales of float8: of rows instead of whole tensors",)}
-"""What `Float8LinearConverter` does otherwise."""
+"""Differences of `Float8LinearConverter` from the priced format."""
 
 
 def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
-    """Changes of a torchtitan configuration, and those that a software stack stands for; raises PhazeError
-    for a recipe that torchtitan cannot run.
+    """Configuration changes for torchtitan of a recipe and of a software stack.
 
-    Full recomputation is of all blocks or none. What differs is named.
+    Raises PhazeError for a recipe that torchtitan cannot run. torchtitan recomputes all blocks in full or
+    none. The result lists every difference from the plan.
     """
     recipe.check(TORCHTITAN)
     lines = list(_lines(recipe, stack or Stack()))
@@ -81,7 +81,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
 
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
-    """A file in Python with the function `planned`."""
+    """Lines of a Python file with the function `planned`."""
     settings = dict([*_settings(recipe), *software(recipe, stack)])
     kinds = converters(recipe)
     again = recipe.layout.recompute if recipe.layout.recompute != "full" or any(recipe.recomputed) else "none"
@@ -114,7 +114,10 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
     yield from ((name, getattr(layout, axis)) for axis, name in DEGREES.items())
     yield SEQUENCE_PARALLEL, layout.sequence_parallel
     if pipelined or layout.ep > 1:
-        yield GRAPHS, True  # `Trainer` has none in a pipeline, nor where the host counts rows of experts
+        yield (
+            GRAPHS,
+            True,
+        )  # `Trainer` has no CUDA graphs in a pipeline, nor where the host counts the tokens of experts
     if pipelined:
         yield PIECE, layout.microbatch
         yield SCHEDULE, SCHEDULES.get(recipe.schedule, BY_FILE)
@@ -124,7 +127,7 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
 
 
 def modules(blocks: Sequence[int]) -> list[list[str]]:
-    """Names of the modules of every virtual stage, from the embedding to norm and head."""
+    """Module names of every virtual stage, from the embedding to norm and head."""
     ends = np.cumsum([0, *blocks]).tolist()
     names = [[f"layers.{i}" for i in range(*ends[q : q + 2])] for q in range(len(blocks))]
     names[0].insert(0, "tok_embeddings")
@@ -133,7 +136,7 @@ def modules(blocks: Sequence[int]) -> list[list[str]]:
 
 
 def schedule_csv(recipe: Recipe) -> str:
-    """Passes of every rank in their order, a line a rank."""
+    """Passes of every rank in execution order, one line per rank."""
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
     stages, schedule = (StageCost(0.0),) * layout.stages, ORDERS[recipe.schedule]
     pipeline = Pipeline(stages, count, schedule.name, chunks=layout.vp, data=(1,) * layout.pp)

@@ -1,7 +1,7 @@
-"""Recipes of torchtitan runs, by the changes of a configuration or by flags.
+"""Recipe of a torchtitan run, from configuration changes or from flags.
 
-What neither says is as torchtitan has it without (`config/configs.py`, version 0.3.0); the model is not among
-them. Of a pipeline whose modules are not given, the stages are those that torchtitan makes.
+Missing settings have torchtitan's defaults (`config/configs.py`, version 0.3.0), except for the model, which
+the caller gives. Without a list of modules, a pipeline has the split that torchtitan generates.
 """
 
 from __future__ import annotations
@@ -72,30 +72,29 @@ DEFAULTS: Said = {
     COMPILE: False,
     ASYNC_TP: False,
 }
-"""Settings without which torchtitan does something."""
+"""torchtitan's defaults of the settings that are read."""
 UNPRICED: Said = {
     "training.enable_cpu_offload": False,
     "training.dtype": "float32",
     "training.mixed_precision_param": "bfloat16",
 }
-"""Settings that change the price, and that no recipe has a word for, with the one value that is priced."""
+"""Settings that change the price and that no recipe can express, with the only priced value."""
 OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
 CHECKPOINTS: Mapping[str, Recompute] = {
     **{theirs: ours for ours, theirs in CHECKPOINTING.items()},
     **{ours: ours for ours in CHECKPOINTING},
 }
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
-"""Classes of the sections that are read."""
+"""Configuration classes that are read, with their sections."""
 COMPONENTS = "compile.components"
 KNOWN = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
 READ = {*DEFAULTS, *UNPRICED, *KNOWN, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
 
 
 def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
-    """Recipe of a file of changes, or of flags, for a model on so many devices, and the settings of which
-    nothing is priced.
+    """Recipe of a file of changes or flags for a model on `devices` devices, and the unpriced settings.
 
-    Raises PhazeError for a value that is not possible or not priced, and for what torchtitan cannot run.
+    Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
     """
     found = _found(text)
     for name, priced in UNPRICED.items():
@@ -131,9 +130,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
 
 
 def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
-    """Sentences on what changes or flags say otherwise than a software stack, and the numbers that a recipe
-    multiplies, are priced.
-    """
+    """Differences between the file's settings and the priced software stack and compute format."""
     said = {**DEFAULTS, **_found(text)}
     priced = dict([*software(recipe, stack), *flat(converters(recipe))])
     unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
@@ -144,7 +141,7 @@ def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...
 
 
 def _compute(said: Said) -> Compute:
-    """Numbers that products of blocks' weights multiply; PhazeError for a converter that is not known."""
+    """Operand format of the products with blocks' weights; PhazeError for an unknown converter."""
     unknown = next((name for name in said if name.endswith("Converter") and name not in KNOWN), None)
     if unknown is not None:
         raise PhazeError(f"{unknown}: is not modelled, there are {', '.join(sorted(KNOWN))}")
@@ -152,7 +149,7 @@ def _compute(said: Said) -> Compute:
 
 
 def _found(text: str) -> dict[str, object]:
-    """Settings by name, of a configuration in Python or of flags."""
+    """Settings by name, from a Python configuration or from flags."""
     found = _written(text) if "config." in text or "Config(" in text else _flagged(text)
     if "model" not in str(found.get(COMPONENTS, "model")):
         found[COMPILE] = False
@@ -160,8 +157,10 @@ def _found(text: str) -> dict[str, object]:
 
 
 def _written(text: str) -> dict[str, object]:
-    """Settings of one function in Python: what its configurations and the converters of its model are made
-    with, and the lines `config.section.name = value` that change these.
+    """Settings of one Python function.
+
+    They are the arguments of configurations and of model converters, overridden by the assignments
+    `config.section.name = value`.
     """
     try:
         nodes = list(ast.walk(ast.parse(text)))
@@ -185,7 +184,7 @@ def _written(text: str) -> dict[str, object]:
 
 
 def _made(node: ast.Call) -> dict[str, object]:
-    """Settings that a configuration or a converter is made with."""
+    """Settings passed to the constructor of a configuration or a converter."""
     name, told = ast.unparse(node.func), {str(word.arg): _value(word.value) for word in node.keywords}
     if name.endswith("Converter.Config"):
         name = name.removesuffix(".Config").rpartition(".")[2]
@@ -197,7 +196,7 @@ def _made(node: ast.Call) -> dict[str, object]:
 
 
 def _value(node: ast.expr) -> object:
-    """Value of a literal, of another expression its text."""
+    """Value of a literal, or the source text of any other expression."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -205,7 +204,7 @@ def _value(node: ast.expr) -> object:
 
 
 def _flagged(text: str) -> dict[str, object]:
-    """Values of flags `--section.name value`, `--section.no-name` being false."""
+    """Values of flags `--section.name value`; `--section.no-name` is false."""
     found: dict[str, object] = {}
     for flag, values in parse_flags(text).items():
         section, _, name = flag[2:].replace("-", "_").partition(".")
@@ -217,7 +216,7 @@ def _flagged(text: str) -> dict[str, object]:
 
 
 def _whole(said: Said, name: str) -> int:
-    """Whole number >= 1 of a setting."""
+    """Integer value >= 1 of a setting."""
     text = str(said[name])
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
         raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
@@ -225,7 +224,7 @@ def _whole(said: Said, name: str) -> int:
 
 
 def _word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
-    """Our word for the value of a setting."""
+    """Our name of a setting's value."""
     value = str(said[name])
     if value not in words:
         raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
@@ -233,7 +232,7 @@ def _word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
 
 
 def _copies(said: Said, devices: int, slices: int, cp: int) -> tuple[int, int]:
-    """Copies of the weights, and the shards of each beside those of cp, of which one is 1."""
+    """Replicas and FSDP shards, the latter without the factor cp; one of them is 1."""
     copies, slices = _whole(said, REPLICAS), slices * cp
     if devices % (slices * copies):
         raise PhazeError(
@@ -248,7 +247,7 @@ def _copies(said: Said, devices: int, slices: int, cp: int) -> tuple[int, int]:
 
 
 def _zero(said: Said, shards: int, pp: int) -> Zero:
-    """ZeRO's stage: without shards none, else by whether the forward pass keeps gathered weights."""
+    """ZeRO stage: 0 without shards, 2 if gathered weights are kept after the forward pass, else 3."""
     policy = _word(said, RESHARD, {word: word for word in ("default", "always", "never")})
     if shards == 1:
         return 0
@@ -256,7 +255,7 @@ def _zero(said: Said, shards: int, pp: int) -> Zero:
 
 
 def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
-    """Blocks of every virtual stage of a pipeline, by the modules where they are given."""
+    """Blocks per virtual stage of a pipeline, from the list of modules if there is one."""
     parts = said[MODULES]
     if parts is None:
         ends = _whole(said, LESS_FIRST), _whole(said, LESS_LAST)
@@ -275,9 +274,10 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
 
 
 def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
-    """Blocks of the stages that torchtitan makes: even, the embedding and the head counted as so many blocks.
+    """Blocks per stage of torchtitan's default split: even, with the ends counted as `ends` blocks.
 
-    PhazeError where a stage holds fewer (`_generate_llm_fqn_per_model_part`).
+    Raises PhazeError if a stage would have fewer blocks than its end counts
+    (`_generate_llm_fqn_per_model_part`).
     """
     each, more = divmod(layers + sum(ends), stages)
     if each < max(ends):

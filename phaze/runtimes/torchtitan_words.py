@@ -1,4 +1,4 @@
-"""Words of torchtitan for what a recipe and a software stack say."""
+"""torchtitan's names for the settings of a recipe and a software stack."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ SCHEDULES = {
     "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
     "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
-"""Schedules that torchtitan has a name for (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
+"""Schedules with a torchtitan name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
 BY_FILE = "PipelineScheduleMulti"
-"""The name that stands for a schedule by CSV."""
+"""torchtitan's schedule name for a CSV schedule."""
 COMPILE, ASYNC_TP = "compile.enable", "compile.enable_async_tensor_parallel"
 Converters = dict[str, dict[str, Plain]]
-"""Converters of a model by name, each with what it is told."""
+"""Model converters by name, each with its arguments."""
 LINEAR: dict[Compute, Converters] = {
     "fp8-cs": {"Float8LinearConverter": {"filter_fqns": ["lm_head", "router.gate"]}},
     "mxfp8": {"MXFP8LinearConverter": {"fqns": ["attention", "feed_forward", "shared_experts"]}},
 }
-"""What makes products of blocks in fewer bits, all but head and router."""
+"""Converters that make products of blocks low-precision, except for head and router."""
 GROUPED: dict[Compute, Converters] = {
     "fp8-cs": {"Float8GroupedExpertsConverter": {}},
     "mxfp8": {"MXFP8GroupedExpertsConverter": {"pad_multiple": 128}},
 }
-"""The same of products of experts; multiples of rows that Blackwell's kernels take (`config_registry.py`)."""
+"""The same for experts' products; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
 TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
 ]  # fmt: skip
-"""Matrices of blocks, by the last part of their names; those of the head are no part of it."""
+"""Weight matrices of blocks, by the last part of their names; those of the head are not included."""
 
 
 def converters(recipe: Recipe) -> Converters:
-    """Converters that make a registered model compute, and be trained, as a recipe says."""
+    """Converters that give a registered model the compute format and LoRA of a recipe."""
     compute, model = recipe.layout.compute, recipe.model
     experts = GROUPED.get(compute, {}) if model.experts else {}
     trained: Converters = {LORA: {"rank": model.lora, "target_modules": TRAINED}} if model.lora else {}
@@ -63,14 +63,14 @@ def converters(recipe: Recipe) -> Converters:
 
 
 def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
-    """Settings for what a software stack is priced with."""
+    """Settings of a software stack."""
     if stack.compiled is not None:
         yield COMPILE, stack.compiled
         yield ASYNC_TP, stack.compiled and "tp" in stack.overlap and recipe.layout.cuts_sequence
 
 
 def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
-    """What converters are told, by setting; of each also that it is there."""
+    """Arguments of converters as settings; each converter also has a setting that is true."""
     for name, told in said.items():
         yield name, True
         yield from ((f"{name}.{key}", value) for key, value in told.items())

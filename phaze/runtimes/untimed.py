@@ -1,8 +1,8 @@
-"""Flags of Megatron-LM for what a model's configuration says and no step takes longer for.
+"""Megatron-LM flags of model fields that have no effect on step time.
 
-Without them Megatron-LM trains another model: its rotary base is 10,000, its router scores by softmax. Of a
-published field that no flag says, or that Megatron-LM has with another value only, the run has to be told.
-Sources are `megatron/training/arguments.py` and `MLATransformerConfig` of Megatron-Core 0.16.1.
+Without these flags Megatron-LM would train another model: its default rotary base is 10,000, and its router
+scores by softmax. Published fields that no flag sets, or only to another value, are listed for the user to
+set. Sources are `megatron/training/arguments.py` and `MLATransformerConfig` of Megatron-Core 0.16.1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phaze.spec.plain import Plain, short
 Flag = tuple[str, ...]
 Fields = Mapping[str, Plain]
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
-"""Published names of the number beside the variance; of several the first counts."""
+"""Published names of the epsilon that norms add to the variance; the first one present counts."""
 NUMBERS = {
     **dict.fromkeys(reversed(EPSILONS), "--norm-epsilon"),
     "partial_rotary_factor": "--rotary-percent", "initializer_range": "--init-method-std",
@@ -23,15 +23,15 @@ NUMBERS = {
     "aux_loss_alpha": "--moe-aux-loss-coeff", "router_jitter_noise": "--moe-input-jitter-eps",
     "swiglu_limit": "--activation-func-clamp-value",
 }  # fmt: skip
-"""Flags that take a field's number as it is."""
+"""Flags that take a field's number unchanged."""
 BASE = ("--rotary-base", "--norm-epsilon")
-"""Flags of what every model with rotary positions, and every model, has."""
+"""Flags of all models with rotary positions, and of all models."""
 YARN: Fields = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
-"""What `MLATransformerConfig` has beside the flags of YaRN."""
+"""Fixed YaRN parameters of `MLATransformerConfig`, which have no flags."""
 LLAMA3: Fields = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
-"""What `--use-rope-scaling` has beside its factor."""
+"""Fixed parameters of `--use-rope-scaling`, in addition to its factor."""
 ROTARY_PARTS = ("rope_theta", "partial_rotary_factor")
-"""Fields that later configurations have among `rope_parameters`."""
+"""Fields that newer configurations store in `rope_parameters`."""
 UNTIMED_FLAGS = frozenset(
     (
         *NUMBERS.values(), *BASE, "--rotary-interleaved", "--use-rope-scaling", "--rope-scaling-factor",
@@ -41,11 +41,11 @@ UNTIMED_FLAGS = frozenset(
         "--moe-router-load-balancing-type",
     )
 )  # fmt: skip
-"""Flags that are written for such fields; none changes the price."""
+"""Flags written for untimed fields; none changes the price."""
 
 
 def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
-    """Flags of a model's untimed fields, and what no flag says, as `swiglu_alpha 1.7`."""
+    """Flags of a model's untimed fields, and the fields without flag, such as `swiglu_alpha 1.7`."""
     fields = _whole(model.untimed)
     flags: dict[str, Flag] = {}
     left: list[str] = []
@@ -59,20 +59,20 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
 
 
 def unsaid(model: Model) -> tuple[str, ...]:
-    """All untimed fields of a model, for a runtime that is passed none of them, and what its spec lacks."""
+    """Untimed fields of a model for a runtime that takes none of them, and those that its spec lacks."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
     return (*said, *_unsaid(model, {flag[0]: flag for flag in flags}))
 
 
 def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
-    """What every model has and this one's spec does not say."""
+    """Untimed properties that every model has and this spec does not give."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 
 
 def _whole(untimed: Fields) -> dict[str, Plain]:
-    """Fields with those of one set of rotary parameters apart, as earlier configurations have them."""
+    """Fields with `rope_parameters` flattened to the form of earlier configurations."""
     parts = untimed.get("rope_parameters")
     if not isinstance(parts, dict) or any(isinstance(value, dict) for value in parts.values()):
         return dict(untimed)
@@ -83,7 +83,7 @@ def _whole(untimed: Fields) -> dict[str, Plain]:
 
 
 def _flags(name: str, value: Plain, fields: Fields, model: Model) -> list[Flag] | None:
-    """Flags of a field, none where Megatron-LM does so anyway; None where it has to be told elsewhere."""
+    """Flags of a field; empty if it is Megatron-LM's behaviour, None if the user must set it elsewhere."""
     if name in NUMBERS and _is_number(value):
         return [(NUMBERS[name], str(value))]
     if name in _READ:
@@ -96,13 +96,13 @@ def _is_number(value: Plain) -> bool:
 
 
 def _base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """The flag takes whole numbers only."""
+    """Flag of the rotary base; it takes integers only."""
     whole = isinstance(value, int | float) and float(value).is_integer()
     return [("--rotary-base", f"{value:.0f}")] if whole else None
 
 
 def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """Rotary positions beyond those that a model was first trained with."""
+    """Flags that extend rotary positions beyond the length of the first training."""
     if not isinstance(value, dict):
         return None
     kind = str(value.get("rope_type", value.get("type", "default")))
@@ -124,7 +124,7 @@ _SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 
 
 def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """Latent attention interleaves anyway (`_apply_rotary_pos_emb_bshd`)."""
+    """Latent attention always interleaves (`_apply_rotary_pos_emb_bshd`)."""
     if model.latent:
         return [] if value else None
     return [("--rotary-interleaved",)] if value else []
@@ -135,7 +135,10 @@ def _score(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
 
 
 def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Megatron-LM scales scores that are not normalised by softmax after the choice."""
+    """Flag of the scale factor.
+
+    Megatron-LM applies it only to scores that softmax has not normalised after top-k.
+    """
     if value == 1:
         return []
     free = fields.get("scoring_func") == "sigmoid" or fields.get("norm_topk_prob") is False
@@ -143,14 +146,14 @@ def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
 
 
 def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Megatron-LM normalises the scores of chosen experts, unless softmax comes first."""
+    """Flag of unnormalised scores; Megatron-LM normalises the top-k scores unless softmax comes first."""
     if value is True:
         return []
     return None if fields.get("scoring_func") == "sigmoid" else [("--moe-router-pre-softmax",)]
 
 
 def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Choice of experts; groups of them are sizes of the model."""
+    """Flags of the top-k method; expert groups are sizes of the model."""
     bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
     return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
 
@@ -164,7 +167,7 @@ def _sequence_loss(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
 
 
 def _nothing(*_: object) -> list[Flag]:
-    """Said by the sizes of the model, or what Megatron-LM does."""
+    """No flags: the model's sizes cover the field, or it is Megatron-LM's behaviour."""
     return []
 
 

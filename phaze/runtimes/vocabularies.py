@@ -1,4 +1,4 @@
-"""Words of the vocabularies that Megatron-LM's tokenizers have, by what flags say of them."""
+"""Vocabulary sizes of Megatron-LM's tokenizers, derived from flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MULTIPLE = "--make-vocab-size-divisible-by"
 VOCABULARY_FLAGS = (SIZE, FILE, MERGES, KIND, MODEL, EXTRA, MULTIPLE)
 GPT2, CASED, UNCASED = 50257, 28996, 30522
 KINDS = {"gpt2bpetokenizer": GPT2, "bertwordpiececase": CASED, "bertwordpiecelowercase": UNCASED}
-"""Words by the type of a tokenizer that has one vocabulary."""
+"""Vocabulary sizes of tokenizer types with a single vocabulary."""
 NAMED = (
     ("nemotron_2_256k", 256000), ("multimixv8.gpt4o_nc_sd.500000.128k", 131072), ("nemotron-3", 131072),
     ("nemotron-h", 131072), ("llama-3", 128256), ("llama3", 128256), ("llama-4", 202048),
@@ -22,21 +22,22 @@ NAMED = (
     ("deepseek-r1", 129280), ("kimi-k2", 163840), ("gpt-oss", 201088), ("glm-4.5", 151552),
     ("minimax-m2", 200064), ("gpt2", GPT2),
 )  # fmt: skip
-"""Words by a part of a tokenizer's path or name, the first that is there: `vocab_size` of the models'
-published configurations, or of the tokenizer's file.
+"""Vocabulary sizes by a part of the tokenizer's path or name; the first match counts.
+
+They are `vocab_size` of the models' published configurations, or of the tokenizer's file.
 """
 
 
 def is_word_piece(flags: Flags) -> bool:
-    """Whether the vocabulary is one of BERT: its tokenizer by type, or its file, a line a word."""
+    """True if the vocabulary is one of BERT, by tokenizer type or by a file with one token per line."""
     kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (KIND, FILE))
     return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
 
 
 def vocabulary(flags: Flags, given: int | None = None) -> int:
-    """Words of the vocabulary, padded as a flag says; `given` stands where flags do not say it.
+    """Vocabulary size, padded as set by a flag; `given` is used if no flag has the size.
 
-    Raises PhazeError for flags that say neither the number nor a tokenizer that is known by name.
+    Raises PhazeError if flags have neither the size nor a known tokenizer name.
     """
     words = _words(flags, given) + (whole_number(flags, EXTRA) if EXTRA in flags else 0)
     multiple = whole_number(flags, MULTIPLE, 1) * whole_number(flags, "--tensor-model-parallel-size", 1)
