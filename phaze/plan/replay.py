@@ -89,7 +89,7 @@ def exchanged_s(plan: Plan) -> Floats:
     return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
 
 
-def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
+def within_passes(plan: Plan, pipeline: Pipeline) -> Pipeline:
     """Pipeline with tensors inside the passes, as the planner charges them."""
     loads = loads_s(plan)
     stages = []
@@ -119,7 +119,7 @@ def assumed_s(plan: Plan) -> float:
     one, a stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with
     each microbatch.
     """
-    within = _within(plan, pipeline_of(plan, planned_on(plan), "longest"))
+    within = within_passes(plan, pipeline_of(plan, planned_on(plan), "longest"))
     if plan.flushes:
         slowest = within.stages[int(np.argmax(loads_s(plan)))]
         same = replace(within, stages=(slowest,) * len(plan.stages), early_recompute=False)
