@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from phaze.map.speed_ups import NETWORK, POINT, speed_ups, steps
 from phaze.papers.page import Paper, checked, paper_of, part
-from phaze.papers.parmesan.inputs import NETWORK, POINT, MapInputs, speed_ups, steps
+from phaze.papers.parmesan.inputs import MapInputs
 from phaze.papers.parmesan.readings import about, groups, nearest, read_figures
 from phaze.papers.parmesan.sections import sections_of
 from phaze.papers.scores import geometric_mean

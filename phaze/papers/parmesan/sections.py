@@ -12,14 +12,8 @@ import pandas as pd
 
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
-from phaze.papers.parmesan.inputs import (
-    POINT,
-    MapInputs,
-    shape_names,
-    shapes_of,
-    speed_ups,
-    step_of,
-)
+from phaze.map.speed_ups import POINT, shapes_of, speed_ups
+from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
 from phaze.papers.parmesan.published import Mapping
 from phaze.papers.parmesan.readings import cluster_blocks, reading_blocks
 from phaze.papers.scores import geometric_mean

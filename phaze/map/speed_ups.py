@@ -1,0 +1,59 @@
+"""Speed-ups of mappings over those by hand: ratios of the steps of a study, medians over seeds."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from phaze.spec.map_study import StagesPoint
+from phaze.tables import OWN_WAYS, WAYS
+
+POINT = [*StagesPoint.model_fields]
+NETWORK = ["topology", "seed"]
+
+
+def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
+    """The step of every way in a column of its own, and of what is compared, with the shape.
+
+    ours: the shortest of the searches and the local search; searched: of the searches alone, as the paper's
+    ensemble with the exact instantiation; by-sizes: the paper's choice of one; paper: of the two
+    instantiations; heuristics: of CS map and p2p map. Where the authors alone searched, ours and searched are
+    missing.
+    """
+    wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values=value, aggfunc="min")
+    wide = wide.reindex(columns=WAYS)
+    chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])[value]
+    found = wide.assign(
+        **{
+            "ours": wide[list(OWN_WAYS)].min(axis=1, skipna=False),
+            "searched": wide[["p2p", "allreduce", "exact"]].min(axis=1, skipna=False),
+            "paper": wide[["p2p", "allreduce"]].min(axis=1),
+            "by-sizes": chosen,
+            "heuristics": wide[["cs-map", "p2p-map"]].min(axis=1),
+        }
+    ).reset_index()
+    return found.assign(shape=shapes_of(found))
+
+
+def shapes_of(rows: pd.DataFrame) -> pd.Series:
+    """Stages x replicas of every row, as in 4x2."""
+    return rows["stages"].astype(str) + "x" + rows["replicas"].astype(str)
+
+
+SPEED_UPS = {
+    "over_consecutive": ("cs-map", "ours"),
+    "over_heuristics": ("heuristics", "ours"),
+    "paper_over_consecutive": ("cs-map", "paper"),
+    "paper_over_heuristics": ("heuristics", "paper"),
+    "searched_over_heuristics": ("heuristics", "searched"),
+    "by_sizes_over_consecutive": ("cs-map", "by-sizes"),
+}
+"""Steps that speed-ups are ratios of, columns of `steps`."""
+
+
+def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:
+    """Table speed_ups: ours over CS map and over the heuristics, the median over seeds."""
+    rows = rows[rows["ours"].notna()]
+    ratios = rows.assign(**{name: rows[over] / rows[own] for name, (over, own) in SPEED_UPS.items()})
+    grouped = ratios.groupby([*POINT, "topology"])
+    least = grouped["over_heuristics"].min().rename("least_over_heuristics")
+    return grouped[list(SPEED_UPS)].median().join(least).join(grouped.size().rename("seeds")).reset_index()
