@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,34 +11,18 @@ import pandas as pd
 
 from phaze.papers.claims import Function
 from phaze.papers.palm.published import PrintedWafer, PublishedTiled
+from phaze.report.cases import TiledCases
 from phaze.report.words import join, percent, times
-from phaze.spec.tiled_study import TiledCase, TiledStudy
-
-RUN = "case", "system", "model", "layout", "placed", "tensor", "microbatches"
-"""Columns that say which run it is."""
 
 
 @dataclass(frozen=True)
-class TiledInputs:
-    """Tables of all cases of a study."""
+class TiledInputs(TiledCases):
+    """Simulations on tiles beside PALM's publication."""
 
-    study: TiledStudy
-    tiled_runs: pd.DataFrame
-    tiled_jobs: pd.DataFrame
-    tiled_links: pd.DataFrame
-    tiled_networks: pd.DataFrame
     tiled_besides: pd.DataFrame
     flops: float
     """Peak of the system of tiles that printed figures are scaled to, 16 bits; 0: no published results."""
     published: PublishedTiled | None = None
-
-    def of(self, show: str) -> Iterator[tuple[str, TiledCase]]:
-        """The cases that are shown so."""
-        yield from ((name, case) for name, case in self.study.cases.items() if case.show == show)
-
-    def rows(self, case: str) -> pd.DataFrame:
-        """The runs of a case."""
-        return self.tiled_runs[self.tiled_runs["case"] == case]
 
     def compares_best(self, exchange: str) -> bool:
         """Whether a reading of Figure 12 compares strategies with their best numbers of adapters."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from phaze.map.speed_ups import NETWORK, POINT, speed_ups, steps
+from phaze.map.speed_ups import speed_ups, steps
 from phaze.papers.page import Paper, checked, paper_of, part
 from phaze.papers.parmesan.inputs import MapInputs
 from phaze.papers.parmesan.readings import about, groups, nearest, read_figures
 from phaze.papers.parmesan.sections import sections_of
 from phaze.papers.scores import geometric_mean
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
+from phaze.report.case_checks import MAP_CHECKS
 from phaze.spec.map_study import MapCase
 from phaze.tables import FiguresRead, Mappings, SpeedUps
 
@@ -20,7 +20,7 @@ from phaze.tables import FiguresRead, Mappings, SpeedUps
 def parmesan_paper(inputs: MapInputs) -> Paper:
     """The Parmesan paper beside the mappings of a study."""
     gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
-    checks, table = checked("map-checks", CHECKS, inputs)
+    checks, table = checked("map-checks", MAP_CHECKS, inputs)
     return paper_of(
         "parmesan",
         inputs.published,
@@ -67,47 +67,3 @@ def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame) -> Iterator[st
         f"figures is off by a factor of {' and '.join(near)}. All times are simulated from estimates of the "
         "paper's devices; none is measured."
     )
-
-
-CHECKS: Checklist[MapInputs] = Checklist()
-
-
-@CHECKS.hold("every case is mapped for every seed")
-def _every_case_is_mapped(inputs: MapInputs) -> Verdicts:
-    seen = set(inputs.mappings[[*POINT, *NETWORK]].itertuples(index=False, name=None))
-    for case in inputs.study.cases.keys() - inputs.study.showing("gaps"):
-        for reading in (None, *inputs.study.cases[case].readings.values()):
-            for point, topology in inputs.study.mapped(case, reading):
-                sizes = inputs.study.topologies[topology]
-                for seed, _ in sizes.drawn(point.stages * point.replicas):
-                    key = (*point.model_dump().values(), topology, seed)
-                    yield key in seen, f"{key!r}"
-
-
-@CHECKS.hold("searching is never worse than CS map or p2p map")
-def _ours_is_never_worse_than_by_hand(inputs: MapInputs) -> Verdicts:
-    rows = steps(inputs.mappings).dropna(subset="ours")
-    yield from each(rows["ours"] <= rows["heuristics"] * (1 + ROUNDING), rows, (*POINT, *NETWORK))
-
-
-@CHECKS.hold("no mapping is below a bound")
-def _bounds_hold_for_every_way(inputs: MapInputs) -> Verdicts:
-    for key, rows in inputs.mappings.groupby([*POINT, *NETWORK, "counted"]):
-        yield rows["bound_s"].max() <= rows["value_s"].min() * (1 + 1e-9), f"{key!r}"
-
-
-@CHECKS.hold("uniform_dist: at least five times as fast as CS map")
-def _five_times_on_uniform_dist(inputs: MapInputs) -> Verdicts:
-    """The median over seeds is five times as fast, for every shape on random pairs."""
-    random = [
-        name
-        for name, topology in inputs.study.topologies.items()
-        if topology.sizes[0].kind == "uniform-dist" and len(topology.seeds) >= 10
-    ]
-    mappings = inputs.mappings[inputs.mappings["topology"].isin(random)]
-    rows = steps(mappings).dropna(subset="ours") if len(mappings) else mappings
-    if len(rows):
-        for key, median in (
-            (rows["cs-map"] / rows["ours"]).groupby([rows[key] for key in POINT]).median().items()
-        ):
-            yield median >= 5, f"{key!r}: {median:.2f}"

@@ -11,19 +11,15 @@ import pandas as pd
 
 from phaze.papers.claims import Function
 from phaze.papers.piper.published import OUT_OF_MEMORY, PublishedPlans
+from phaze.report.cases import PlanCases, considered, read_curve
 from phaze.report.plan_charts import by_values, relative
 from phaze.report.words import join, percent
-from phaze.spec.planning import PlanCase, PlanStudy
 
 
 @dataclass(frozen=True)
-class PlanInputs:
-    """Tables of all cases of a study."""
+class PlanInputs(PlanCases):
+    """Plans of a study beside Piper's publication."""
 
-    study: PlanStudy
-    cases: pd.DataFrame
-    pipelines: pd.DataFrame
-    curves: pd.DataFrame
     published: PublishedPlans | None = None
 
     def label(self, name: str) -> str:
@@ -36,18 +32,6 @@ class PlanInputs:
         """Seconds of an input's unit of time."""
         ours = name in self.study.stand_ins
         return 1e-3 if self.study.inputs[name].unit == "ms" and not ours else 1.0
-
-    def of(self, show: str) -> Iterator[tuple[str, PlanCase]]:
-        """The cases that are shown so."""
-        yield from ((name, case) for name, case in self.study.made.items() if case.show == show)
-
-
-def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarray:
-    """Times with so many devices from the steps of one planner, infinite below the first."""
-    steps = curve.sort_values("devices")
-    at = np.searchsorted(steps["devices"].to_numpy(), np.asarray(devices), side="right")
-    times: np.ndarray = np.concatenate(([np.inf], steps["time_per_sample"].to_numpy()))[at]
-    return times
 
 
 _DIGITS = 6
@@ -87,13 +71,6 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
     found = pd.DataFrame(told).merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
     found = found.merge(times, on=[*keys, "mode", "planner"], how="left")
     return found.assign(ours=[as_printed(time) for time in found["time_per_sample"]])
-
-
-def considered(inputs: PlanInputs, rows: pd.DataFrame) -> np.ndarray:
-    """Numbers of devices of a panel of curves: all up to the largest, unless several are given."""
-    points = inputs.study.cases[str(rows["case"].iloc[0])].points().values()
-    devices = next(p.devices for p in points if p.memory_gib == rows["memory_gib"].iloc[0])
-    return np.arange(1, devices[0] + 1) if len(devices) == 1 else np.array(devices)
 
 
 def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:

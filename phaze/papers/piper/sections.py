@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from phaze.papers.piper.inputs import PlanInputs, printed_times, read_curve
+from phaze.papers.piper.inputs import PlanInputs, printed_times
 from phaze.papers.words import words_of
 from phaze.report import plan_charts
+from phaze.report.cases import read_curve
 from phaze.report.document import Block, Items, Section, Sheet
 from phaze.report.plan_charts import PANEL, PLANNER_NAMES, by_values, panel_name, planners_of, relative
 from phaze.report.words import join, seconds

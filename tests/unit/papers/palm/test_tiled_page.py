@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from phaze.papers.page import build_page
-from phaze.papers.palm.build import CHECKS, palm_paper, undominated
+from phaze.papers.palm.build import palm_paper, undominated
 from phaze.papers.palm.inputs import TiledInputs
 from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.palm.readings import WAFER, fewest_microbatches, tabulate_readings
+from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Items
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
@@ -122,11 +123,13 @@ def test_measured_runs_are_scaled_by_peak() -> None:
 
 def test_checks_find_what_cannot_be() -> None:
     found = inputs()
-    assert run_checks(CHECKS, found)["passed"].all()
+    assert run_checks(TILED_CHECKS, found)["passed"].all()
     wrong = inputs(tiled_runs=found.tiled_runs.assign(alone_s=found.tiled_runs["time_s"] * 2))
-    failed = run_checks(CHECKS, wrong).set_index("check")["passed"]
+    failed = run_checks(TILED_CHECKS, wrong).set_index("check")["passed"]
     assert not failed["neither traffic nor contention makes a batch faster"]
-    fewer = run_checks(CHECKS, inputs(tiled_runs=found.tiled_runs.iloc[1:])).set_index("check")["passed"]
+    fewer = run_checks(TILED_CHECKS, inputs(tiled_runs=found.tiled_runs.iloc[1:])).set_index("check")[
+        "passed"
+    ]
     assert not fewer["every combination of a case is simulated"]
 
 

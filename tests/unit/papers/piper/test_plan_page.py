@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from phaze.papers.page import build_page
-from phaze.papers.piper.build import CHECKS, piper_paper
-from phaze.papers.piper.inputs import PlanInputs, as_printed, extra_time, read_curve
+from phaze.papers.piper.build import piper_paper
+from phaze.papers.piper.inputs import PlanInputs, as_printed, extra_time
+from phaze.report.case_checks import PLAN_CHECKS
+from phaze.report.cases import read_curve
 from phaze.report.plan_charts import relative
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
@@ -32,12 +34,12 @@ def claims(inputs: PlanInputs) -> dict[str, tuple[str, bool]]:
 
 
 def failed(inputs: PlanInputs) -> set[str]:
-    table = run_checks(CHECKS, inputs)
+    table = run_checks(PLAN_CHECKS, inputs)
     return set(table.loc[~table["passed"], "check"])
 
 
 def test_every_check_passes_on_sound_plans_and_looks_at_something(inputs: PlanInputs) -> None:
-    table = run_checks(CHECKS, inputs)
+    table = run_checks(PLAN_CHECKS, inputs)
     assert table.loc[~table["passed"], ["check", "example"]].to_numpy().tolist() == []
     assert (table["rows"] > 0).all()
 
@@ -74,12 +76,12 @@ def test_a_wrong_number_fails_its_check(inputs: PlanInputs, table: str) -> None:
         ),
     }[table]:
         wrong = replace(inputs, **{table: changed(getattr(inputs, table), where, **values)})
-        (name,) = (name for name in CHECKS if check in name)
-        assert not all(holds for holds, _ in CHECKS[name](wrong)), check
+        (name,) = (name for name in PLAN_CHECKS if check in name)
+        assert not all(holds for holds, _ in PLAN_CHECKS[name](wrong)), check
 
 
 def test_a_missing_row_fails_its_check(inputs: PlanInputs) -> None:
-    assert next(iter(CHECKS)) in failed(replace(inputs, cases=inputs.cases.iloc[1:]))
+    assert next(iter(PLAN_CHECKS)) in failed(replace(inputs, cases=inputs.cases.iloc[1:]))
 
 
 def test_claims_hold_where_the_toy_was_made_so(inputs: PlanInputs) -> None:
