@@ -1,1 +1,1 @@
-"""How a model should be trained on a cluster: all layouts that a runtime can run, the best with a proof."""
+"""Search over all layouts of a runtime for the fastest training plan, with a proof of optimality."""

@@ -1,4 +1,4 @@
-"""The answer to how a model should be trained: what a search found, as the file of a plan holds it."""
+"""Answer to how a model should be trained: the result of a search in the form of a plan file."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ from phaze.spec.training_plan import (
 )
 
 Interval = Callable[[Machine, Layout, float, float], tuple[float, float] | None]
-"""Seconds between which runs of a layout with a predicted time and utilisation are to lie; None where nothing
-tells."""
+"""Interval of step times of similar measured runs, from a layout's predicted time and MFU.
+
+None if no measured run is similar.
+"""
 Fixed = Mapping[str, int | str]
 
 
 def _ignored(_: PlannedLayout) -> None:
-    """Nobody waits for better plans."""
+    """No-op callback."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlanner:
-    """Answers to one question."""
+    """Search, ranked plans and explanations for one question."""
 
     asked: AskedPlan
     interval: Interval
     gap: float
     folder: Path = FOLDER
-    """Configuration that systems are read from."""
+    """Configuration folder of the systems."""
 
     @cached_property
     def expected(self) -> PlanQuestion:
@@ -65,29 +67,29 @@ class TrainingPlanner:
 
     @property
     def question(self) -> PlanQuestion:
-        """Question for the search, at the prices that plans are ranked by."""
+        """Question at the prices that rank plans."""
         return self.expected.ranked(self.asked.rank)
 
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
     ) -> LayoutPlans:
-        """The fastest plans with some fields fixed beside those of the question; the first rows proven."""
+        """Fastest plans with some fields fixed in addition to the question's; the first `rows` are proven."""
         fixed = {**self.asked.fixed, **fixed}
         return plan_layouts(self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better)
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """The `top` fastest plans, and more where the table shows fewer than are compared without overlap."""
+        """The `top` fastest plans; more if the comparison without overlap needs them."""
         return self.search({}, max(top, COMPARED), on_better, rows=top)
 
     def check(self, fixed: Fixed, where: str) -> None:
-        """Raise PhazeError, naming `where`, for fields or values of a layout that the runtime has not."""
+        """Raise PhazeError, naming `where`, for layout fields or values that the runtime does not have."""
         try:
             given_values(self.question.runtime, self.question.task, fixed)
         except PhazeError as error:
             raise PhazeError(f"{where}: {error}") from error
 
     def answer(self, found: LayoutPlans, top: int | None = None) -> TrainingPlan | UnfitPlan:
-        """Answer of what a search found: its first plan, or why there is none; `top` rows in the table."""
+        """Answer from a search result: a plan with `top` table rows, or the reason why none fits."""
         if not found.plans:
             return self._unfit(found)
         ranked = [PricedLayout.of(self.question, one) for one in found.plans]
@@ -129,7 +131,7 @@ class TrainingPlanner:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, chosen: PricedLayout) -> str:
-        """What a prudent choice costs of expected time, beside the plan that a short search finds by it."""
+        """Cost of a prudent choice in expected time, against the best expected plan of a short search."""
         found = plan_layouts(self.expected, self.asked.fixed, gap=self.gap, wanted=1, most_work=0).plans
         best = min((chosen, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
         more = chosen.price.time_s / best.price.time_s - 1
@@ -148,7 +150,7 @@ class TrainingPlanner:
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
-        """The best plan with some fields fixed, beside the best of all, or why there is none."""
+        """Best plan with some fields fixed, compared with the best overall, or why there is none."""
         own, first = dict(fixed), PricedLayout.of(self.question, best)
         try:
             found = self.search(fixed, 1)
@@ -168,7 +170,7 @@ class TrainingPlanner:
         )
 
     def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
-        """Reason of the runtime against layouts with fixed fields: of that which is most like another one."""
+        """Runtime's reason against layouts with fixed fields, for the one most similar to `best`."""
         question, place = self.question, 0
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
         if best is not None:
@@ -179,7 +181,7 @@ class TrainingPlanner:
         return reason or f"{question.runtime.name}: no layout with these fields is legal"
 
     def _nearest(self, closest: tuple[Layout, str, float]) -> PricedLayout:
-        """Layout that comes closest, as equal stages with all blocks recomputed where it may."""
+        """Layout with the least lacking memory, split evenly and fully recomputed if it may recompute."""
         layout, schedule, _ = closest
         divided = self.question.divided(layout, schedule)
         blocks = even_blocks(divided)
@@ -195,7 +197,9 @@ class TrainingPlanner:
         nearest = self._nearest(found.closest)
         lacking_gib = nearest.lacking_gib
         limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
-        unknown = certificate.bounded["layout"]  # what another one dominates needs no less memory
+        unknown = certificate.bounded[
+            "layout"
+        ]  # a dominated layout needs at least the memory of the layout that dominates it
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.asked,
@@ -213,7 +217,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
-    """Question at expected prices, on the system as it is now; PhazeError for one that cannot be asked."""
+    """Question at expected prices, on the current system; PhazeError if it is invalid."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

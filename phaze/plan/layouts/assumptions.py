@@ -1,4 +1,4 @@
-"""What the answer to a question rests on, a sentence each, and the versions of what made it."""
+"""Assumptions behind an answer, one sentence each, and the versions of the programs that it depends on."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HIDDEN = {
     "pp": "messages between stages",
     "ep": "token dispatches",
 }
-"""Communication that overlaps with compute, in words."""
+"""Descriptions of the communication that can overlap with compute."""
 
 DISPATCH = {
     "rows": "a row for every expert of a token sent to it",
     "tokens": "tokens sent once to each rank with experts of theirs",
 }
-"""How tokens come to their experts, in words."""
+"""Descriptions of token dispatch."""
 
 
 def assumptions(question: PlanQuestion) -> Iterator[str]:
@@ -54,7 +54,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
 
 
 def uncalibrated(machine: Machine) -> str:
-    """What times on a device are worth of which no run is measured."""
+    """Remark that no run on this device is measured, so that its speed is an upper limit."""
     device = device_of(machine)
     said = f"{device.name} is not calibrated: an upper limit of speed, as nothing like this plan is measured"
     if device.assumed_from is None:
@@ -63,14 +63,14 @@ def uncalibrated(machine: Machine) -> str:
 
 
 def _groups(network: Network) -> str:
-    """Groups of devices that a network links, in words."""
+    """Description of the device groups that a network links."""
     if not isinstance(network, Levels):
         return "the links of the network"
     return f"groups of {' and '.join(f'{tier.devices:,}' for tier in network.tiers)} devices"
 
 
 def _products(compute: Compute) -> str:
-    """Precision of products, in words."""
+    """Description of the precision of products."""
     if compute == "bf16":
         return compute
     return f"products of blocks' weights in {compute}, inputs kept for them alike, all else in bf16,"
@@ -86,8 +86,10 @@ def _stack(stack: Stack, experts: bool) -> str:
 
 
 def versions(question: PlanQuestion) -> dict[str, str]:
-    """Versions of the programs that an answer depends on, by name; `prices` stands for the code that prices a
-    plan and for its system: plans with the same one have the same prices.
+    """Versions of the programs that an answer depends on, by name.
+
+    `prices` is a digest of the pricing code and of the system: plans with the same digest have the same
+    prices.
     """
     runtime = question.runtime
     own = {"phaze": phaze_version(), "prices": _prices(question.machine), runtime.name: runtime.version}

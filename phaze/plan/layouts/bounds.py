@@ -1,20 +1,21 @@
-"""Lower bounds of time and memory for many layouts at once.
+"""Lower bounds on step time and memory, for many layouts at once.
 
-Every layer of a layout takes at least u seconds of a microbatch, its r more if it runs forward again, and the
-embedding and the head what they take. A rank s that holds layers n, some k of which run forward again, needs
+Every layer of a layout takes at least u seconds per microbatch, and r more if it is recomputed; the embedding
+and the head take e. A rank s with n layers, k of them recomputed, needs
 
     m (e_s + Σ n u + Σ k r) + Σ n t
 
-seconds for m microbatches and the update of its weights (t a layer, with what gathers them later on; each
-chunk but one starts such a collective, too), and begins when the first microbatch has
-passed the ranks before. Without the update, the last microbatch passes those ranks on its way back after
-that; not so where a schedule puts the gradients of weights off, as a rank may make its last ones meanwhile.
+seconds for m microbatches and its weight update. Here t is the update of a layer, with the weight gather that
+follows; each chunk but one also starts such a collective. The rank begins when the first microbatch has
+passed the ranks before it. The last microbatch then passes those ranks backwards, which excludes the update.
+This does not hold for schedules that defer weight gradients, because a rank may compute its last ones
+meanwhile.
 
-Its memory holds the weights and states of its layers, and of each microbatch in flight what n − k layers keep
-and k keep only of their inputs. The least x for which ranks that do no more than this in x seconds have room
-for all layers bounds every division from below. Without interleaving each rank takes as many of the next
-layers as it can, which leaves the least for those behind; under interleaved, where a rank has layers from
-everywhere, it takes as much work as it can of any kinds.
+The memory of a rank has the weights and states of its layers, and for each microbatch in flight the
+activations of n − k layers and the inputs of k layers. Consider ranks that work at most x seconds each. The
+smallest x at which they have room for all layers is a lower bound for every pipeline split. Without
+interleaving each rank takes as many consecutive layers as it can, which leaves the fewest for later ranks.
+With interleaving a rank has layers from all over the model, so it takes as much work as it can of any kinds.
 """
 
 from __future__ import annotations
@@ -43,32 +44,34 @@ from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
 @dataclass(frozen=True, eq=False)
 class LayoutBounds:
-    """Bounds of every layout of a grid, (N,) each."""
+    """Bounds of all layouts of a grid, (N,) each."""
 
     time_s: Floats
-    """Of a step; infinite where no division fits."""
+    """Step time; infinite if no pipeline split fits."""
     lacking_bytes: Floats
-    """By how much at least the fullest rank exceeds its memory; 0 where a division may fit, and exact where
-    it is least."""
+    """Memory that the rank with peak memory lacks at least; 0 if a pipeline split may fit.
+
+    The smallest values are exact.
+    """
 
     @property
     def fits(self) -> Bools:
-        """Layouts of which a division may fit."""
+        """True for layouts with a pipeline split that may fit."""
         return self.lacking_bytes <= 0
 
     def sharpen(self, which: Ints, other: LayoutBounds) -> None:
-        """Take other bounds of some layouts, at these places, where they are higher."""
+        """Replace bounds of the layouts at these indices where other bounds are higher."""
         self.time_s[which] = np.maximum(self.time_s[which], other.time_s)
         self.lacking_bytes[which] = np.maximum(self.lacking_bytes[which], other.lacking_bytes)
 
     def in_order(self, which: Bools) -> Ints:
-        """Places of the layouts that may fit where a mask is true, those with the least bound first."""
+        """Indices of layouts that may fit where a mask is true, by increasing time bound."""
         places = np.flatnonzero(which & self.fits)
         found: Ints = places[np.argsort(self.time_s[places], kind="stable")]
         return found
 
     def joined(self, other: LayoutBounds) -> LayoutBounds:
-        """Bounds of these layouts, then of others."""
+        """These bounds followed by other ones."""
         return LayoutBounds(
             np.concatenate([self.time_s, other.time_s]),
             np.concatenate([self.lacking_bytes, other.lacking_bytes]),
@@ -80,41 +83,42 @@ class LayoutBounds:
 
 
 class StateFigures(NamedTuple):
-    """Figures by ZeRO stage and replicas, (N,) each."""
+    """Costs per parameter, by ZeRO stage and replicas, (N,) each."""
 
     bytes_each: Floats
-    """Of a parameter: weights, gradients and optimizer."""
+    """Weights, gradients and optimizer."""
     update_s: Floats
-    """Of a parameter in an optimizer step."""
+    """Optimizer step."""
     added_s: Floats
-    """Of a parameter's gradients of a microbatch, added to those before."""
+    """Accumulating the gradients of a microbatch."""
     frozen_bytes: Floats
-    """Of a parameter without gradient."""
+    """Parameter without gradient."""
 
 
 class LayoutLoads(NamedTuple):
-    """Least seconds of layers by kind, (N, K), and of what else layouts do, (N,): by passes of a microbatch,
-    and of a step.
+    """Lower bounds on the seconds of layers by kind, (N, K), and of other work, (N,).
+
+    Passes are per microbatch, all other work is per step.
     """
 
     forward_s: Floats
     backward_s: Floats
     update_s: Floats
-    """With what gathers the weights later on."""
+    """Update, with the weight gather that follows."""
     first_s: tuple[Floats, Floats]
-    """Both passes of the embedding."""
+    """Forward and backward pass of the embedding."""
     last_s: tuple[Floats, Floats]
-    """The same of the head."""
+    """Forward and backward pass of the head."""
     start_s: Floats
-    """Of every rank after its updates."""
+    """Fixed time of every rank after its updates."""
     ahead_s: tuple[Floats, Floats]
-    """Of a step by which ranks with the embedding and the head gather weights sooner."""
+    """Gather time per step that also overlaps with the embedding and with the head."""
     again_s: Floats
-    """Of a layer's recomputation for one microbatch, where its stage may choose, (N, K)."""
+    """Recompute time of a layer per microbatch, if its stage may choose, (N, K)."""
     bytes_each: Floats
-    """Of a layer: always; of a microbatch; fewer of a microbatch by recomputation, (N, K, 3)."""
+    """Bytes of a layer: static, per microbatch, and saved per microbatch by recompute, (N, K, 3)."""
     end_bytes: tuple[Floats, Floats]
-    """Always, of the embedding and of the head, (N,) each."""
+    """Static bytes of the embedding and of the head, (N,) each."""
 
 
 class _Figures(NamedTuple):
@@ -128,9 +132,10 @@ class _Figures(NamedTuple):
 
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
-    """Bounds of all layouts of a grid, by slices that those share which have so much in common (`Slices`):
-    where it is not nothing, they hold whatever is recomputed, and are of most layouts the mean over ranks
-    alone.
+    """Lower bounds of all layouts of a grid, from shards that layouts may share.
+
+    `common` says how much the layouts of a shard may differ (`Slices`). Unless it is "nothing", the bounds
+    hold for every recompute option, and most are means over ranks only.
     """
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0))
@@ -150,21 +155,21 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
 def bounds_by(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
 ) -> LayoutBounds:
-    """Bounds of layouts by slices, in which `which` are their places, (N,)."""
+    """Lower bounds of layouts from shards; `which` are the layouts' indices in the shards' grid, (N,)."""
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
     each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
     return LayoutBounds(*(np.concatenate(one) for one in zip(*each, strict=True)))
 
 
 def loads_of(question: PlanQuestion, grid: LayoutGrid) -> LayoutLoads:
-    """Least seconds of what layouts do, by slices of their own."""
+    """Lower bounds on the work of layouts, from shards of their own."""
     return _figures_of(question, grid, Slices.of(question, grid), np.arange(len(grid))).loads
 
 
 def _bounds_of_part(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
 ) -> tuple[Floats, Floats]:
-    """The same for few enough to have the figures of all at once."""
+    """Bounds of a part of the layouts that is small enough for memory."""
     figures, by_kind, shapes, held, _ = _figures_of(question, grid, slices, which)
     before, limits = slices.order.before, question.limits_bytes(grid)
     found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
@@ -177,7 +182,7 @@ def _bounds_of_part(
 
 
 def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints) -> _Figures:
-    """What layouts take by the slices at some places, which are theirs."""
+    """Inputs of `least_times` for layouts with these indices in the shards' grid."""
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
@@ -187,7 +192,9 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
-    paired = np.maximum(1.0 - grid.pp / count, 0.0)[:, None]  # share of microbatches, as `Lowering.hidden_s`
+    paired = np.maximum(1.0 - grid.pp / count, 0.0)[
+        :, None
+    ]  # share of microbatches, as in `Lowering.hidden_s`
     paired_s = (
         layers.forward_s - paired * layers.hidden_forward_s,
         layers.backward_s - paired * layers.hidden_backward_s,
@@ -205,10 +212,10 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     backward_s = paired_s[1] + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
     frozen_bytes = [states.frozen_bytes * each for each in (ends.first_frozen, ends.last_frozen)]
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
-    beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # gradients of weights that are apart send nothing
+    beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # separate weight gradients send nothing
     once_s = lost_once_s(question, grid, reduced_s.sum(axis=2), backward_s)
     sent_s = gather_s + reduce_s, beside_s
-    # Ends count where layers are bounded by their passes; else recomputation hides behind exchanges, too.
+    # The ends count if layers are bounded by their passes; otherwise recompute overlaps with exchanges too.
     ends_s = ends.first_s - ends.first_forward_s + ends.last_s - ends.last_forward_s
     backward_s, of_backward = with_exchanges(question, backward_s, *sent_s, totals, ends_s)
     again_s = layers.again_s * of_backward[:, None]
@@ -259,7 +266,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
 
 
 def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
-    """Figures of parameters that so many ranks hold, (N,)."""
+    """Costs per parameter shared by `sharers` ranks, (N,)."""
     distinct, _, where = distinct_rows(np.stack([grid.zero, sharers], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
@@ -273,11 +280,10 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
-    """Microbatches that ranks hold: (ranks, 3) for one distinct pipeline after the other, and where those of
-    each layout begin, (N,).
+    """Microbatches in flight per rank, (ranks, 3), for all distinct pipelines, and first rows, (N,).
 
-    A rank with n layers holds a n + b layers' activations at its fullest moment at least, and no layer is
-    held of more than c microbatches; columns a, b, c.
+    Each layout has the first row of its pipeline. Columns are a, b and c. A rank with n layers stores
+    activations of at least a n + b layers at its peak, and no layer stores more than c microbatches.
     """
     count = grid.microbatches(question.task.global_batch)
     keys = np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1)
@@ -288,7 +294,7 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
 
 
 def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
-    """Columns a, b and c of the ranks of a pipeline."""
+    """Columns a, b and c for the ranks of a pipeline."""
     if chunks > 1:
         return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
@@ -297,8 +303,9 @@ def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
 
 
 def _enough(depth: int, count: int) -> tuple[int, int]:
-    """Microbatches with which ranks hold what they do with `count`, and those of a group: groups of the same
-    size, but no more than it takes to hold most, and the last one.
+    """Equivalent smaller microbatch count, and group size.
+
+    Enough groups for the peak remain, plus the last, smaller group.
     """
     size = least_group(count, depth)
     return min(count // size, ROUNDS) * size + count % size, size
@@ -306,10 +313,10 @@ def _enough(depth: int, count: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
-    """The same of ranks with several stages, from the order of their passes.
+    """Columns a, b and c for ranks with several stages, from the order of their passes.
 
-    At the moment at which a rank holds most, all but one layer of each stage may be in the one of which it
-    holds the fewest microbatches; the first and the last stage may have none.
+    At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.
+    The first and the last stage may be empty.
     """
     pipeline = Pipeline((_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks, group=group)
     rows = []
@@ -326,6 +333,6 @@ _NOTHING = StageCost(0.0)
 AT_ONCE = 250_000
 """Layouts whose figures are in memory together."""
 NEAR = 50_000
-"""Of these, those with the least mean over ranks of which the fullest rank counts, too."""
+"""Number of layouts with the smallest mean over ranks that also get the bound by peak rank."""
 ROUNDS = 4
-"""Groups of as many microbatches as there are ranks, or more, in which every schedule has held most."""
+"""Groups of at least pp microbatches after which every schedule has reached its peak."""

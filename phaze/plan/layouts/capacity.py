@@ -1,11 +1,10 @@
-"""Least time in which the ranks of a pipeline have room and time for all layers, for many layouts at once.
+"""Least step time at which the ranks of a pipeline have room and time for all layers, for many layouts.
 
-Figures of a layout are: microbatches; seconds of the embedding and of the head for one; bytes of both;
-forward seconds of the embedding; whether a rank waits for the last microbatch's way back; seconds after the
-updates of a rank, whatever its layers. Those of a kind of
-layers: seconds for a microbatch; of these forward; again, if it runs forward again; of the update; bytes
-there all the time; bytes kept of a microbatch; fewer by running forward again. `held` are the microbatches of
-ranks, see `bounds`.
+Columns per layout: microbatches; seconds of the embedding and of the head per microbatch; bytes of both;
+forward seconds of the embedding; 1 if a rank waits for the last microbatch's backward transfer; fixed seconds
+after the updates of a rank. Columns per kind of layer: seconds per microbatch; of these forward; recompute
+seconds; update seconds; static bytes; bytes stored per microbatch; bytes saved by recompute. `held` are the
+microbatches in flight per rank, see `bounds`.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 
 CLOSEST = 1e-4
-"""Width of the range in which the memory that lacks lies in the end, over the memory that there is."""
+"""Tolerance of the bisection for lacking memory, relative to the available memory."""
 CLOSE = 1e-4
-"""Relative width of the range in which the least time lies in the end."""
+"""Relative tolerance of the bisection for the least time."""
 GROWTH = 8.0
-"""Of steps by which an end of that range is looked for."""
+"""Growth factor of the steps that bracket the least time."""
 
 
 @njit
@@ -33,13 +32,13 @@ def least_times(
     limits: Floats,
     on_average: bool,
 ) -> tuple[Floats, Floats]:
-    """Least seconds of a step (N,), and bytes that a rank lacks (N,), of layouts with figures (N, 8), figures
-    of kinds of layers (N, K, 7), ranks, chunks, first row of `held` and rank with the head (N, 4), and bytes
-    that a rank may use (N,).
+    """Least step time (N,), and memory that a rank lacks (N,).
 
-    The columns are those that `bound_layouts` puts together; `before` are layers by kind, (L + 1, K). What
-    ranks need on average, a lower bound, is enough where told. Bytes that lack are exact for the layouts of
-    which the fewest lack, with one chunk and with several, and at least as many for the others.
+    Inputs are the layouts' columns (N, 8); columns per kind of layer (N, K, 7); ranks, chunks, first row of
+    `held` and rank with the head (N, 4); and the memory limit of a rank (N,). `bound_layouts` builds the
+    columns; `before` are layers by kind, (L + 1, K). With `on_average` the time is the mean over ranks, a
+    lower bound. The lacking memory is exact for the smallest value with one chunk and with several chunks,
+    and at least as large as that value elsewhere.
     """
     found, lacking, above = np.empty(len(figures)), np.zeros(len(figures)), 1.0
     fewest = np.full(2, np.inf)
@@ -62,7 +61,7 @@ def least_times(
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
-    """Bytes by which a rank exceeds its memory at least, or a number that is known where these are more."""
+    """Memory that a rank lacks at least, or `known` if that is smaller."""
     if known < np.inf and not holds_all(row, kinds, shape, held, before, limit + known, np.inf):
         return known
     low, high = 0.0, row[3] + row[4]
@@ -80,7 +79,7 @@ def least_lacking(
 
 @njit
 def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float:
-    """Seconds that the ranks of a pipeline need on average for all layers."""
+    """Mean over the ranks of the seconds for all layers."""
     all_s = row[0] * (row[1] + row[2])
     for kind in range(len(kinds)):
         all_s += before[-1, kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
@@ -89,8 +88,9 @@ def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float
 
 @njit
 def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
-    """Seconds of a microbatch on its way through all layers and back, whatever the ranks; of the way there
-    alone where a schedule puts gradients off.
+    """Seconds of one microbatch through all layers and back, for any number of ranks.
+
+    Only the forward pass counts if weight gradients are deferred.
     """
     way_s = row[1] + row[2] if row[6] else row[5]
     for kind in range(len(kinds)):
@@ -108,8 +108,9 @@ def least_time(
     limit: float,
     above: float,
 ) -> tuple[float, float]:
-    """Least seconds of a step, and their ratio to what all ranks need on average; it is looked for at the
-    ratio `above` first, as layouts beside each other are alike.
+    """Least step time, and its ratio to the mean over the ranks.
+
+    The search starts at the ratio `above`, because neighbouring layouts are similar.
     """
     average, way = average_time(row, kinds, shape, before), way_time(row, kinds, before)
     if way > average and holds_all(row, kinds, shape, held, before, limit, way):
@@ -144,7 +145,7 @@ def holds_all(
     limit: float,
     seconds: float,
 ) -> bool:
-    """Whether all ranks together have room and time for all layers."""
+    """True if all ranks together have room and time for all layers."""
     count, first, last, seconds = row[0], row[1], row[2], seconds - row[7]
     depth, chunks, head = shape[0], shape[1], shape[3]
     layers, totals = len(before) - 1, before[-1]
@@ -177,7 +178,7 @@ def holds_all(
 def passed_s(
     row: Floats, kinds: Floats, before: Ints, placed: int, rank: int, chunks: int
 ) -> tuple[float, float]:
-    """Seconds until the first microbatch is at a rank, and for the last one from there to the embedding."""
+    """Seconds until the first microbatch reaches a rank, and of the last one's return to the embedding."""
     if rank == 0:
         return 0.0, 0.0
     there, back = row[5], row[1] - row[5]
@@ -185,7 +186,7 @@ def passed_s(
         for kind in range(len(kinds)):
             there += before[placed, kind] * kinds[kind, 1]
             back += before[placed, kind] * (kinds[kind, 0] - kinds[kind, 1])
-    else:  # of the first chunks, each but the one with the embedding has a layer
+    else:  # each first chunk has a layer, except the one with the embedding
         forward = backward = np.inf
         for kind in range(len(kinds)):
             forward = min(forward, kinds[kind, 1])
@@ -207,8 +208,9 @@ def next_layers(
     back_s: float,
     count: float,
 ) -> int:
-    """The layer behind the last one that a rank has room and seconds of a microbatch for, if it begins with
-    layer `placed`; it is looked for from `near` on.
+    """End of the longest run of layers from `placed` for which a rank has room and time per microbatch.
+
+    The search starts at `near`.
     """
     layers = len(before) - 1
     end = min(near, layers)
@@ -233,7 +235,7 @@ def fits(
     back_s: float,
     count: float,
 ) -> bool:
-    """Whether a rank has room and seconds of a microbatch for the layers from `start` to `end`."""
+    """True if a rank has room and time per microbatch for the layers from `start` to `end`."""
     work, update, kept, saved, cheapest = 0.0, 0.0, 0.0, 0.0, np.inf
     for kind in range(len(kinds)):
         n, own = before[end, kind] - before[start, kind], kinds[kind]
@@ -259,9 +261,9 @@ def fits(
 def work_of_rank(
     kinds: Floats, totals: Ints, held: Floats, room: float, spare_s: float, back_s: float, count: float
 ) -> float:
-    """Most seconds of a microbatch that a rank has room and time to spend on layers of any kinds."""
+    """Most seconds per microbatch that a rank has room and time to spend on layers of any kinds."""
     cheapest, share = np.inf, 0.0
-    # Of layers that are held of more or fewer microbatches than others, those that keep the least or most.
+    # Some layers have more or fewer microbatches in flight than others: those that store the least or most.
     extra = lean = np.inf
     for kind in range(len(kinds)):
         own = kinds[kind]
@@ -288,11 +290,10 @@ def work_of_rank(
 def most_work(
     kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
 ) -> float:
-    """Most seconds of layers with so much room: those that need the least for a second first, and parts of
-    the last one.
+    """Most seconds of layers within `room`: a fractional knapsack by need per second.
 
-    A layer needs `second` for each of its seconds, and `byte` for each of its bytes, of which there are fewer
-    for the share `again` of layers that runs forward again.
+    A layer needs `second` for each of its seconds and `byte` for each of its bytes. The share `again` of the
+    layers is recomputed and stores fewer bytes.
     """
     found, last = 0.0, -1.0
     for _ in range(len(kinds)):

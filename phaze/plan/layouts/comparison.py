@@ -1,8 +1,8 @@
-"""What a run would gain from a plan, one change at a time in the order of their worth.
+"""Gain of a run from a plan, one change at a time by value.
 
-Fields of the layout in which the run differs from the plan are changed one by one: always the one that saves
-most of the step next, under the price of `plan`. One that the runtime cannot run alone, or that does not fit
-alone, is made together with the fewest others that it needs.
+Layout fields that differ from the plan are changed one by one, always the one that saves the most time next,
+at the price of `plan`. A change that the runtime cannot run alone, or that does not fit alone, is made
+together with the fewest others that it needs.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from phaze.spec.system import Stack
 from phaze.spec.training_plan import TrainingPlan
 
 STACK, SCHEDULE, STAGES = "stack", "schedule", "stages"
-"""Changes beside those of the layout's fields; data parallel follows from the other widths."""
+"""Changes other than layout fields; data parallelism follows from the other widths."""
 FOLLOWS = ("dp", "precision")
 LOSES = 1e-9
-"""Share of the run's step by which a step towards a plan must be longer to count as a loss."""
+"""Slowdown of a change, relative to the run's step time, above which it counts as a loss."""
 MOST_TRIED = 100
-"""Sets of changes from which orders without loss are looked for."""
+"""Maximum number of sets of changes expanded in the search for an order without loss."""
 HEAD = ("", "step", "saved", "fullest GiB", "change")
 Taken = frozenset[str]
-"""Changes that are made."""
+"""Set of changes already made."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A field of a run that a plan has otherwise."""
+    """Field with different values in run and plan."""
 
     field: str
     before: str
@@ -54,37 +54,37 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangedRun:
-    """A run after one more step towards a plan."""
+    """Run after one more change towards a plan."""
 
     changes: tuple[Change, ...]
-    """What is changed together, with what follows from it; none for the run as it is."""
+    """Fields changed together, with the fields that follow from them; empty for the original run."""
     time_s: float
-    """Seconds of a step after it."""
+    """Step time after the change."""
     saved: float
-    """Share of the run's step that it saves; negative where the step gets longer."""
+    """Saved share of the run's step time; negative if the step gets longer."""
     fullest_gib: float
-    """Memory of the fullest device after it."""
+    """Peak memory after the change."""
     because: str = ""
-    """Why the first change is not made alone, where others are made with it."""
+    """Reason why the first change cannot be made alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A run beside a plan for the same model, batch and devices."""
+    """Comparison of a run with a plan for the same model, batch and devices."""
 
     run: Recipe
     planned: TrainingPlan
     stack: Stack | None = None
-    """Software of the run; the plan's unless given."""
+    """Software of the run; None for the plan's."""
     flash: bool = True
-    """Whether the run's attention keeps its scores on the chip, as the plan's does."""
+    """True if the run's attention keeps its scores on the chip, like the plan's."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What the fields of a run are called in its file, where that has other names."""
+    """Names of the fields in the run's file, where they differ."""
     _known: dict[Taken, PricedLayout | str] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Recipe:
-        """The plan as a run."""
+        """Plan as a recipe."""
         return Recipe.of(self.planned)
 
     @cached_property
@@ -94,26 +94,27 @@ class Comparison:
 
     @cached_property
     def run_question(self) -> PlanQuestion:
-        """The same question for the software of the run."""
+        """The same question with the run's software."""
         asked, stack = self.question, self.stack or self.question.machine.stack
         if self.flash and self._same_software(stack, asked.machine.stack):
             return asked
         return replace(asked, machine=replace(asked.machine, stack=stack), flash=self.flash)
 
     def _same_software(self, one: Stack, other: Stack) -> bool:
-        """Whether two stacks differ at most in exchanges of experts that neither run nor plan can hide."""
+        """True if two stacks differ at most in expert overlap that neither run nor plan can use."""
         paired = any(pairs_passes(each.layout, each.model.mtp) for each in (self.run, self.plan))
         kinds = [{*stack.overlap} - ({"ep"} if not paired else set()) for stack in (one, other)]
         return kinds[0] == kinds[1] and one == other.model_copy(update={"overlap": one.overlap})
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on what the run has otherwise than the plan, and no step changes."""
+        """Remarks on differences that no change covers."""
         return tuple(dict.fromkeys(self.run.unlike(self.plan, self.names)))
 
     def check(self, where: str = "compare") -> None:
-        """Raise PhazeError where run and plan are not of the same model, batch and devices, or where the
-        plan's runtime cannot run one of them; `where` is the file of the run.
+        """Raise PhazeError if run and plan differ in model, batch or devices, or the runtime cannot run one.
+
+        `where` is the file of the run.
         """
         self.run.check_same_task(self.plan, where, self.names)
         for name, recipe in (("run", self.run), ("plan", self.plan)):
@@ -124,7 +125,7 @@ class Comparison:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Changes from the run to the plan."""
+        """Names of the changes from the run to the plan."""
         names = [one.name for one in fields(Layout) if one.name not in FOLLOWS]
         found = [name for name in names if getattr(self.run.layout, name) != getattr(self.plan.layout, name)]
         found += [SCHEDULE] * (self.run.schedule != self.plan.schedule)
@@ -135,7 +136,7 @@ class Comparison:
 
     @cached_property
     def steps(self) -> tuple[ChangedRun, ...]:
-        """The run, and what it becomes by one change after the other, the last one the plan."""
+        """The run and its states after each change; the last state is the plan."""
         return tuple(self._steps())
 
     def _steps(self) -> Iterator[ChangedRun]:
@@ -152,10 +153,10 @@ class Comparison:
             taken, now = after, found
 
     def _order(self) -> tuple[tuple[str, ...], ...]:
-        """Changes in the order of their worth, or, where one of them loses, in an order that loses less.
+        """Changes by decreasing gain, or in an order with a smaller loss if one of them loses.
 
-        Of all orders the one with the smallest loss of a step is looked for from the sets of changes that
-        lose least, the largest ones first.
+        The search for the order with the smallest loss of a single change expands the sets of changes with
+        the smallest loss first, and the largest of equal ones.
         """
         greedy = tuple(self._greedy())
         worst, everything = self._loss(greedy), frozenset(self.fields)
@@ -180,7 +181,7 @@ class Comparison:
         return greedy
 
     def _greedy(self) -> Iterator[tuple[str, ...]]:
-        """Of the changes that are left always the one that saves most, with what it needs."""
+        """Repeatedly the remaining change that saves the most, with the changes that it needs."""
         taken: Taken = frozenset()
         while len(taken) < len(self.fields):
             made = next(iter(self._ways(taken)))
@@ -188,17 +189,17 @@ class Comparison:
             taken = taken.union(made)
 
     def _loss(self, order: Sequence[tuple[str, ...]]) -> float:
-        """Largest loss of a step of an order, a share of the run's step."""
+        """Largest loss of a single change in an order, as a share of the run's step time."""
         sets = [frozenset(chain.from_iterable(order[:number])) for number in range(len(order) + 1)]
         return max((self._lost(one, other) for one, other in pairwise(sets)), default=0.0)
 
     def _lost(self, before: Taken, after: Taken) -> float:
-        """Share of the run's step by which one set of changes takes longer than another; 0 where it saves."""
+        """Slowdown between two sets of changes, as a share of the run's step time; 0 if it is faster."""
         longer_s = self._priced(after).price.time_s - self._priced(before).price.time_s
         return max(longer_s / self._priced(frozenset()).price.time_s, 0.0)
 
     def _ways(self, taken: Taken) -> list[tuple[str, ...]]:
-        """The changes that are left, each with the fewest others that it needs, the fastest first."""
+        """Remaining changes, each with the fewest others that it needs, by increasing step time."""
         left = [name for name in self.fields if name not in taken]
         ways = [self._with_needed(name, left, taken, self._priced(taken)) for name in left]
         return sorted(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
@@ -206,7 +207,7 @@ class Comparison:
     def _with_needed(
         self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
     ) -> tuple[str, ...]:
-        """A change with the fewest others that make it possible, the fastest of several; all if need be."""
+        """A change with the fewest others that make it possible, the fastest such set; all if necessary."""
         others = [one for one in left if one != name]
         for number in range(len(others)):
             ways = [(name, *more) for more in combinations(others, number)]
@@ -216,13 +217,13 @@ class Comparison:
         return (name, *others)
 
     def _reasons(self, made: Sequence[str], taken: Taken, now: PricedLayout) -> Iterator[str]:
-        """Why a change needs each of those that are made with it."""
+        """Reason why a change needs each of the changes made with it."""
         for number in range(1, len(made)):
             with_others = f"with {' and '.join(made[1:number])} " if number > 1 else ""
             yield with_others + self._refused(taken.union(made[:number]), now)
 
     def _refused(self, taken: Taken, now: PricedLayout) -> str:
-        """Why a run with these changes cannot be; empty where it can."""
+        """Reason why a run with these changes is impossible; empty if it is possible."""
         found = self._found(taken)
         if isinstance(found, str):
             return found
@@ -237,7 +238,7 @@ class Comparison:
         return found
 
     def _found(self, taken: Taken) -> PricedLayout | str:
-        """Price with some changes, or why there is none."""
+        """Price with some changes, or the reason why there is none."""
         if taken not in self._known:
             try:
                 self._known[taken] = self._price(taken)
@@ -258,7 +259,7 @@ class Comparison:
         return self.question if STACK in taken else self.run_question
 
     def _recipe(self, taken: Taken) -> Recipe:
-        """The run with some changes; PhazeError for widths that are not those of the devices."""
+        """Run with some changes; PhazeError if its widths do not match the device count."""
         run, plan = self.run, self.plan
         own = {name: getattr(plan.layout, name) for name in taken - {STACK, SCHEDULE, STAGES}}
         layout = replace(run.layout, **own, dp=1)
@@ -274,8 +275,9 @@ class Comparison:
         )
 
     def _division(self, layout: Layout, schedule: str, taken: Taken) -> Division:
-        """The plan's stages, those of the run as long as it has as many, else equal ones; where blocks run
-        forward again and neither says how many, all do.
+        """The plan's or the run's pipeline split if it has as many stages, otherwise an even one.
+
+        If the layout recomputes and neither gives counts, all blocks are recomputed.
         """
         own = self.plan if STAGES in taken else self.run
         if layout.stages == own.layout.stages:
@@ -290,13 +292,13 @@ class Comparison:
         return Division(blocks, own.recomputed if said else blocks)
 
     def _changes(self, before: Taken, after: Taken, made: Sequence[str]) -> Iterator[Change]:
-        """What changes, those fields that are changed ahead of what follows from them."""
+        """Changed fields, ahead of the fields that follow from them."""
         one, other = self._words(before), self._words(after)
         names = dict.fromkeys((*made, *other))
         yield from (Change(name, one[name], other[name]) for name in names if one[name] != other[name])
 
     def _words(self, taken: Taken) -> dict[str, str]:
-        """A run with some changes in words, by field."""
+        """Fields of a run with some changes, as text."""
         recipe = self._recipe(taken)
         words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
         words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
@@ -304,7 +306,7 @@ class Comparison:
         return {SCHEDULE: recipe.schedule, **words, STACK: _stack_in_words(self._question(taken))}
 
     def _named(self, change: Change) -> str:
-        """A change by the name that its field has in the file of the run."""
+        """Change with the field's name in the run's file."""
         return str(replace(change, field=self.names.get(change.field, change.field)))
 
     def _cells(self, step: ChangedRun) -> list[str]:
@@ -313,7 +315,7 @@ class Comparison:
         return [f"{step.time_s:.4g} s", saved, f"{step.fullest_gib:.1f}", said]
 
     def as_row(self) -> dict[str, object]:
-        """Seconds of the run and of the plan, and the steps between them."""
+        """Step time of the run and of the plan, and the changes between them."""
         run, *steps = self.steps
         return {
             "run_s": run.time_s,
@@ -324,7 +326,7 @@ class Comparison:
         }
 
     def in_words(self) -> str:
-        """Answer for a reader."""
+        """Summary for a reader."""
         asked, run, last = self.planned.question, self.steps[0], self.steps[-1]
         rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1
@@ -335,7 +337,7 @@ class Comparison:
         return "\n".join([found, *table([HEAD, *rows]), *self._notes()])
 
     def _notes(self) -> Iterator[str]:
-        """Why changes are made together, whether fewer of them are better, and whether the run fits."""
+        """Notes on combined changes, on a better subset of changes, and on memory."""
         for number, step in enumerate(self.steps):
             if step.because:
                 yield wrapped(
@@ -358,8 +360,9 @@ def _stack_in_words(question: PlanQuestion) -> str:
 
 
 def recipe_of_run(run: Run, model: Model) -> Recipe:
-    """Row of a table of runs as a run of a plan's model; PhazeError for what plans are never priced with, and
-    for a row of another model.
+    """Recipe of a row of a table of runs, for a plan's model.
+
+    Raises PhazeError for properties that plans never have, and for a row of another model.
     """
     if run.optimizer != "adam":
         raise PhazeError(f"compare: optimizer must be adam, as plans are priced, got {run.optimizer}")
@@ -377,7 +380,7 @@ def recipe_of_run(run: Run, model: Model) -> Recipe:
 
 
 def _model_of(run: Run, model: Model) -> Model:
-    """Model of a row: its own, or where it only has sizes that of a plan; PhazeError for others."""
+    """Model of a row: its own specification, or the plan's if all its sizes agree; otherwise PhazeError."""
     if run.spec is not None:
         return run.spec.model_copy(update={"mtp": run.mtp, "lora": run.lora or None})
     sizes = {

@@ -1,4 +1,4 @@
-"""Layouts under a search, each with its bound and the best pipeline split found by now."""
+"""Layouts under search, each with its lower bound and its best pipeline split so far."""
 
 from __future__ import annotations
 
@@ -19,77 +19,77 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.runtimes.grid import LayoutGrid
 
 MOST_READY = 32
-"""Layouts whose linear programs are kept in memory until they are looked at again."""
+"""Layouts whose linear programs stay in memory until they are examined again."""
 
 
 @dataclass(eq=False)
 class Contender:
-    """A layout of open families."""
+    """A layout of an open family."""
 
     place: int
     search: DivisionSearch | None = None
     exact: bool = False
-    """Whether all of its divisions were simulated."""
+    """True if all of its pipeline splits were simulated."""
 
     @property
     def time_s(self) -> float:
-        """Seconds of its best division by now; infinite without any."""
+        """Step time of its best pipeline split so far; infinite without one."""
         return inf if self.search is None or self.search.found is None else self.search.found.time_s
 
 
 @dataclass(eq=False)
 class Contenders:
-    """Layouts of open families, of which divisions are simulated and bounds raised one at a time."""
+    """Layouts of open families; pipeline splits are simulated and bounds raised one layout at a time."""
 
     question: PlanQuestion
     families: LayoutFamilies
     gap: float
     on_better: Callable[[PlannedLayout], None]
     distinct: DistinctPlans = field(default_factory=DistinctPlans)
-    """The fastest plan of every family, and the time of the last row that is looked for."""
+    """Fastest plan of every family, and the time of the last row that is searched for."""
     looked_at: list[Contender] = field(default_factory=list)
-    """Those with simulated divisions."""
+    """Layouts with simulated pipeline splits."""
     _known: dict[int, Contender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
-    """Of layouts whose layers keep all, those beside them in which any may run forward again."""
+    """Layouts without recompute, with the index of the same layout with recompute of any layers."""
     _flows: dict[FlowKey, Flow] = field(default_factory=dict)
     _ready: list[DivisionSearch] = field(default_factory=list)
-    """Searches with a program that is in memory, the last one first."""
+    """Searches with a linear program in memory, most recent first."""
 
     @property
     def grid(self) -> LayoutGrid:
-        """Layouts of families that are open by now; no place changes when further ones are opened."""
+        """Layouts of the families opened so far; indices stay valid when more families are opened."""
         return self.families.grid
 
     @property
     def bounds(self) -> LayoutBounds:
-        """Their bounds."""
+        """Lower bounds of these layouts."""
         return self.families.own
 
     @property
     def enough_s(self) -> float:
-        """Seconds that a bound need not exceed."""
+        """Time that a bound need not exceed."""
         return self.distinct.longest_s * (1 - self.gap)
 
     def enough_of(self, contender: Contender) -> float:
-        """The same of one layout: its kin are in the table at most once, with the fastest of them."""
+        """Time that a layout's bound need not exceed: the table has only the fastest layout of a family."""
         return min(self.enough_s, self.fastest_s(contender.place) * (1 - self.gap))
 
     def fastest_s(self, place: int) -> float:
-        """Seconds of the fastest plan of a layout or one that recomputes something else."""
+        """Step time of the fastest plan in the family of a layout."""
         return self.distinct.fastest_s(int(self.families.family[place]))
 
     def at(self, place: int) -> Contender:
-        """Layout at a place of the grid."""
+        """Layout at an index of the grid."""
         return self._known.setdefault(place, Contender(place))
 
     def bound_of(self, contender: Contender) -> float:
-        """Seconds that a layout does not go below, as far as it is known by now."""
+        """Best lower bound on the step time of a layout so far."""
         own_s = float(self.bounds.time_s[contender.place])
         return own_s if contender.search is None else max(own_s, contender.search.bound_s)
 
     def relate(self, places: Ints) -> None:
-        """Let layouts at places, of which some layers may run forward again, bound those beside them."""
+        """Let each layout that may recompute any layers also bound the same layout without recompute."""
         words = [self.grid.recomputes[word] for word in self.grid.recompute[places].tolist()]
         each = list(zip(places.tolist(), self.families.family[places].tolist(), words, strict=True))
         part = self.question.runtime.recomputes_part
@@ -99,7 +99,7 @@ class Contenders:
         }
 
     def begun(self, contender: Contender) -> DivisionSearch:
-        """Search for divisions of a contender, with a first one."""
+        """Search over the pipeline splits of a contender, started with a first split."""
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
@@ -114,7 +114,7 @@ class Contenders:
         return contender.search
 
     def look_at(self, contender: Contender) -> None:
-        """Raise the bound of a layout: first by parts of blocks, at last by whole ones."""
+        """Raise the bound of a layout, first by the linear relaxation, finally with whole layers."""
         search, other = self.begun(contender), self._recomputed(contender.place)
         if not search.done:
             if other is not None:
@@ -126,14 +126,15 @@ class Contenders:
         self._keep(search)
 
     def climb(self, count: int) -> None:
-        """Look around the best divisions of so many layouts."""
+        """Simulate neighbours of the best pipeline splits of the `count` fastest layouts."""
         for one in sorted(self.looked_at, key=lambda one: one.time_s)[:count]:
             self.begun(one).climb()
             self._note(one)
 
     def look_on(self) -> None:
-        """Take up layouts again, for plans that are no slower than the last row; bounds are of plans below
-        the best one.
+        """Resume all searches for plans that are no slower than the last row.
+
+        Bounds are capped at the best time, since earlier searches proved nothing beyond it.
         """
         longest_s = self.distinct.longest_s
         for one in self.looked_at:
@@ -144,7 +145,7 @@ class Contenders:
                 )
 
     def _keep(self, search: DivisionSearch) -> None:
-        """Keep the program of a search that goes on, and of a few before it; programs are most of memory."""
+        """Keep the programs of a few recent unfinished searches; programs use most of the memory."""
         if search.done:
             search.release()
             return
@@ -154,15 +155,16 @@ class Contenders:
         del self._ready[MOST_READY:]
 
     def _raise(self, contender: Contender) -> None:
-        """Take one more step with the bound of a layout, unless it is high enough."""
+        """Raise the bound of a layout by one step, unless it is high enough."""
         search, enough_s = self.begun(contender), self.enough_of(contender)
         if search.bound_s < enough_s and not search.done:
             (search.finish if search.relaxed else search.relax)(enough_s)
             self._note(contender)
 
     def _recomputed(self, place: int) -> Contender | None:
-        """Contender that differs in nothing but in layers that may run forward again: any number, or none, so
-        that its bound is one of the layout, too.
+        """The same layout with recompute of any number of layers, none included.
+
+        Its bound therefore also holds for this layout.
         """
         other = self._whole.get(place)
         return None if other is None else self.at(other)
@@ -176,7 +178,7 @@ class Contenders:
 
     @property
     def bounds_s(self) -> Floats:
-        """Seconds that each layout does not go below, (N,); infinite for those that do not fit."""
+        """Lower bound of each layout, (N,); infinite for layouts that do not fit."""
         found = np.where(self.bounds.fits, self.bounds.time_s, inf)
         for one in self.looked_at:
             found[one.place] = max(found[one.place], self.bound_of(one))
@@ -184,24 +186,24 @@ class Contenders:
 
     @property
     def simulated(self) -> Bools:
-        """Layouts of which divisions were simulated, (N,)."""
+        """Layouts with simulated pipeline splits, (N,)."""
         found = np.zeros(len(self.grid), np.bool_)
         found[[one.place for one in self.looked_at]] = True
         return found
 
     @property
     def divisions(self) -> int:
-        """Divisions that were simulated."""
+        """Number of simulated pipeline splits."""
         return sum(search.simulated for search in self._searches)
 
     @property
     def searched(self) -> int:
-        """Layouts of which not all divisions were simulated at once."""
+        """Layouts for which not all pipeline splits were simulated at once."""
         return sum(not one.exact for one in self.looked_at)
 
     @property
     def work(self) -> int:
-        """Linear programs that were solved, longer ones as many as they take longer."""
+        """Linear programs solved, weighted by their relative duration."""
         return sum(search.work for search in self._searches)
 
     @property

@@ -1,4 +1,4 @@
-"""The best distinct layouts that a search found, a row each with its twins."""
+"""Best distinct layouts of a search, one row each with its twins."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from phaze.plan.layouts.found import PlannedLayout
 from phaze.spec.training_plan import TIE
 
 TWIN_MEMORY = 0.01
-"""Share by which the peak memory of layouts in one row may differ."""
+"""Relative difference in peak memory of layouts in one row, at most."""
 
 
 @dataclass(eq=False)
 class DistinctPlans:
-    """The fastest plan of every family of layouts, whatever it recomputes."""
+    """Fastest plan of every family of layouts, over all recompute options."""
 
     rows: int = 1
-    """Rows that are looked for."""
+    """Rows that are searched for."""
     best_s: float = inf
     longest_s: float = inf
-    """Seconds of the last row; infinite while there are fewer."""
+    """Time of the last row; infinite while there are fewer."""
     found: dict[int, PlannedLayout] = field(default_factory=dict)
-    """By the number of the family."""
+    """Plans by family index."""
 
     def fastest_s(self, family: int) -> float:
-        """Seconds of the fastest plan of a family; infinite where none is known."""
+        """Step time of the fastest plan of a family; infinite if none is known."""
         known = self.found.get(family)
         return inf if known is None else known.found.time_s
 
     def note(self, family: int, plan: PlannedLayout) -> bool:
-        """Take a plan of a family if it is faster; whether it is the fastest of all."""
+        """Record a plan of a family if it is faster; True if it is the fastest of all."""
         time_s = plan.found.time_s
         if time_s >= self.fastest_s(family):
             return False
@@ -42,14 +42,15 @@ class DistinctPlans:
         return best
 
     def look_for(self, rows: int) -> None:
-        """Look for so many rows from now on."""
+        """Search for this many rows from now on."""
         self.rows = rows
         last = [self.best_s] if rows == 1 else [one.found.time_s for one in self.ranked()[:rows]]
         self.longest_s = max(last) if len(last) == rows else inf
 
     def ranked(self, proven_s: float = inf) -> list[PlannedLayout]:
-        """Rows, the fastest first; the simplest of those that take as long, and no longer than `proven_s`
-        where one does not.
+        """Rows by increasing time; plans that tie are ordered by simplicity.
+
+        In a tie, plans within `proven_s` come first.
         """
         left, ranked = sorted(self.found.values(), key=lambda one: one.found.time_s), list[PlannedLayout]()
         while left:
@@ -61,7 +62,7 @@ class DistinctPlans:
 
 
 def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
-    """Whether plans take as long and need as much memory."""
+    """True if plans tie in time and peak memory."""
     time_s, most_bytes = one.found.time_s, one.peak_bytes
     return (
         abs(other.found.time_s - time_s) <= TIE * time_s
@@ -70,7 +71,7 @@ def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
 
 
 def _folded(plans: Iterable[PlannedLayout]) -> list[PlannedLayout]:
-    """Plans in their order, each with the later ones that are twins of it."""
+    """Plans in their order, each with the later plans that are its twins."""
     found: list[tuple[PlannedLayout, list[PlannedLayout]]] = []
     for plan in plans:
         twins = next((twins for one, twins in reversed(found) if are_twins(one, plan)), None)

@@ -1,18 +1,19 @@
-"""The best division of one layout: a bound of all of them, and one that is simulated.
+"""Best pipeline split of one layout: a lower bound for all splits, and a simulated one.
 
-A step takes as long as the longest path through its events, and with the seconds of stages below as planes
-(`planes`) every path is linear in the layers n_q of every virtual stage q and those k_q that run forward
-again:
+A step takes as long as the longest path through its events. With linear lower bounds on the seconds of stages
+(`planes`) every path is linear in the layers n_q of each virtual stage q and its recomputed layers k_q:
 
     least   x
     with    x >= every path found so far,   Σ n = L,   k <= n,   bytes of every rank <= its HBM
 
-A mean of paths that is as good as all of them together is found in one program (`event_program`), or in that
-for another layout with the same events. Where a step has too many events, the program's answer is simulated
-instead; the critical path is a new constraint, until the simulation takes no longer than the program says
-(Kelley, 1960). The program with whole n and k bounds all divisions, and its points are
-simulated as they are priced. Of a model with layers of several kinds n and k are numbers of every kind: the
-program leaves their order open, as far as it does not keep them from a stage, and bounds all the more.
+One program finds a mean of paths that is as good as all of them together (`event_program`); it may come from
+another layout with the same events. If a step has too many events, the program's solution is simulated
+instead. The critical path becomes a new constraint, until the simulation takes no longer than the program
+predicts (Kelley, 1960).
+
+The program with whole n and k bounds all pipeline splits, and its points are simulated at full price. For a
+model with layers of several kinds, n and k are counts of every kind. The program then relaxes the order of
+the layers, except where the order keeps them from a stage, and is still a lower bound.
 """
 
 from __future__ import annotations
@@ -44,43 +45,43 @@ from phaze.plan.layouts.held import held_microbatches
 from phaze.plan.layouts.planes import Paths, Planes, planes_of
 
 CLOSE = 2e-4
-"""Relative distance of simulation and program at which no new path is looked for."""
+"""Relative distance of simulation and program below which no new path is searched for."""
 MOST_JOBS = 25000
-"""Events of a step that are in one linear program at most; with more of them paths are added one by one."""
+"""Maximum number of events in one linear program; with more, paths are added one by one."""
 JOBS = 25
-"""Events that take a program as long as one without any: order of magnitude."""
+"""Events that double the time of a program: order of magnitude."""
 SAMPLES = 16
-"""Stages that are looked up or priced while a program is solved: order of magnitude."""
+"""Stages looked up or priced in the time of one program: order of magnitude."""
 NEARLY = 0.997
-"""Share of the bound that is wanted from which on a layout's own flow may do better than that of another."""
+"""Share of the wanted bound above which a layout's own flow may improve on another layout's."""
 LATER = 1.03
-"""How much longer divisions may take whose neighbours are simulated."""
+"""Relative time up to which the neighbours of a pipeline split are simulated."""
 MOST_SPARE = 4
-"""How much more layers ranks may have in all than there are, if one of so many ranks is to be full."""
+"""Excess of the ranks' summed layer limits from which whole-rank bounds are not tried."""
 FlowKey = tuple[bytes, int, int]
 ROUNDS = 300
-"""Linear programs with parts of layers that are solved for a layout at most."""
+"""Maximum number of linear relaxations solved per layout."""
 BUSIER = 1.5
-"""How much longer stages take when paths through them are looked for."""
+"""Slowdown of a rank's stages when paths through them are searched for."""
 WHOLE_ROUNDS = 8
-"""The same with whole numbers of layers for every rank, which take longest."""
+"""Maximum number of programs with whole layers per rank, which take longest."""
 MOST_STAGES = 24
-"""Stages with which such programs are solved although flows bound whole numbers, too."""
+"""Stages up to which such programs are solved even if flows bound whole layers too."""
 WHOLE_WORK = 10
-"""Linear programs that take as long as one with whole numbers: order of magnitude."""
+"""Linear programs in the time of one with whole layers: order of magnitude."""
 FEW_NUMBERS = 32
-"""Layers of a kind on a stage, as numbers in a program that counts once."""
+"""Variables (stages × kinds) of a program that counts once."""
 FEW = 300
-"""Divisions that are all simulated instead."""
+"""Pipeline splits up to which all are simulated instead."""
 ROUNDED_UP = tuple(np.linspace(0.05, 0.95, 10).tolist())
-"""Parts of a layer from which on it is rounded to a whole one."""
+"""Fractions of a layer from which it is rounded up."""
 REPAIRS = 6
-"""Times that more blocks are let run forward again where a division does not fit."""
+"""Attempts to make a pipeline split fit by recomputing more blocks."""
 
 
 @dataclass(frozen=True)
 class FoundDivision:
-    """A division that fits, and the seconds of its step."""
+    """Pipeline split that fits, with its step time."""
 
     division: Division
     time_s: float
@@ -88,30 +89,30 @@ class FoundDivision:
 
 @dataclass(eq=False)
 class DivisionSearch:
-    """Search for the best division of a layout under the memory of every rank, with a bound that rises."""
+    """Search for the best pipeline split of a layout within its memory, with a rising lower bound."""
 
     divided: DividedLayout
     limit_bytes: float
     enough_s: float = inf
-    """Seconds of a plan that is known; divisions that take longer need not be told apart."""
+    """Step time of a known plan; slower pipeline splits need not be distinguished."""
     bound_s: float = 0.0
-    """No division takes less; infinite where none fits."""
+    """Lower bound of all pipeline splits; infinite if none fits."""
     found: FoundDivision | None = None
     relaxed: bool = False
-    """The bound does not rise any further with parts of layers."""
+    """True if the linear relaxation cannot raise the bound further."""
     done: bool = False
-    """Nor with whole ones."""
+    """True if whole layers cannot raise it either."""
     flows: dict[FlowKey, Flow] = field(default_factory=dict)
-    """Flows that are known by now, by events of a step, and rank with so many layers."""
+    """Known flows, by events of a step, rank, and the layers of that rank."""
     work: int = 0
-    """Programs that were solved, longer ones as many as they take longer."""
+    """Linear programs solved, weighted by their relative duration."""
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     """Best point simulated so far, (stages, 1 + 2K) of 1, n and k."""
 
     @cached_property
     def most_blocks(self) -> int:
-        """Most blocks of a stage that does not take longer than a plan that is known."""
+        """Most blocks of a stage in a pipeline split that is not slower than a known plan."""
         divided, known_s = self.divided, min(self.enough_s, self.found.time_s if self.found else inf)
         place = divided.places[len(divided.places) // 2]
         if divided.count == 1 or known_s == inf:
@@ -122,7 +123,7 @@ class DivisionSearch:
         return min(fastest, max(most for _, most in blocks_at(divided)))
 
     def _longer_s(self, place: Place, kind: int) -> float:
-        """Seconds by which a layer of a kind makes the passes of a middle or last stage longer."""
+        """Seconds that a layer of a kind adds to the passes of a middle or last stage."""
         divided = self.divided
         found = np.flatnonzero(divided.order.kind == kind)
         if place == "last":
@@ -137,7 +138,7 @@ class DivisionSearch:
 
     @cached_property
     def planes(self) -> Planes:
-        """Linear bounds of all stages, close to the best division by now."""
+        """Linear bounds of all stages, tight near the best pipeline split so far."""
         near = self.found.division if self.found else even_division(self.divided)
         found = planes_of(self.divided, self.most_blocks, near)
         self.work += found.samples // SAMPLES
@@ -158,11 +159,11 @@ class DivisionSearch:
 
     @property
     def simulated(self) -> int:
-        """Divisions that were simulated."""
+        """Number of simulated pipeline splits."""
         return len(self._tried)
 
     def guess(self) -> None:
-        """A first division: equal stages; of few divisions the best."""
+        """Simulate an even pipeline split; all splits if there are few."""
         few = list(islice(all_divisions(self.divided), FEW + 1))
         if len(few) <= FEW:
             for division in few:
@@ -173,7 +174,7 @@ class DivisionSearch:
                 self._try(blocks, (0,) * self.divided.count)
 
     def relax(self, enough_s: float) -> None:
-        """Raise the bound with parts of layers until it reaches `enough_s`, or tells nothing more."""
+        """Raise the bound by linear relaxations until it reaches `enough_s` or stops rising."""
         if len(self.paths.graph.jobs) <= MOST_JOBS:
             self._follow(enough_s)
         if self.bound_s < enough_s and (self._events.key, -1, 0) not in self.flows:
@@ -185,8 +186,9 @@ class DivisionSearch:
         self.relaxed = True
 
     def _follow(self, enough_s: float, rank: int = -1, layers: int = 0) -> float:
-        """Least seconds of divisions, of those with so many layers or more on a rank if told: by a flow that
-        is known for the same events, or else by the best one.
+        """Lower bound of all pipeline splits, or of those with at least `layers` on `rank`.
+
+        It uses a known flow for the same events, or else computes the best one.
         """
         key = (self._events.key, rank, layers)
         bound_s = self._followed(self.flows.get(key), rank, layers)
@@ -207,7 +209,7 @@ class DivisionSearch:
         return bound_s
 
     def _followed(self, flow: Flow | None, rank: int, layers: int) -> float:
-        """Least seconds with one flow more, of divisions with so many layers or more on a rank if told."""
+        """Lower bound with one more flow, optionally for at least `layers` on `rank`."""
         if flow is not None:
             self._program.add_cut(self._events.cut(flow))
         self.work += 1
@@ -219,7 +221,7 @@ class DivisionSearch:
         return found
 
     def finish(self, enough_s: float) -> None:
-        """Raise the bound with whole numbers of layers until it reaches `enough_s`, or as far as it goes."""
+        """Raise the bound with whole layers until it reaches `enough_s` or stops rising."""
         if not len(self._centre):
             self._look_at_first()
         several = self.divided.count > self.divided.layout.pp > 1 and len(self._program.totals) == 1
@@ -233,7 +235,7 @@ class DivisionSearch:
         self._end(enough_s)
 
     def follow(self, other: DivisionSearch, enough_s: float) -> None:
-        """Take the bound of a search for divisions of which these are some."""
+        """Adopt the bound of a search over a superset of these pipeline splits."""
         self.bound_s, self.relaxed = max(self.bound_s, other.bound_s), other.relaxed
         if other.done:
             self._end(enough_s)
@@ -246,10 +248,10 @@ class DivisionSearch:
         self.done = True
 
     def _with_whole_ranks(self, enough_s: float) -> float:
-        """Seconds below which no division is, as ranks have whole numbers of layers.
+        """Lower bound from ranks with whole layers.
 
-        If a division were faster than `enough_s`, no rank had more than so many layers; these are few more
-        than all layers in all, so that of some ranks at least one has as many.
+        In a split faster than `enough_s` each rank has at most a limited number of layers. If the limits
+        exceed the layers of the model by s in total, at least one of any s + 1 ranks is at its limit.
         """
         depth, layers = self.divided.layout.pp, self.divided.layers
         most = [-(-layers // depth)] * depth
@@ -266,19 +268,20 @@ class DivisionSearch:
         return found if spare < 0 else self.bound_s
 
     def release(self) -> None:
-        """Free the events, programs and planes of a search that is done; they are made again if asked for."""
+        """Free the events, programs and planes of a finished search; they are rebuilt on demand."""
         for name in ("planes", "paths", "_events", "_program", "most_blocks"):
             self.__dict__.pop(name, None)
         self.divided.release()
 
     def park(self) -> None:
-        """Free the linear program of a search that goes on later; its cuts stay."""
+        """Free the linear program of an unfinished search; its cuts stay."""
         if "_program" in self.__dict__:
             self._program.release()
 
     def climb(self) -> None:
-        """Move to the best neighbour of the best division as long as it is faster; where none is, to one in
-        which only as many layers are recomputed as it takes to fit.
+        """Move to the best neighbour of the best pipeline split while that is faster.
+
+        If no neighbour is faster, try splits that recompute only as many layers as they need to fit.
         """
         most, known = len(self._tried) + MOVES, None
         while self.found is not None and self.found is not known:
@@ -288,8 +291,9 @@ class DivisionSearch:
                     self._move(known.division, most + fewest * MOVES, fewest=fewest)
 
     def _move(self, division: Division, most: int, *, fewest: bool) -> None:
-        """Simulate the neighbours of a division, or those with the fewest layers that are recomputed, until
-        so many divisions were.
+        """Simulate neighbours of a pipeline split until `most` splits were simulated.
+
+        With `fewest` each neighbour recomputes only as many layers as it needs to fit.
         """
         for other in neighbours(self.divided, division):
             if len(self._tried) >= most or self.found is None or self.bound_s >= self.found.time_s:
@@ -300,8 +304,9 @@ class DivisionSearch:
                 self._measure(other)
 
     def _try_cuts(self) -> None:
-        """Simulate divisions whose stages end next to those of the best point by now, all a little earlier or
-        later.
+        """Simulate pipeline splits with stage ends near those of the best point so far.
+
+        All ends move a little earlier or later together.
         """
         kinds, layers = len(self._program.totals), self.divided.layers
         ends = np.cumsum(self._centre[:, 1 : 1 + kinds].sum(axis=1))[:-1]
@@ -311,19 +316,18 @@ class DivisionSearch:
             self._try(tuple(blocks.tolist()), (0,) * self.divided.count)
 
     def _look_around(self, point: Floats) -> None:
-        """Simulate a division next to a point of n and k, and find its longest paths where a rank is busier
-        than others.
+        """Simulate a pipeline split near a point of n and k, and cut by its longest paths.
+
+        Each cut assumes that one rank is slower than the others.
         """
         n, k = point.reshape(2, self.divided.count, -1)
-        n = np.maximum(n, self._program.fewest)  # but for a tolerance
+        n = np.maximum(n, self._program.fewest)  # except for a tolerance
         self._centre = np.concatenate([np.ones((self.divided.count, 1)), n, k], axis=1)
         self._cut_by_ranks()
         self._try(*self._program.rounded(n, k))
 
     def _look_at_first(self) -> None:
-        """The same next to the best point of a flow that is known, of another layout it may be, or else next
-        to equal parts.
-        """
+        """Simulate near the best point of a known flow, even of another layout, or else near equal parts."""
         flow = self.flows.get((self._events.key, -1, 0))
         n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
         self._look_around(np.stack([n, 0 * n]).ravel() if flow is None else flow.point)
@@ -337,7 +341,7 @@ class DivisionSearch:
             self._program.add_cut(self.paths.cut(self.paths.timeline(own, self._centre)))
 
     def _step(self, *, exact: bool) -> None:
-        """Solve the program once more, and simulate what it says."""
+        """Solve the program once more, and simulate its solution."""
         size = -(-self.divided.count * len(self._program.totals) // FEW_NUMBERS)
         self.work += (WHOLE_WORK if exact else 1) * size
         answer = self._program.linear.solve(exact=exact, gap=CLOSE)
@@ -348,7 +352,7 @@ class DivisionSearch:
         shape = self.divided.count, len(self._program.totals)
         n, k = answer.point[: 2 * shape[0] * shape[1]].reshape(2, *shape)
         point = np.concatenate([np.ones((shape[0], 1)), n, k], axis=1)
-        # The program's points jump from one extreme to another: paths halfway to the best point cut deeper.
+        # The program's points jump between extremes: paths halfway to the best point cut deeper.
         best_s = self._cut_at(self._centre)
         for share in (0.5, 0.0):
             there = share * self._centre + (1 - share) * point
@@ -373,8 +377,8 @@ class DivisionSearch:
         return timeline.time_s
 
     def _try(self, blocks: Numbers, again: Numbers) -> None:
-        """Simulate a division, with more layers that run forward again where it does not fit."""
-        if self.divided.partial and not any(again):  # else it is a layout without recomputation
+        """Simulate a pipeline split, with more recomputed layers if it does not fit."""
+        if self.divided.partial and not any(again):  # otherwise it is a layout without recompute
             fullest = int(np.argmax(blocks))
             again = (*again[:fullest], 1, *again[fullest + 1 :])
         division = Division(blocks, again)
@@ -391,7 +395,7 @@ class DivisionSearch:
             division = self._leaner(division, over)
 
     def _measure(self, division: Division) -> Floats:
-        """Simulate a division; bytes by which every rank exceeds its memory, (ranks,)."""
+        """Simulate a pipeline split; excess memory of every rank in bytes, (ranks,)."""
         self._tried.add(division)
         timeline = self.divided.timeline(division)
         over: Floats = timeline.peak_bytes - self.limit_bytes
@@ -400,7 +404,7 @@ class DivisionSearch:
         return over
 
     def _leaner(self, division: Division, over: Floats) -> Division:
-        """The same with more layers that run forward again on ranks that lack memory."""
+        """The same pipeline split with more recomputed layers on ranks that lack memory."""
         again, divided = np.array(division.recomputed), self.divided
         for rank in np.flatnonzero(over > 0).tolist():
             held = held_microbatches(divided, rank).max(axis=0)

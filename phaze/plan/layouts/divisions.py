@@ -1,9 +1,9 @@
-"""Divisions of a model's layers into the pipeline stages of one layout, and what each of them costs.
+"""Pipeline splits of one layout, and the cost of each stage.
 
-A division says how many layers every virtual stage has, in the order of the data flow, and how many of them,
-the first ones, run forward again. What a stage holds is what the order of the model has there: layers of one
-kind, or of several. The embedding is on the first stage, the head with the loss on the last one; both may be
-alone there. Stages with the same numbers of every kind cost the same, so that each is priced once.
+A pipeline split (`Division`) has the number of layers of every virtual stage in data-flow order, and the
+number of recomputed ones, which come first. The order of the model decides whether a stage has layers of one
+kind or of several. The embedding is on the first stage, the head and the loss on the last one; both may be
+alone there. Stages with equal counts of every kind cost the same and are priced once.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from phaze.plan.stage_costs import pipeline_of, stage_cost
 from phaze.runtimes.rules import ENDS
 
 MOVES = 300
-"""Neighbours of a division that are simulated at most."""
+"""Maximum number of simulated neighbours of a pipeline split."""
 Place = Literal["first", "middle", "last", "whole"]
-"""Where a stage is: with the embedding, between, with the head, with both."""
+"""Position of a stage: with the embedding, between, with the head, or with both."""
 FURTHER = "mtp"
 """Name of layers of multi-token prediction."""
 Numbers = tuple[int, ...]
 Content = tuple[Place, Numbers, Numbers]
-"""A stage's place, its layers by kind, and of these those that run forward again."""
+"""Position of a stage, its layers by kind, and its recomputed layers by kind."""
 
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Layers between the embedding and the head by name, in order; those of one name are of one kind."""
+    """Names of the layers between the embedding and the head, in order; equal names are one kind."""
 
     names: tuple[str, ...]
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds as they first come, K."""
+        """Kinds by first occurrence, (K,)."""
         return tuple(dict.fromkeys(self.names))
 
     @property
     def mixed(self) -> bool:
-        """Whether there are several kinds."""
+        """True if there are several kinds."""
         return len(self.kinds) > 1
 
     @cached_property
     def kind(self) -> Ints:
-        """Place of every layer's kind in `kinds`, (L,)."""
+        """Index of every layer's kind in `kinds`, (L,)."""
         return np.array([self.kinds.index(name) for name in self.names], np.int64)
 
     @cached_property
     def before(self) -> Ints:
-        """Layers of every kind before each layer, and of all, (L + 1, K)."""
+        """Layers of every kind before each layer, and in total, (L + 1, K)."""
         one_hot = self.kind[:, None] == np.arange(len(self.kinds))
         return np.concatenate([np.zeros((1, len(self.kinds)), np.int64), np.cumsum(one_hot, axis=0)])
 
     @cached_property
     def most_in_runs(self) -> Ints:
-        """Most layers of every kind among so many in a row, (L + 1, K)."""
+        """Most layers of every kind in a run of each length, (L + 1, K)."""
         lengths = range(len(self.names) + 1)
         return np.array(
             [(self.before[n:] - self.before[: len(self.before) - n]).max(axis=0) for n in lengths]
@@ -75,40 +75,40 @@ class LayerOrder:
 
     @cached_property
     def fewest_in_runs(self) -> Ints:
-        """The fewest, (L + 1, K)."""
+        """Fewest layers of every kind in a run of each length, (L + 1, K)."""
         lengths = range(len(self.names) + 1)
         return np.array(
             [(self.before[n:] - self.before[: len(self.before) - n]).min(axis=0) for n in lengths]
         )
 
     def counts(self, window: range) -> Numbers:
-        """Layers of every kind among those of a range."""
+        """Layers of every kind in a range."""
         found: list[int] = (self.before[window.stop] - self.before[window.start]).tolist()
         return tuple(found)
 
 
 @dataclass(frozen=True)
 class Division:
-    """Layers of every virtual stage, and how many of them run forward again, (stages,) each."""
+    """Pipeline split: layers and recomputed layers of every virtual stage, (stages,) each."""
 
     blocks: Numbers
     recomputed: Numbers
 
     @property
     def windows(self) -> list[range]:
-        """Layers of every stage by number, without the embedding and the head."""
+        """Layer ranges of every stage, without the embedding and the head."""
         return [range(start, end) for start, end in pairwise([0, *np.cumsum(self.blocks).tolist()])]
 
 
 @dataclass(frozen=True, eq=False)
 class DividedLayout:
-    """A layout under a schedule, of which any division can be priced."""
+    """Layout under a schedule, for which any pipeline split can be priced."""
 
     lowering: Lowering
     layout: Layout
     schedule: str
     in_part: bool = True
-    """Whether some layers of a stage can run forward again in full where others do not."""
+    """True if a stage can recompute only some of its layers in full."""
     _stages: dict[Content, Stage] = field(default_factory=dict)
     _costs: dict[Content, StageCost] = field(default_factory=dict)
 
@@ -128,9 +128,10 @@ class DividedLayout:
         return self.order.names.count(FURTHER)
 
     def may_be(self, blocks: Numbers) -> bool:
-        """Whether no stage between the ends is empty, and layers of multi-token prediction are in one, on the
-        last chunk of a rank that is not the first: on the last stage, or before it where that has the head
-        alone.
+        """True if the blocks per stage are valid.
+
+        No stage between the ends is empty, and all layers of multi-token prediction are on the last stage. If
+        that stage has only the head, they may be on the stage before, unless that one is on the first rank.
         """
         if not all(blocks[1:-1]):
             return False
@@ -139,7 +140,7 @@ class DividedLayout:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Passes of every layer for one microbatch, (L,)."""
+        """Seconds of both passes of every layer per microbatch, (L,)."""
         costs = self.lowering.layers(self.layout)[1]
         each = [costs[name].forward_s.sum() + costs[name].backward_s.sum() for name in self.order.kinds]
         found: Floats = np.array(each)[self.order.kind]
@@ -152,24 +153,24 @@ class DividedLayout:
 
     @property
     def partial(self) -> bool:
-        """Whether a stage may choose which of its layers run forward again."""
+        """True if a stage may choose which of its layers are recomputed."""
         return self.layout.recompute == "full" and self.in_part
 
     def again(self, division: Division) -> Numbers:
-        """Layers of every stage that run forward again in full, (stages,)."""
+        """Fully recomputed layers of every stage, (stages,)."""
         every = self.layout.recompute == "full" and not self.in_part
         return division.blocks if every else division.recomputed
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Place of every stage."""
+        """Position of every stage."""
         if self.count == 1:
             return ("whole",)
         middle: list[Place] = ["middle"] * (self.count - 2)
         return ("first", *middle, "last")
 
     def windows(self, place: Place, layers: int) -> list[range]:
-        """All runs of so many layers that a stage at a place can have, one for each content."""
+        """All runs of `layers` layers for a stage at a position, one per distinct content."""
         total = self.layers
         starts: dict[Place, range] = {
             "first": range(1),
@@ -181,12 +182,12 @@ class DividedLayout:
         return list({self.order.counts(window): window for window in reversed(every)}.values())[::-1]
 
     def content(self, place: Place, window: range, recomputed: int) -> Content:
-        """What a stage at a place holds, of which the first layers may run forward again."""
+        """Content of a stage at a position; its first layers may be recomputed."""
         again = range(window.start, window.start + recomputed)
         return place, self.order.counts(window), self.order.counts(again)
 
     def stage(self, place: Place, window: range, recomputed: int) -> Stage:
-        """Stage at a place; its layer numbers are those of some stage with the same content."""
+        """Stage at a position; its layer indices are those of some stage with the same content."""
         key = self.content(place, window, recomputed)
         if key not in self._stages:
             start = window.start + (place not in ("first", "whole"))
@@ -197,21 +198,21 @@ class DividedLayout:
 
     @property
     def _few(self) -> dict[Place, range]:
-        """Two layers for a stage at every place."""
+        """Run of two layers for a stage at every position."""
         few = self.layers if self.count == 1 else min(2, self.layers)
         return {place: self.windows(place, few)[0] for place in dict.fromkeys(self.places)}
 
     @cached_property
     def _template(self) -> Plan:
-        """Plan whose stages have two layers each, whatever the model has."""
+        """Plan whose stages have two layers each, independent of the model's depth."""
         stages = {place: self.stage(place, window, int(self.partial)) for place, window in self._few.items()}
         return self.lowering.plan([stages[place] for place in self.places], self.schedule)
 
     def cost(self, place: Place, window: range, recomputed: int) -> StageCost:
-        """Costs of a stage at a place, as the price of a plan has them."""
+        """Cost of a stage at a position, as in the price of a plan."""
         key = self.content(place, window, recomputed)
         if key not in self._costs:
-            # Empty stages are only at the ends; what is beside a stage does not change with the numbers.
+            # Only the ends may be empty, so the neighbours of a stage do not depend on the split.
             plan, q = self._template, self.places.index(place)
             stages = (*plan.stages[:q], self.stage(place, window, recomputed), *plan.stages[q + 1 :])
             self._costs[key] = stage_cost(replace(plan, stages=stages), self.lowering.machine, q)
@@ -219,7 +220,7 @@ class DividedLayout:
 
     @cached_property
     def frame(self) -> Pipeline:
-        """Pipeline of the template: all but the costs of its stages is that of every division."""
+        """Pipeline of the template; every pipeline split shares all of it but its stage costs."""
         few, again = self._few, int(self.partial)
         costs = {place: self.cost(place, window, again) for place, window in few.items()}
         each = [costs[place] for place in self.places]
@@ -227,35 +228,35 @@ class DividedLayout:
 
     @cached_property
     def _shape(self) -> Pipeline:
-        """Pipeline with the jobs of every division."""
+        """Pipeline with the jobs of every pipeline split."""
         return shape_of(self.frame, recomputes=self.layout.recompute != "none")
 
     @cached_property
     def events(self) -> EventGraph:
-        """Events of a step and what they wait for; times in it are of no division."""
+        """Events of a step and their dependencies; their times are placeholders."""
         return kept_event_graph(self._shape).of(self.frame)
 
     def release(self) -> None:
-        """Free the events, which are made again if asked for."""
+        """Free the events, which are rebuilt on demand."""
         self.__dict__.pop("events", None)
 
     def pipeline(self, division: Division) -> Pipeline:
-        """Pipeline of a division."""
+        """Pipeline of a pipeline split."""
         numbers = zip(self.places, division.windows, division.recomputed, strict=True)
         return self.framed([self.cost(*one) for one in numbers])
 
     def framed(self, costs: Sequence[StageCost]) -> Pipeline:
-        """Pipeline with these costs of its stages."""
+        """Pipeline with these stage costs."""
         return replace(self.frame, stages=tuple(costs))
 
     def timeline(self, division: Division) -> Timeline:
-        """Events of a step of a division."""
+        """Simulated timeline of a step with a pipeline split."""
         pipeline = self.pipeline(division)
         known = has_jobs_of(pipeline, self._shape)
         return simulate(pipeline, self.events.of(pipeline) if known else None)
 
     def plan(self, division: Division) -> Plan:
-        """Plan of a division."""
+        """Plan of a pipeline split."""
         again = division.recomputed if self.partial else [None] * self.count
         ends = [1 + window.stop for window in division.windows]
         ends[-1] += 1
@@ -268,16 +269,16 @@ class DividedLayout:
 
 
 def blocks_at(divided: DividedLayout) -> list[tuple[int, int]]:
-    """Fewest and most layers of every stage: the embedding and the head may be alone, no other is empty."""
+    """Fewest and most layers of every stage; only the ends may have none."""
     if divided.count == 1:
         return [(divided.layers, divided.layers)]
     return [(int(place == "middle"), divided.layers) for place in divided.places]
 
 
 def even_blocks(divided: DividedLayout) -> Numbers:
-    """Layers of stages that are as equal as may be; the ends have fewer where not all can be equal.
+    """Layers per stage, as even as possible; the ends have fewer if not all can be equal.
 
-    Layers of several kinds weigh what their passes take.
+    Layers of several kinds are weighted by the seconds of their passes.
     """
     ranges = blocks_at(divided)
     blocks = np.array([low for low, _ in ranges])
@@ -294,14 +295,16 @@ def even_blocks(divided: DividedLayout) -> Numbers:
 
 
 def even_division(divided: DividedLayout) -> Division:
-    """Equal stages, whose layers all run forward again where any may."""
+    """Even pipeline split; all layers are recomputed if any may be."""
     blocks = even_blocks(divided)
     return Division(blocks, blocks if divided.partial else (0,) * len(blocks))
 
 
 def by_chunks(divided: DividedLayout) -> list[Numbers]:
-    """Layers of virtual stages that are equal on all ranks, one more on some chunks, the first or the second
-    one and those behind; none where the layers with the embedding and the head are not as many.
+    """Pipeline splits with equal counts on all ranks, where some chunks have one more layer.
+
+    The longer chunks are consecutive, from the first or the second chunk on. Empty if layers, embedding and
+    head do not divide by the ranks.
     """
     depth, chunks = divided.layout.pp, divided.layout.vp
     if chunks == 1 or divided.order.mixed or (divided.layers + ENDS) % depth:
@@ -319,14 +322,14 @@ def by_chunks(divided: DividedLayout) -> list[Numbers]:
 def ordered_blocks(
     weights: Floats, ends: Floats, ranges: Sequence[tuple[int, int]], together: int = 0
 ) -> Numbers:
-    """Layers of every stage, whose weights before the end of each stage are next to `ends`, (stages,).
+    """Layers per stage so that the weight up to each stage's end is close to `ends`, (stages,).
 
-    `weights` are those of all layers in order, (L,), of which the last ones are on the last stage `together`;
+    `weights` are the layers' weights in order, (L,). The last `together` layers are on the last stage.
     `ranges` are the fewest and most layers of every stage.
     """
     known = np.concatenate([[0.0], np.cumsum(weights)])
     layers, found = len(weights), [0]
-    together *= layers >= together + sum(few for few, _ in ranges)  # else the head is alone
+    together *= layers >= together + sum(few for few, _ in ranges)  # otherwise the head is alone
     for q, (few, most) in enumerate(ranges):
         later = ranges[q + 1 :]
         low = max(found[-1] + few, layers - sum(one[1] for one in later))
@@ -337,7 +340,7 @@ def ordered_blocks(
 
 
 def all_divisions(divided: DividedLayout) -> Iterator[Division]:
-    """Every division of a layout; under full recomputation some layer runs forward again."""
+    """Every pipeline split of a layout; with optional recompute at least one layer is recomputed."""
     for blocks in _all_blocks(blocks_at(divided), divided.layers):
         again = product(*(range(n + 1) for n in blocks)) if divided.partial else [(0,) * len(blocks)]
         if divided.may_be(blocks):
@@ -345,7 +348,7 @@ def all_divisions(divided: DividedLayout) -> Iterator[Division]:
 
 
 def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:
-    """Numbers of layers within ranges, which sum up to all."""
+    """Layer counts within ranges that add up to all layers."""
     if not ranges:
         if not layers:
             yield ()
@@ -357,8 +360,9 @@ def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numb
 
 
 def neighbours(divided: DividedLayout, division: Division) -> Iterator[Division]:
-    """Divisions with one layer at another stage, at one beside it where stages are many, and those with
-    one more or less that runs forward again.
+    """Pipeline splits that differ by one moved layer, or by one recomputed layer.
+
+    Layers move between any two stages, or only between adjacent ones if there are many stages.
     """
     blocks, again = division.blocks, division.recomputed
     few, count = [low for low, _ in blocks_at(divided)], len(blocks)

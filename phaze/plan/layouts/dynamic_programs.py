@@ -1,9 +1,9 @@
-"""Plans of Phaze's and Piper's dynamic programs for a question, at the price of all other plans.
+"""Plans of the dynamic programs of Phaze and Piper for a question, at the price of all other plans.
 
-Both get layers with the seconds and bytes of the question's machine, in every tensor-parallel width of a node
-and a few microbatches; on a flat network with the bandwidth of its outermost level; replicas share no states,
-and what a layer needs while it works is not counted, as in the papers. So their plans may not fit, nor be the
-best under the price: what they miss is what the ranked table has and they have not.
+Both get layers with the seconds and bytes of the question's machine, for every tensor-parallel width within a
+node and a few microbatch sizes. Their network is flat, with the bandwidth of the outermost level. As in the
+papers, replicas shard no states, and the working memory of a layer is not counted. Their plans may therefore
+not fit, nor be the best under this price. The difference to the ranked table shows what they miss.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from phaze.plan.price import Price, price
 from phaze.spec.planner_rows import PlannerRow, PlannerStage
 
 MICROBATCHES = (1, 2, 4)
-"""Samples of a microbatch that both are asked about."""
+"""Microbatch sizes offered to both planners."""
 UNEVEN = "no runtime runs it: two versions of the weights without a flush, and widths by stage"
 NONE = "nothing fits where replicas share no states"
 
 
 @dataclass(frozen=True, eq=False)
 class DynamicPrograms:
-    """What the papers' planners make of a question."""
+    """Plans of the papers' planners for a question."""
 
     question: PlanQuestion
 
     def rows(self) -> Iterator[PlannerRow]:
-        """Yield a row for each planner, with its plan or without."""
+        """Yield a row for each planner, with or without a plan."""
         chains = {layout: self.chain(layout) for layout in self.layouts()}
         yield self._phaze(chains)
         yield self._piper(chains)
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield layouts of a stage with every width of the innermost level and every microbatch."""
+        """Yield one-stage layouts with every width of the innermost level and every microbatch size."""
         task, network = self.question.task, self.question.machine.network
         most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
         for tp in range(1, min(most, task.devices) + 1):
@@ -78,7 +78,7 @@ class DynamicPrograms:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """What a device sends to one at the other end of the network in a large message."""
+        """Bandwidth of a large message between devices at opposite ends of the network."""
         apart = Group(2, max(self.question.task.devices // 2, 1))
         return GIB / self.question.machine.network.seconds("send", float(GIB), apart)
 
@@ -93,7 +93,7 @@ class DynamicPrograms:
             return PlannerRow(planner="phaze", reason=NONE)
         planned_s, layout, found = best
         whole = replace(layout, dp=found.data, pp=found.stages)
-        last = found.stages - 1  # keeps all, as its backward pass follows at once
+        last = found.stages - 1  # stores all activations, as its backward pass follows at once
         numbers = [0 if s == last and layout.recompute == "full" else None for s in range(found.stages)]
         lowering = self.question.lowering(layout)
         stages = [
@@ -146,7 +146,9 @@ class DynamicPrograms:
             )  # fmt: skip
             cut = range(one.layers[0], one.layers[-1] + 1)
             stage = self.question.lowering(layout).stage(cut, layout, again if again else None)
-            stages.append(replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes))  # two versions
+            stages.append(
+                replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes)
+            )  # two weight versions
         return self.question.lowering(stages[0].layout).plan(stages, "2bw")
 
     def _row(self, planner: str, plan: Plan, planned_s: float, reason: str | None) -> PlannerRow:

@@ -1,9 +1,9 @@
-"""Flows along the events of a step that prove how long it takes at least, however layers are divided.
+"""Flows along the events of a step that prove a lower bound for every pipeline split.
 
-Every path through the events of a step takes a time that is linear in the layers of stages (`planes`), and
-so does a mean of paths: a flow of one unit along what events wait for. A linear program over the layers and
-the end of every event has the flow that bounds all divisions best as its dual solution. That flow is good
-for other layouts with the same events, too, whatever these take there.
+Every path through the events of a step has a length that is linear in the layers of stages (`planes`). So has
+a mean of paths, which is a unit flow along the dependencies of events. A linear program over the layers and
+the end times of all events has the best such flow as its dual solution. That flow also gives a valid bound
+for other layouts with the same events, whatever their durations.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from phaze.solver.linear import LinearProgram
 
 
 class Flow(NamedTuple):
-    """One unit from the first events of a step to its end."""
+    """Unit flow from the first events of a step to its end."""
 
     jobs: Floats
-    """Through every job, (N,)."""
+    """Flow through every job, (N,)."""
     waits: Floats
-    """Along every predecessor of a job, in the order of an event graph, (E,)."""
+    """Flow along every predecessor of a job, in the order of an event graph, (E,)."""
     point: Floats
-    """Layers by stage where it is the longest way, those of all kinds and those that run forward again."""
+    """Layers per stage at which the flow is the longest path: all by kind, then recomputed ones by kind."""
     prices: Floats
-    """Seconds of a step for one more on the right of each row of the program without events, (rows,)."""
+    """Dual prices of the program's rows without events, in seconds per unit of the right side, (rows,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +43,17 @@ class EventFlows:
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for layouts with the same events."""
+        """Key that is equal for layouts with the same events."""
         graph = self.paths.graph
         jobs = graph.jobs
         parts = (jobs.kind, jobs.stage, jobs.first, graph.preceded, graph.predecessor)
         return sha256(b"".join(np.asarray(part, np.int32).tobytes() for part in parts)).digest()
 
     def best(self, program: LinearProgram, variables: int) -> Flow | None:
-        """Flow that bounds all divisions best; None where no point keeps the constraints.
+        """Flow with the best bound for all pipeline splits; None if the constraints are infeasible.
 
-        The program has so many variables, n and k of all stages first and the seconds of a step last, and one
-        for every job behind.
+        The program has `variables` variables, n and k of all stages first and the step time last, followed by
+        one per job.
         """
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         takes = self.paths.times[:, None] * planes.seconds[jobs.kind, jobs.stage]
@@ -88,15 +88,16 @@ class EventFlows:
         return Flow(*flow, point[:layers], own_prices)
 
     def _ends(self, variables: int, last: Ints) -> csr_array:
-        """Rows that let a step end no earlier than the last jobs, (R, variables + N)."""
+        """Rows by which a step ends no earlier than the last jobs, (R, variables + N)."""
         columns = variables + np.stack([np.full(len(last), -1), last], axis=1)
         values, starts = np.tile([1.0, -1.0], len(last)), 2 * np.arange(len(last) + 1)
         shape = len(last), variables + len(self.paths.graph.jobs)
         return csr_array((values, columns.ravel(), starts), shape=shape)
 
     def _rows(self, variables: int, job: Ints, before: Ints, seconds: Floats) -> csr_array:
-        """Rows that let a job end by its seconds after another, (R, variables + N): it depends on n and k of
-        its stage, (R, 1 + 2K); -1 stands for the begin of the step.
+        """Rows by which a job ends at least its seconds after another one, (R, variables + N).
+
+        The seconds depend on n and k of its stage, (R, 1 + 2K). -1 in `before` is the start of the step.
         """
         jobs, planes = self.paths.graph.jobs, self.paths.planes
         kinds = (seconds.shape[1] - 1) // 2
@@ -114,7 +115,7 @@ class EventFlows:
         return found
 
     def cut(self, flow: Flow) -> Floats:
-        """Coefficients (stages, 1 + 2K) of 1, n and k: their sum is what a step takes at least."""
+        """Coefficients (stages, 1 + 2K) of 1, n and k, whose sum is a lower bound on the step time."""
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         of_kind = np.zeros(planes.seconds.shape[:2])
         np.add.at(of_kind, (jobs.kind, jobs.stage), flow.jobs)
@@ -131,8 +132,10 @@ class EventFlows:
 def unit_flow(
     first: Ints, preceded: Ints, predecessor: Ints, own: Floats, waits: Floats, leaving: Floats
 ) -> tuple[Floats, Floats]:
-    """Flow through jobs (N,) and along what they wait for (E,), which leaves them as told and is shared out
-    like `own`, from the job before on a resource (N,), and `waits` (E,), backwards.
+    """Unit flow through jobs (N,) and along their dependencies (E,), computed backwards.
+
+    The flow leaves the jobs as given by `leaving`. Each job shares its flow among `own`, from the job before
+    on its resource (N,), and `waits` (E,).
     """
     order, flow, along = in_order(first, preceded, predecessor), leaving.copy(), np.zeros(len(predecessor))
     begins = np.zeros(len(own), np.bool_)
@@ -154,7 +157,7 @@ def unit_flow(
 
 @njit
 def in_order(first: Ints, preceded: Ints, predecessor: Ints) -> Ints:
-    """Jobs in an order in which each is behind all that it waits for, (N,)."""
+    """Topological order of the jobs, (N,)."""
     done, order = np.zeros(first[-1], np.bool_), np.empty(first[-1], np.int64)
     position, count, known = first[:-1].copy(), 0, -1
     while known < count:

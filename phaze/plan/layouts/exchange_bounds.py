@@ -1,9 +1,9 @@
-"""Lower bounds of what replicas exchange, and of the passes of layers with it.
+"""Lower bounds on exchanges among replicas, and on layer passes with these exchanges.
 
-A stage takes what its passes take, or what its exchanges take on the links, whichever is more, and a maximum
-of sums may be less than the sum of maxima: experts that wait for their weights hide behind layers that do
-not. So all layers of a layout, and its ends, are bounded by the same side: by their passes, by what they
-exchange, or by what one level of the network carries. Each bounds a stage whatever it holds.
+A stage takes the longer of its passes and its exchanges on the links. A maximum of sums may be smaller than
+the sum of maxima: experts that wait for their weights overlap with layers that do not. All layers of a layout
+and its ends are therefore bounded by the same side: passes, exchanges, or traffic on one level of the
+network. Each side bounds every stage, whatever its layers.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from phaze.plan.overlap import lost_share
 from phaze.runtimes.grid import LayoutGrid
 
 ENDLESS = 2.0**50
-"""Bytes of a collective so large that its fixed time and its choice of algorithm no longer count."""
+"""Collective size in bytes at which fixed time and choice of algorithm no longer matter."""
 ROUNDING = 1e-9
-"""Share up to which two bandwidths are the same but for rounding."""
+"""Relative tolerance for equal bandwidths."""
 
 
 def with_exchanges(
     question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats, totals: Ints, ends_s: Floats
 ) -> tuple[Floats, Bools]:
-    """Seconds (N, K) of a pass with exchanges among replicas, of which a share overlaps with it, on links
-    that carry its own collectives as well, (N, K, levels) both; and whether they are bounded by passes, (N,),
-    which is also when those of the ends count.
+    """Seconds (N, K) of a pass with exchanges among replicas, and True if passes bound it, (N,).
 
-    The side is the one on which all layers (K,) and the ends (N,) take longest.
+    A share of the exchanges overlaps with the pass, on links that also carry the pass's own collectives; both
+    are (N, K, levels). The seconds of the ends count only if passes bound the layout. The bounding side is
+    the one with the longest total over all layers (K,) and the ends (N,).
     """
     overlapped_s = question.machine.stack.overlap_share("dp") * exchange_s
     sent_s = overlapped_s.sum(axis=2)
@@ -49,9 +49,10 @@ def with_exchanges(
 
 
 def exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Seconds on links in which replicas gather the weights of a layer (with ZeRO 3 in every pass), and
-    scatter its gradients (from ZeRO 2 on in every pass), both from ZeRO 1 on, (N, K, levels) each; what a
-    collective takes whatever its size is left out.
+    """Link seconds to gather a layer's weights and to scatter its gradients, (N, K, levels) each.
+
+    Both occur from ZeRO 1 on; the gather is in every pass with ZeRO 3, the scatter from ZeRO 2 on. The fixed
+    time of a collective is left out.
     """
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
     ways: tuple[tuple[Kind, int], ...] = (("all_gather", size.weights), ("reduce_scatter", size.gradients))
@@ -68,11 +69,11 @@ def exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) 
 
 
 def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) -> tuple[Floats, Floats]:
-    """Seconds of collectives whatever their size (N,), and of a byte on the links of each level (N, levels),
-    among so many ranks so far apart.
+    """Fixed seconds of collectives (N,), and seconds per byte on the links of each level (N, levels).
 
-    Both are lower bounds together: the time is that of the fastest of ways whose time is linear in size.
-    Large collectives take the way with the fewest seconds a byte, and empty ones the one with the least rest.
+    Groups have `ranks` members, `stride` devices apart. Together both are a lower bound: a collective takes
+    the fastest of several algorithms, each with a time linear in size. Empty collectives show the smallest
+    fixed time, very large ones the smallest time per byte.
     """
     network = question.machine.network
     distinct, _, where = distinct_rows(np.stack([ranks, stride], axis=1))
@@ -88,8 +89,9 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
 
 
 def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Seconds of a layer (N, K) that gradients which ZeRO 1 scatters beside the last backward pass add: what
-    that loses to them, and what never overlaps.
+    """Seconds of a layer (N, K) added by ZeRO 1 gradient scatters concurrent with the last backward pass.
+
+    They are the slowdown of that pass and the exposed part of the scatter.
     """
     share = question.machine.stack.overlap_share("dp")
     if not share:
@@ -101,9 +103,10 @@ def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, back
 def late_s(
     question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures, gather_s: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds after the updates of a rank in which replicas gather weights with ZeRO 1 and 2, for a layer
-    (N, K) and whatever the layers (N,), but for what hides behind the first forward pass; the ends hide more
-    of it where the last value is 1, (N,).
+    """Seconds after a rank's updates in which replicas gather weights with ZeRO 1 and 2.
+
+    The values are per layer (N, K), and fixed (N,), both without the part that overlaps with the first
+    forward pass. The third value is 1 if the passes of the ends also overlap with the gather, (N,).
     """
     after = (grid.zero == 1) | (grid.zero == 2)
     start_s = after * (grid.vp - 1) * _collectives(question, "all_gather", grid.sharers, grid.tp)[0]
@@ -113,6 +116,6 @@ def late_s(
         return each_s, start_s, np.zeros(len(grid))
     beside_s = share * each_s
     lost, left_s = lost_share(question.machine), beside_s - layers.forward_s
-    counts = after & (left_s > 0).all(axis=1)  # else what is left of a layer hides behind another
+    counts = after & (left_s > 0).all(axis=1)  # otherwise the rest of a layer overlaps with another layer
     late_s = np.where(counts[:, None], left_s + lost * layers.forward_s, lost * beside_s)
     return each_s - beside_s + late_s, start_s * counts, counts.astype(float)

@@ -1,9 +1,9 @@
-"""Families of layouts, each bounded as one until it is opened into its recompute options.
+"""Families of layouts, each with one bound until it is opened into its recompute options.
 
-A family has all layouts that differ in recomputation alone. Its bound holds whatever is recomputed, so that a
-family whose bound is not below the best plan is excluded with all of its layouts. The others are opened: of
-their options those are listed that no other one dominates in the family's slice (`Slices.dominated`), each
-with a bound of its own.
+A family has all layouts that differ only in recompute. Its bound holds for every recompute option, so a
+family whose bound is not below the best plan is excluded with all of its layouts. The other families are
+opened: options that another option of the same shard dominates are dropped (`Slices.dominated`), and each
+remaining option gets its own bound.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import Space
 
 Closest = tuple[Layout, str, float]
-"""A layout that does not fit, its schedule, and the bytes that its rank with peak memory lacks at least."""
+"""Layout that does not fit, its schedule, and the bytes that its rank with peak memory lacks at least."""
 
 
 @dataclass(eq=False)
 class LayoutFamilies:
-    """Families of a question, and the layouts of those that are open by now."""
+    """Families of a question, and the layouts of those opened so far."""
 
     question: PlanQuestion
     every: LayoutGrid
-    """A layout of each family, (F,)."""
+    """One layout per family, (F,)."""
     options: Bools
-    """Recompute options of each, (F, options)."""
+    """Recompute options of each family, (F, options)."""
     bounds: LayoutBounds
-    """Of every family; of an open one the least of its layouts'."""
+    """Bounds of the families; for an open family the smallest of its layouts."""
     opened: Bools
-    """Families that are open, (F,)."""
+    """True for open families, (F,)."""
     grid: LayoutGrid
-    """Layouts of open families that may fit, none of them dominated, (N,)."""
+    """Layouts of open families that may fit and are not dominated, (N,)."""
     family: Ints
-    """Family of each, (N,)."""
+    """Family index of each layout, (N,)."""
     own: LayoutBounds
-    """Bounds of each."""
+    """Bounds of each layout."""
     dominated: int = 0
-    """Layouts of open families that another one dominates."""
+    """Number of dominated layouts in open families."""
     unfit: int = 0
-    """Layouts of open families that have not enough memory."""
+    """Number of layouts in open families that do not fit."""
     _closest: list[Closest] = field(default_factory=list)
-    """Of these the ones that lack the least, of each opening and with one chunk and with several."""
+    """Layouts that lack the least memory, per opening, with one chunk and with several."""
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Families of a space with a first bound; options that do the same as others are left out."""
+        """Families of a space with a first bound; equivalent recompute options are left out."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         some: Bools = np.asarray(options.any(axis=1))
@@ -74,7 +74,7 @@ class LayoutFamilies:
         )
 
     def closed(self, enough_s: float) -> Ints:
-        """Families that are not open, may fit and may take less, those with the least bound first."""
+        """Closed families that may fit and may be faster than `enough_s`, by increasing bound."""
         return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
 
     def sharpen(self, which: Ints, common: Common) -> None:
@@ -82,7 +82,7 @@ class LayoutFamilies:
         self.bounds.sharpen(which, bound_layouts(self.question, self.every.take(which), common))
 
     def open(self, which: Ints) -> None:
-        """List the layouts of families that are not open yet, with bounds of their own."""
+        """List the layouts of families that are still closed, with their own bounds."""
         which = which[~self.opened[which]]
         if not len(which):
             return
@@ -113,10 +113,10 @@ class LayoutFamilies:
                 self._closest.append((rows.layout(place), rows.schedule_of(place), lacking_bytes))
 
     def closest(self) -> Closest | None:
-        """Layout that lacks the least memory by its bound where none fits; None without any layout.
+        """Layout with the smallest lower bound on lacking memory if none fits; None without any layout.
 
-        Interleaved stages need no less than others, and their bounds are looser: they count only where there
-        are no others.
+        Interleaved layouts need at least as much memory, and their bounds are looser. They count only if
+        there are no others.
         """
         for several in (False, True):
             own = (self.every.vp > 1) == several
@@ -134,23 +134,23 @@ class LayoutFamilies:
 
     @property
     def closed_s(self) -> float:
-        """The least bound of families that may fit and are not open; infinite where all are."""
+        """Smallest bound of closed families that may fit; infinite if all are open."""
         left = ~self.opened & self.bounds.fits
         return float(self.bounds.time_s[left].min(initial=inf))
 
     @property
     def unknown(self) -> int:
-        """Layouts of families that may fit and are not open."""
+        """Number of layouts in closed families that may fit."""
         return int(self.options[~self.opened & self.bounds.fits].sum())
 
     @property
     def all_unfit(self) -> int:
-        """Layouts that have not enough memory."""
+        """Number of layouts that do not fit."""
         return self.unfit + int(self.options[~self.opened & ~self.bounds.fits].sum())
 
     @property
     def lacking_bytes(self) -> float:
-        """The least of what layouts lack that have not enough memory; infinite where all have."""
+        """Smallest memory that a layout lacks; infinite if all fit."""
         left = ~self.opened & ~self.bounds.fits
         known = min((one[2] for one in self._closest), default=inf)
         return min(known, float(self.bounds.lacking_bytes[left].min(initial=inf)))

@@ -1,4 +1,4 @@
-"""On how few whole nodes a model can be trained, with the bound that rules out fewer."""
+"""Smallest number of whole nodes that can train a model, with bounds that rule out fewer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import AskedPlan, FewestNodes
 
 WEIGHT_BYTES = 2
-"""Of a parameter at least: no cluster with less memory in all holds the model."""
+"""Minimum bytes per parameter: a cluster with less total memory cannot store the model."""
 ENOUGH = 0.5
-"""Share of the step by which a better plan may be missed: any plan that fits will do."""
+"""Gap of the search: any plan that fits is good enough."""
 
 
 def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
-    """Smallest number of whole nodes, of at most the devices asked for, on which some layout fits.
+    """Smallest number of whole nodes, within the question's devices, on which some layout fits.
 
-    Numbers are tried upwards, so that each smaller one is ruled out by its own bound. Raises PhazeError where
-    the model fits on none of them.
+    Numbers are tried in increasing order, so that each smaller one is ruled out by its own bound. Raises
+    PhazeError if the model fits on none of them.
     """
     cluster, device = load_cluster(asked.system, folder)
     node, smaller = min(cluster.levels[0].devices, asked.devices), dict[str, object]()
@@ -41,9 +41,9 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
 
 
 def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Why a number of nodes is too small: what every layout lacks, and how many are undecided.
+    """Reason why a number of nodes is too small: memory that every layout lacks, and undecided layouts.
 
-    Those that another one dominates need no less memory than that one.
+    Dominated layouts need at least the memory of the layout that dominates them.
     """
     undecided = found.certificate.bounded["layout"]
     lacking_gib = None if found.closest is None else found.closest[2] / GIB

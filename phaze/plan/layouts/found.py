@@ -1,4 +1,4 @@
-"""Results of a search over layouts: plans, and the certificate of how far from the best they can be."""
+"""Result of a search over layouts: plans, and a certificate of their distance from the optimum."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from phaze.spec.training_plan import PlanCertificate
 
 @dataclass(frozen=True)
 class PlannedLayout:
-    """A layout with the best division found of it."""
+    """Layout with its best pipeline split found."""
 
     divided: DividedLayout
     found: FoundDivision
     twins: tuple[PlannedLayout, ...] = ()
-    """Other layouts with about its time and memory."""
+    """Other layouts with nearly equal time and memory."""
 
     @cached_property
     def peak_bytes(self) -> float:
-        """Bytes of tensors on the rank with peak memory."""
+        """Tensor bytes of the rank with peak memory."""
         return float(self.divided.timeline(self.found.division).peak_bytes.max())
 
     @property
     def layout(self) -> Layout:
-        """Widths and what ranks keep."""
+        """Layout of the plan."""
         return self.divided.layout
 
     @property
@@ -37,7 +37,7 @@ class PlannedLayout:
 
     @property
     def kinds(self) -> int:
-        """Kinds of parallelism beside data parallelism, and recomputation."""
+        """Number of kinds of parallelism other than data parallelism, plus one for recompute."""
         layout = self.layout
         widths = (layout.tp, layout.cp, layout.ep, layout.etp, layout.pp, layout.vp)
         return sum(width > 1 for width in widths) + (layout.recompute != "none")
@@ -45,9 +45,9 @@ class PlannedLayout:
 
 @dataclass(frozen=True)
 class LayoutPlans:
-    """The best plan, the next ones by their time, and the certificate; no plan where nothing fits."""
+    """Best plan, the next ones by time, and the certificate; no plans if nothing fits."""
 
     plans: tuple[PlannedLayout, ...]
     certificate: PlanCertificate
     closest: tuple[Layout, str, float] | None = None
-    """Where nothing fits: the layout, its schedule, and the bytes that its fullest rank lacks."""
+    """If nothing fits: the closest layout, its schedule, and the bytes that its peak rank lacks."""

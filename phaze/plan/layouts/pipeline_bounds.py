@@ -1,12 +1,12 @@
-"""Bounds of pipelines that all layouts with as many ranks and chunks have in common.
+"""Lower bounds of pipelines, shared by all layouts with the same ranks and chunks.
 
-Whatever a model and its slices are, the passes of a schedule wait for each other in the same way. A flow of
-one unit along them (`event_program`) bounds a step from below: a step takes at least the mean of the paths of
-the flow. With φ_q, β_q and υ_q through the forward passes, the backward passes and the updates of a virtual
-stage q, a layer there adds φ_q f + β_q b + υ_q u, if its passes take f and b and its update u, and β_q r more
-if it is recomputed in r. The least of this over all divisions whose ranks have room for their bytes
-(`room_prices`), with one layer at least on every stage between the ends, bounds the layout. So the best flow
-of one layout bounds all layouts of its shape at once.
+The passes of a schedule wait for each other in the same way for every model. A unit flow along them
+(`event_program`) bounds a step from below: a step takes at least the mean length of the flow's paths. Let
+φ_q, β_q and υ_q be the flow through the forward passes, the backward passes and the updates of a virtual
+stage q. A layer there adds φ_q f + β_q b + υ_q u if its passes take f and b and its update u, and β_q r more
+if it is recomputed in r. The least sum over all pipeline splits whose ranks have room for their bytes
+(`room_prices`), with at least one layer on every stage between the ends, bounds the layout. The best flow of
+one layout therefore bounds all layouts of its shape at once.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.solver.linear import LinearProgram
 
 ROUNDING = 1e-9
-"""Share by which bounds are lowered for rounding."""
+"""Relative amount by which bounds are lowered for rounding."""
 AT_ONCE = 20_000
 """Layouts whose costs by stage are in memory together."""
 LEAST = 1e-6
-"""Price of a rank's bytes over the highest one, below which it is none but for the solver's tolerance."""
+"""Price of a rank's bytes, relative to the highest one, below which it is solver noise."""
 
 
 class Passing(NamedTuple):
-    """What passes the stages of a pipeline, (stages,) each."""
+    """Flow through the stages of a pipeline, (stages,) each."""
 
     forward: Floats
     backward: Floats
     update: Floats
     sent: Floats
-    """Along activations to the next stage."""
+    """Flow along activations to the next stage."""
     returned: Floats
-    """Along gradients from the next stage."""
+    """Flow along gradients from the next stage."""
 
 
 @dataclass(frozen=True, eq=False)
 class PipelineFlow:
-    """One unit along the passes of a pipeline."""
+    """Unit flow along the passes of a pipeline."""
 
     shape: PipelineShape
     passing: Passing
-    """By virtual stage, but for what is between the rounds in full."""
+    """Flow by virtual stage in the full rounds."""
     between: Floats
-    """By virtual stage along the passes of each microbatch between, (stages,)."""
+    """Flow by virtual stage for each microbatch between the full rounds, (stages,)."""
     held: Floats
-    """Microbatches that stages hold at the moments whose bytes count, (stages,)."""
+    """Microbatches in flight per stage at the moments that limit memory, (stages,)."""
     prices: Floats
-    """Seconds for one more layer over what one costs in the mean, by kind, (K,)."""
+    """Dual price of a layer over its mean cost, by kind, (K,)."""
 
     def through(self, more: float) -> Passing:
-        """Sums over all microbatches of a step, with so many between."""
+        """Flow summed over all microbatches of a step, with `more` of them between the full rounds."""
         whole = self.passing
         rest = more * self.between
         return whole._replace(forward=whole.forward + rest, backward=whole.backward + rest)
@@ -80,28 +80,28 @@ class PipelineBounds:
     """Bounds of some layouts by flows."""
 
     places: Ints
-    """Of the layouts in a grid, (N,)."""
+    """Indices of the layouts in a grid, (N,)."""
     loads: LayoutLoads
     limits: Floats
-    """Bytes that a rank may use, (N,)."""
+    """Memory limit of a rank, (N,)."""
     sent_s: Floats
-    """Transfers of an activation and of a gradient between stages, (N, 2)."""
+    """Transfer times of an activation and of a gradient between stages, (N, 2)."""
     exposed: float
-    """Share of them that occupies sender and receiver."""
+    """Share of a transfer that occupies sender and receiver."""
     lost: float
-    """Share of the rest by which the pass of the sender is longer."""
+    """Slowdown of the sender's pass, as a share of the rest of the transfer."""
     totals: Ints
     """Layers of the model by kind, (K,)."""
     microbatches: Ints
-    """Of a step, (N,)."""
+    """Microbatches per step, (N,)."""
     shapes: tuple[PipelineShape, ...]
     """Distinct shapes."""
     shape: Ints
-    """Of every layout, (N,)."""
+    """Shape index of every layout, (N,)."""
 
     @classmethod
     def of(cls, question: PlanQuestion, every: LayoutGrid, places: Ints) -> Self:
-        """Bounds of the layouts at some places of a grid."""
+        """Bounds of the layouts at these indices of a grid."""
         grid = every.take(places)
         workload, _ = question.lowering(grid.layout(0)).layers(grid.layout(0))
         totals = LayerOrder(workload.order[1:-1]).before[-1]
@@ -112,7 +112,7 @@ class PipelineBounds:
         number = {shape: place for place, shape in enumerate(shapes)}
         return cls(
             places,
-            loads_of(question, grid),  # costs all slices together
+            loads_of(question, grid),  # costs all shards together
             question.limits_bytes(grid),
             _sent_s(question, grid),
             1.0 - question.machine.stack.overlap_share("pp"),
@@ -124,7 +124,7 @@ class PipelineBounds:
         )
 
     def alike(self, place: int, undecided: Bools) -> Ints:
-        """Layouts with the shape of that at a place of the grid, itself first, as far as undecided, (N,)."""
+        """Undecided layouts with the shape of the layout at a grid index, which comes first."""
         own = np.flatnonzero(self.places == place)
         if not len(own):
             return own
@@ -132,7 +132,7 @@ class PipelineBounds:
         return np.concatenate([own, others[others != own[0]]])
 
     def by_flow(self, flow: PipelineFlow, which: Ints) -> Floats:
-        """Least seconds of layouts of a flow's shape, (which,)."""
+        """Lower bounds of layouts with the flow's shape, (which,)."""
         found = np.empty(len(which))
         counts = self.microbatches[which]
         for count in np.unique(counts).tolist():
@@ -143,7 +143,7 @@ class PipelineBounds:
         return found
 
     def _by_flow(self, flow: PipelineFlow, passing: Passing, which: Ints) -> Floats:
-        """The same of layouts with as many microbatches."""
+        """Lower bounds of layouts with equal microbatch counts."""
         loads, sent_s = self.loads, self.sent_s[which]
         passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
         each = sum(through[:, None] * own[which][:, None] for through, own, _ in passes)
@@ -169,14 +169,14 @@ class PipelineBounds:
         return whole
 
     def _rooms(self, which: Ints, depth: int) -> Floats:
-        """Bytes of ranks for layers, (which, ranks)."""
+        """Memory of ranks that is left for layers, (which, ranks)."""
         found = np.repeat(self.limits[which][:, None], depth, axis=1)
         found[:, 0] -= self.loads.end_bytes[0][which]
         found[:, -1] -= self.loads.end_bytes[1][which]
         return found
 
     def best(self, layout: int) -> PipelineFlow | None:
-        """Flow that bounds a layout best."""
+        """Flow with the best bound for a layout."""
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         pipeline = shape.pipeline(*self.sent_s[layout].tolist(), self.exposed)
         count, more = len(pipeline.stages), float(self.microbatches[layout] - shape.microbatches)
@@ -209,9 +209,10 @@ class PipelineBounds:
         return PipelineFlow(shape, passing, between, _held(moments, of_moments, count), prices)
 
     def _program(self, layout: int, moments: list[tuple[Ints, Ints]], jobs: int) -> LinearProgram:
-        """Program over the layers of stages n and those of them that are recomputed k, then the seconds of a
-        step, with variables for jobs behind. Rows: layers of every kind; those of stages between the ends;
-        GiB of ranks at moments with so many microbatches of their stages; k of all stages and kinds.
+        """Program over the layers n of stages, their recomputed layers k, and the step time.
+
+        Variables for jobs follow. Rows: layers of every kind; layers of stages between the ends; GiB of ranks
+        at moments with given microbatches in flight; k of all stages and kinds.
         """
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         count = shape.depth * shape.chunks
@@ -244,7 +245,7 @@ class PipelineBounds:
 
 
 def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats]:
-    """Sums of a flow over the microbatches of the rounds in full, and along each one between."""
+    """Sums of a flow over the full rounds, and its flow along each microbatch between them."""
     graph = short.graph
     jobs = graph.jobs
 
@@ -264,8 +265,9 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
 
 
 def _held(moments: list[tuple[Ints, Ints]], prices: Floats, count: int) -> Floats:
-    """Mean of the microbatches that ranks hold of their stages over moments, by their prices; where a rank
-    has none, at the moment with most, (stages,).
+    """Mean microbatches in flight per stage over moments, weighted by price, (stages,).
+
+    A rank without prices counts at its peak.
     """
     found, weights = np.zeros(count), np.zeros(count)
     most = np.zeros(count)
@@ -279,8 +281,8 @@ def _held(moments: list[tuple[Ints, Ints]], prices: Floats, count: int) -> Float
 
 
 def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:
-    """Least seconds of an activation and of a gradient between stages of different ranks, (N, 2)."""
-    columns = [getattr(grid, name) for name in (*FIELDS, "dp")]  # slices, and how far apart stages are
+    """Shortest transfer times of an activation and of a gradient between ranks, (N, 2)."""
+    columns = [getattr(grid, name) for name in (*FIELDS, "dp")]  # shards, and the distance of stages
     _, places, where = distinct_rows(np.stack(columns, axis=1))
     found = np.zeros((len(places), 2))
     for row, layout in enumerate(map(grid.layout, places.tolist())):

@@ -1,9 +1,9 @@
-"""Shapes of pipelines: the passes of a step, their order, and what each waits for.
+"""Shapes of pipelines: the passes of a step, their order and their dependencies.
 
-A long step repeats itself in the middle: every rank does one backward and one forward pass in turn, and after
-as many pairs as a round of microbatches has passes, the same stages come again. A shape has only the first
-and the last rounds of a step in full. The rounds between are one chain of passes on every rank, which waits
-for nothing elsewhere. All that is left waits as in the whole step, so that no path takes longer than there.
+A long step repeats in the middle: every rank alternates one backward and one forward pass, and the stages
+repeat after as many pairs as a round of microbatches has passes. A shape has only the first and the last
+rounds of a step in full. The rounds between are one chain of passes on every rank without other dependencies.
+All remaining dependencies are those of the whole step, so no path is longer than there.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from phaze.plan.layouts.held import held_of_stages, undominated
 ROUNDS = 2
 """Rounds of microbatches that a shape has in full."""
 REPEATING = ("1f1b", "interleaved")
-"""Schedules that take turns of one backward and one forward pass."""
+"""Schedules that alternate one backward and one forward pass."""
 MOST_JOBS = 25_000
-"""Passes and updates that are in one linear program at most."""
+"""Maximum number of passes and updates in one linear program."""
 JOBS = 25
-"""Passes with which a program takes as long as one without any: order of magnitude."""
+"""Passes that double the time of a program: order of magnitude."""
 
 T = TypeVar("T", bound=np.generic)
 
 
 class PipelineShape(NamedTuple):
-    """What decides which passes of a pipeline wait for which; steps with more rounds have the same shape."""
+    """Properties that determine the dependencies of passes; steps with more rounds have the same shape."""
 
     schedule: str
     depth: int
     chunks: int
     microbatches: int
-    """Of the rounds in full."""
+    """Microbatches of the full rounds."""
 
     @classmethod
     def of(cls, schedule: str, depth: int, chunks: int, microbatches: int) -> PipelineShape:
@@ -55,26 +55,29 @@ class PipelineShape(NamedTuple):
 
     @property
     def jobs(self) -> int:
-        """Passes and updates of the rounds in full."""
+        """Passes and updates of the full rounds."""
         return self.depth * self.chunks * (2 * self.microbatches + 1)
 
     @property
     def work(self) -> int:
-        """Programs that take as long as that for a flow: order of magnitude."""
+        """Linear programs in the time of one flow: order of magnitude."""
         return self.jobs // JOBS
 
     @property
     def has_flows(self) -> bool:
-        """Whether a flow is looked for: between ranks, of no more passes than a program has room for, none of
-        them gradients of weights alone.
+        """True if flows are computed for this shape.
+
+        It has several ranks, few enough passes for a program, and a schedule with one stream per rank that is
+        not folded and does not split the backward pass.
         """
         rules = SCHEDULES[self.schedule]
         plain = not rules.splits and not rules.folded and rules.streams == 1
         return plain and self.depth > 1 and self.jobs <= MOST_JOBS
 
     def pipeline(self, activation_s: float, gradient_s: float, exposed: float) -> Pipeline:
-        """Pipeline with this shape, and no more than passes and updates; `exposed` is the share of transfers
-        that occupies ranks.
+        """Pipeline with this shape, with passes and updates only.
+
+        `exposed` is the share of transfers that occupies ranks.
         """
         stage = StageCost(1.0, 1.0, send_activation_s=activation_s, send_gradient_s=gradient_s)
         return Pipeline(
@@ -86,9 +89,7 @@ class PipelineShape(NamedTuple):
         )
 
     def held(self) -> list[tuple[Ints, Ints]]:
-        """Stages of every rank, and microbatches that it holds of them at its fullest moments, (moments,
-        chunks).
-        """
+        """Stages of every rank, and its microbatches in flight at peak moments, (moments, chunks)."""
         return _held(self)
 
 
@@ -105,11 +106,11 @@ def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
 
 @dataclass(frozen=True, eq=False)
 class ShortGraph:
-    """Events of a shape, with a chain of passes on every rank for what is between."""
+    """Events of a shape, with a chain of passes on every rank for the rounds between."""
 
     graph: EventGraph
     between: Floats
-    """Jobs of the chains, (N,) ones and zeros."""
+    """1 for jobs of the chains, else 0, (N,)."""
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> ShortGraph:
@@ -120,7 +121,9 @@ class ShortGraph:
         chain = 2 * pipeline.chunks
         resource = jobs.resource
         behind = np.arange(len(jobs)) >= cuts[resource]
-        place = np.arange(len(jobs)) + chain * (resource + behind)  # chains of the ranks before, and its own
+        place = np.arange(len(jobs)) + chain * (
+            resource + behind
+        )  # after the chains of the ranks before, and its own
         inserted = (cuts + chain * np.arange(pipeline.depth))[:, None] + np.arange(chain)
         count = len(jobs) + chain * pipeline.depth
         stages = np.stack([np.repeat(pipeline.stages_of(rank), 2) for rank in range(pipeline.depth)])
@@ -149,18 +152,20 @@ class ShortGraph:
         return cls(found, spread(np.zeros(len(jobs), np.int64), 1 + 0 * stages).astype(float))
 
     def times(self, more: float) -> Floats:
-        """How many times every job is done where so many microbatches are between, (N,)."""
+        """Repetitions of every job with `more` microbatches between the full rounds, (N,)."""
         return 1.0 + (more - 1.0) * self.between
 
 
 def _cuts(jobs: Jobs, depth: int) -> Ints:
-    """Job of every rank before which the rounds between belong, (ranks,): in the middle of the turns of a
-    backward and a forward pass, a turn later on every next rank, so that few passes wait across.
+    """Job of every rank at which the rounds between are inserted, (ranks,).
+
+    It is in the middle of the alternating passes, one pair later on every next rank, so that few dependencies
+    cross it.
     """
     found, middle = [], 0
     for rank, (first, end) in enumerate(pairwise(jobs.first[: depth + 1].tolist())):
         forward = jobs.kind[first:end] == JobKind.FORWARD
-        ahead = int(np.argmax(jobs.kind[first:end] == JobKind.BACKWARD))  # passes before the first turn
+        ahead = int(np.argmax(jobs.kind[first:end] == JobKind.BACKWARD))  # passes before the first pair
         turns = int(forward.sum()) - ahead
         middle = (turns - depth) // 2 if rank == 0 else middle + 1
         found.append(first + ahead + 2 * min(max(middle, 0), turns))

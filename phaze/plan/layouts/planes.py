@@ -1,8 +1,8 @@
-"""Linear bounds of what the stages of a layout take, by their layers and how many of these run again.
+"""Linear bounds on the cost of stages, by their layers and recomputed layers.
 
-Seconds and bytes of a stage are nearly linear in its numbers of layers n of every kind, and in those k of
-them that run forward again. A plane a + b n + c k that no stage in a range of n lies below makes every path
-through the events of a step a linear bound of its time.
+Seconds and bytes of a stage are nearly linear in its layers n of every kind and its recomputed layers k. A
+plane a + b n + c k that is below every stage in a range of n makes every path through the events of a step a
+linear lower bound on its time.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 
 SAMPLES = 24
-"""Numbers of layers at which planes are held against stages; where there are more, so many among them."""
+"""Layer counts at which stages are sampled, at most."""
 FEWER = 8
-"""The same, and of those that run forward again, where time is not linear in these."""
+"""The same for layers and recomputed layers where time is not linear in the latter."""
 STRAIGHT = 1e-9
-"""Relative distance of costs from a plane that they are said to lie on."""
+"""Relative distance from a plane within which costs count as linear."""
 NEAR = 1e-6
-"""Distance of numbers of layers that are in line with others."""
+"""Tolerance for linearly dependent layer counts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    """Coefficients a, b, c of planes over (n, k) for every stage of a layout, by what they bound.
+    """Coefficients a, b, c of planes over (n, k) for every stage of a layout, by bounded quantity.
 
-    Seconds of kinds of jobs and of what overlaps, and bytes, each (rows, stages, 1 + 2K) for K kinds of
-    layers: the constant, those of n by kind, those of k by kind.
+    Seconds of kinds of jobs and of overlaps, and bytes, each (rows, stages, 1 + 2K) for K kinds of layers:
+    the constant, coefficients of n by kind, coefficients of k by kind.
     """
 
     seconds: Floats
-    """(kinds of jobs, stages, 1 + 2K), none below."""
+    """(kinds of jobs, stages, 1 + 2K): lower bounds."""
     early: Floats
-    """(stages, 1 + 2K): how long before the end of the last backward pass gradients may go, at most."""
+    """(stages, 1 + 2K): upper bound on how long gradients are sent before the last backward pass ends."""
     stash: Floats
-    """(stages, 1 + 2K): bytes kept of a microbatch, at least."""
+    """(stages, 1 + 2K): lower bound on the bytes stored per microbatch."""
     fixed: Floats
-    """(stages, 1 + 2K): bytes there all the time, at least."""
+    """(stages, 1 + 2K): lower bound on the static bytes."""
     work: Floats
-    """(stages,): bytes while at work, at least."""
+    """(stages,): lower bound on the working memory."""
     samples: int
-    """Stages that were priced for them."""
+    """Number of stages priced for the planes."""
 
 
 def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
-    """Planes that hold for stages of at most so many layers, and are as high as may be next to a division."""
+    """Planes for stages of at most `most` layers, as tight as possible near a pipeline split."""
     by_place = {place: _Sampled(divided, place, most, near) for place in dict.fromkeys(divided.places)}
     each = [by_place[place] for place in divided.places]
     return Planes(
@@ -70,7 +70,7 @@ def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
 
 @dataclass(frozen=True, eq=False)
 class _Sampled:
-    """Costs of a stage at one place with some of the layers that it may have."""
+    """Costs of a stage at one position for a sample of layer counts."""
 
     divided: DividedLayout
     place: Place
@@ -79,10 +79,10 @@ class _Sampled:
 
     @cached_property
     def samples(self) -> list[tuple[range, int]]:
-        """Runs of layers, and how many of them run forward again, once for each content."""
+        """Layer ranges with recomputed counts, one per distinct content."""
         divided, layers = self.divided, self.divided.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
-        # Exchanges of ZeRO 2 and 3 hide behind passes as far as these last: the time is convex in k.
+        # Exchanges of ZeRO 2 and 3 overlap with passes only up to their length: the time is convex in k.
         several = divided.partial and divided.layout.zero >= 2
         most = max(self.most, least)
         beside = {max(least, min(most, len(self.near.windows[q]) + i)) for q in self._own for i in (-1, 0, 1)}
@@ -97,7 +97,7 @@ class _Sampled:
 
     @cached_property
     def numbers(self) -> tuple[Ints, Ints]:
-        """Layers n by kind, and of these k that run forward again, (samples, K) each."""
+        """Layers n by kind and recomputed layers k by kind, (samples, K) each."""
         contents = [self.divided.content(self.place, *row) for row in self.samples]
         return np.array([one[1] for one in contents]), np.array([one[2] for one in contents])
 
@@ -108,12 +108,13 @@ class _Sampled:
 
     @cached_property
     def _own(self) -> list[int]:
-        """Stages at the place."""
+        """Stages at the position."""
         return [q for q, place in enumerate(self.divided.places) if place == self.place]
 
     def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:
-        """Figures of all samples, (..., samples), from those of the stages of pipelines, (..., stages), in
-        which no transfer occupies a stage.
+        """Values of all samples, (..., samples), from a function of pipelines, (..., stages).
+
+        No transfer occupies a stage in these pipelines.
         """
         found, frame = [], replace(self.divided.frame, transfers="overlapped", exposed_transfers=0.0)
         for first in range(0, len(self.costs), len(frame.stages)):
@@ -123,30 +124,30 @@ class _Sampled:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Planes below the seconds of every kind of job, (kinds of jobs, 1 + 2K)."""
+        """Lower planes of the seconds of every kind of job, (kinds of jobs, 1 + 2K)."""
         occupied = occupied_s(self.divided.frame)[:, self._own].min(axis=1)
         every = self._in_pipelines(durations) + occupied[:, None]
         return np.stack([self._below(row) for row in every])
 
     @cached_property
     def early(self) -> Floats:
-        """Plane above the time for which gradients go beside the last backward pass, (1 + 2K,)."""
+        """Upper plane of the time for which gradients are sent during the last backward pass, (1 + 2K,)."""
         return -self._below(-self._in_pipelines(overlap_s))
 
     def plane(self, of: Callable[[StageCost], float]) -> Floats:
-        """Plane below one of the costs, (1 + 2K,)."""
+        """Lower plane of one of the costs, (1 + 2K,)."""
         return self._below(np.array([of(cost) for cost in self.costs]))
 
     @cached_property
     def _beside(self) -> Ints:
-        """The sample with the same layers of which none runs forward again, (samples,)."""
+        """Sample with the same layers and no recompute, (samples,)."""
         n, k = self.numbers
         plain = {tuple(row): i for i, row in enumerate(n.tolist()) if not k[i].any()}
         return np.array([plain[tuple(row)] for row in n.tolist()])
 
     @cached_property
     def _centre(self) -> Floats:
-        """Mean of 1, n and k over the stages at the place of a division, (1 + 2K,)."""
+        """Mean of 1, n and k over a pipeline split's stages at the position, (1 + 2K,)."""
         order, windows = self.divided.order, self.near.windows
         each = [
             (1, *order.counts(windows[q]), *order.counts(windows[q][: self.near.recomputed[q]]))
@@ -157,8 +158,10 @@ class _Sampled:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Floats]:
-        """Samples as points of 1, n and k, (samples, 1 + 2K); how much each counts, the more the closer it is
-        to the centre, (samples,); and directions in which they lie apart, (1 + 2K, directions).
+        """Samples as points of 1, n and k, (samples, 1 + 2K), with weights and directions.
+
+        The weights, (samples,), increase towards the centre. The directions, (1 + 2K, directions), span the
+        points.
         """
         points = np.concatenate([np.ones((len(self.samples), 1)), *self.numbers], axis=1)
         directions, sizes, _ = np.linalg.svd(points.T, full_matrices=False)
@@ -166,8 +169,10 @@ class _Sampled:
         return points, weights, directions[:, sizes > NEAR * sizes[0]]
 
     def _below(self, values: Floats) -> Floats:
-        """Plane that no sample lies below, (1 + 2K,): through the ends of the range, or where samples do not
-        lie on it the one that is highest about the centre.
+        """Lower plane of all samples, (1 + 2K,).
+
+        It passes through the ends of the range; if samples are not linear, it is the highest plane near the
+        centre.
         """
         n, k = self.numbers
         plain = np.flatnonzero(~k.any(axis=1))
@@ -184,21 +189,21 @@ class _Sampled:
         if highest.status:
             return lowered
         found: Floats = lowered + size * directions @ highest.x
-        found[0] += (values - points @ found).min()  # but for a tolerance
+        found[0] += (values - points @ found).min()  # except for a tolerance
         return found
 
 
 def among(least: int, most: int, count: int) -> list[int]:
-    """So many whole numbers of a range with its ends, or all."""
+    """At most `count` integers of a range, evenly spaced, with both ends."""
     found: list[int] = np.unique(np.linspace(least, most, count).astype(int)).tolist()
     return found
 
 
 def slopes(points: Ints, values: Floats) -> Floats:
-    """Slopes of a plane through the origin and the points that lie farthest from each other, (K,).
+    """Slopes of a plane through the origin and the points farthest from each other, (K,).
 
-    `points` are (samples, K), `values` what the plane is to meet there, (samples,): first the farthest point,
-    then that which is farthest from the line to it, and so on (Gram-Schmidt with pivots).
+    `points` are (samples, K), `values` the targets of the plane there, (samples,). The farthest point comes
+    first, then the point farthest from the line to it, and so on (Gram-Schmidt with pivots).
     """
     rest, missed = points.astype(float), values.copy()
     found = np.zeros(points.shape[1])
@@ -218,29 +223,29 @@ def slopes(points: Ints, values: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Events of a step of a layout, whose longest paths are cuts: bounds that are linear in n and k."""
+    """Events of a step of a layout; its longest paths give cuts, bounds linear in n and k."""
 
     frame: Pipeline
-    """Pipeline whose stages may take anything."""
+    """Pipeline with arbitrary stage costs."""
     graph: EventGraph
-    """Events and what they wait for."""
+    """Events and their dependencies."""
     planes: Planes
     repeats: Floats | None = None
-    """How many times a job is done in a row, (N,); once where not given."""
+    """Repetitions of every job, (N,); None for one each."""
 
     @cached_property
     def times(self) -> Floats:
-        """How many times every job is done, (N,)."""
+        """Repetitions of every job, (N,)."""
         return np.ones(len(self.graph.jobs)) if self.repeats is None else self.repeats
 
     @cached_property
     def edges(self) -> Ints:
-        """The job at the end of every delay."""
+        """Job that waits, for every dependency."""
         return np.repeat(np.arange(len(self.graph.jobs)), np.diff(self.graph.preceded))
 
     @cached_property
     def synchronising(self) -> Ints:
-        """Delays before the end of the last backward pass."""
+        """Dependencies of the gradient synchronisation on the last backward pass."""
         return np.flatnonzero(self.graph.jobs.kind[self.edges] == JobKind.SYNC)
 
     def seconds(self, point: Floats) -> Floats:
@@ -249,7 +254,7 @@ class Paths:
         return found
 
     def timeline(self, seconds: Floats, point: Floats) -> Timeline:
-        """Events with these seconds of the kinds of jobs (kinds, stages)."""
+        """Timeline with these seconds of every kind of job, (kinds, stages)."""
         graph, jobs = self.graph, self.graph.jobs
         duration = seconds[jobs.kind, jobs.stage]
         delay = graph.delay_s.copy()
@@ -261,7 +266,7 @@ class Paths:
         return Timeline(self.frame, jobs, start, duration, arrival, binding)
 
     def cut(self, timeline: Timeline) -> Floats:
-        """Coefficients (stages, 1 + 2K) of 1, n and k: their sum is what the critical path takes at least."""
+        """Coefficients (stages, 1 + 2K) of 1, n and k; their sum is a lower bound on the critical path."""
         jobs, planes = self.graph.jobs, self.planes
         path = np.array(timeline.critical_jobs)
         job, sent = path[:, 0], path[path[:, 1] > 0, 0]

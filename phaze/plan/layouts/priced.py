@@ -1,4 +1,4 @@
-"""A layout with a division and its price, as rows and nouns of an answer."""
+"""Priced layout with a pipeline split, as rows and parts of an answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, Stage
 
 @dataclass(frozen=True, eq=False)
 class PricedLayout:
-    """A layout with one of its divisions and what it costs."""
+    """Layout with one pipeline split and its price."""
 
     question: PlanQuestion
     divided: DividedLayout
@@ -34,7 +34,7 @@ class PricedLayout:
 
     @classmethod
     def of(cls, question: PlanQuestion, planned: PlannedLayout) -> PricedLayout:
-        """What a search found, priced."""
+        """Priced result of a search."""
         return cls(question, planned.divided, planned.found.division)
 
     def asked(self, question: PlanQuestion) -> PricedLayout:
@@ -57,19 +57,19 @@ class PricedLayout:
 
     @property
     def tokens_per_s_per_device(self) -> float:
-        """Throughput of a device."""
+        """Throughput per device."""
         task = self.question.task
         return task.global_batch * task.sequence / self.price.time_s / task.devices
 
     @property
     def mfu(self) -> float:
-        """Share of the peak that what training needs takes."""
+        """Model FLOPs utilisation: needed FLOPs over peak FLOPs."""
         peak = peak_of(self.question.machine, self.question.task.compute)
         return model_flops_utilisation(self.tokens_per_s_per_device, token_flops(self.question.task), peak)
 
     @cached_property
     def parts_s(self) -> dict[str, float]:
-        """Seconds of a step by what devices spend them on, a mean over all devices."""
+        """Step time by activity, averaged over all devices."""
         return {name: share * self.price.time_s for name, share in self.price.shares.items()}
 
     @property
@@ -79,12 +79,12 @@ class PricedLayout:
 
     @property
     def lacking_gib(self) -> float:
-        """Memory that the rank with peak memory has not; below 0 where it fits."""
+        """Memory that the rank with peak memory lacks; negative if it fits."""
         return self.fullest_gib - self.question.limit_bytes(self.divided.layout) / GIB
 
     @property
     def chosen(self) -> ChosenLayout:
-        """Layout, as a file holds it."""
+        """Layout in the form of a plan file."""
         own = asdict(self.divided.layout)
         del own["precision"]
         text = layout_string(self.division.blocks, self.divided.further)
@@ -92,12 +92,12 @@ class PricedLayout:
 
     @property
     def shape(self) -> str:
-        """Layout in a few words."""
+        """Short form of the layout."""
         return shape(self.chosen, sum(self.divided.again(self.division)))
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
-        """Virtual stages in the order of the data flow."""
+        """Virtual stages in data-flow order."""
         groups = self.divided.frame.groups.tolist()
         order = self.divided.order
         numbers = zip(self.division.windows, self.divided.again(self.division), strict=True)
@@ -129,7 +129,7 @@ class PricedLayout:
     def row(
         self, interval_s: tuple[float, float] | None = None, prudent_s: float | None = None
     ) -> RankedPlan:
-        """Row of the ranked table; runs are to take as long as the interval says, where there is one."""
+        """Row of the ranked table, with the interval of measured runs if there is one."""
         found, each = self.price, self.tokens_per_s_per_device
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(
@@ -149,7 +149,7 @@ class PricedLayout:
         )
 
     def longer_s(self, other: PricedLayout) -> dict[str, float]:
-        """Seconds by which parts of a step are longer than those of another plan, the largest first."""
+        """Seconds by which parts of a step are longer than in another plan, largest difference first."""
         names = dict.fromkeys((*self.parts_s, *other.parts_s))
         found = {name: self.parts_s.get(name, 0.0) - other.parts_s.get(name, 0.0) for name in names}
         ranked = sorted(found.items(), key=lambda item: -abs(item[1]))
@@ -157,18 +157,18 @@ class PricedLayout:
 
 
 def used_gib(memory: Memory) -> UsedGib:
-    """Range of the memory that is in use on a device."""
+    """Range of the memory in use on a device."""
     low, expected, high = memory.in_use.of("device").gib
     return UsedGib(low=low, expected=expected, high=high)
 
 
 def token_flops(task: TrainingTask) -> float:
-    """FLOPs that training needs for a token, as `mfu` counts them."""
+    """FLOPs that training needs per token, as counted by `mfu`."""
     return task.model.flops_per_token(task.sequence).needed
 
 
 def peak_of(machine: Machine, compute: Compute = "bf16") -> float:
-    """FLOP/s of a device's tensor cores in a precision at its full clock."""
+    """Peak FLOP/s of a device's tensor cores in a precision, at full clock."""
     device = device_of(machine)
     half = peak_flops_per_s(device.num_tc, device.pe_x, device.pe_y, device.clock_hz)
     return half * speed_of(device, compute).times

@@ -1,4 +1,4 @@
-"""What is asked: a model and a batch on the devices of a machine, with the memory that plans may use."""
+"""Planning question: a model and a batch on the devices of a machine, with the memory that plans may use."""
 
 from __future__ import annotations
 
@@ -26,43 +26,44 @@ from phaze.spec.training_plan import Rank
 
 @dataclass(frozen=True, eq=False)
 class PlanQuestion:
-    """How to train a model on a machine with a runtime."""
+    """Question of how to train a model on a machine with a runtime."""
 
     task: TrainingTask
     machine: Machine
     runtime: Runtime
     optimizer: Optimizer = "adam"
     flash: bool = True
-    """Whether attention keeps its scores on the chip, as in all plans; a given run may not."""
+    """True if attention keeps its scores on the chip, as in all plans; measured runs may differ."""
     upper: bool = False
-    """Whether plans fit at the upper end of the memory range; else at what is expected."""
+    """True if plans must fit at the upper end of the memory range instead of its expected value."""
 
     @cached_property
     def prudent(self) -> PlanQuestion:
-        """The same question at prudent prices, with plans that fit at the upper end of the memory range."""
+        """The same question at prudent prices; plans must fit at the upper end of the memory range."""
         task, machine = prudent(self.task, self.machine)
         return replace(self, task=task, machine=machine, upper=True)
 
     def ranked(self, rank: Rank) -> PlanQuestion:
-        """The question at the prices that layouts are ranked by, asked at expected ones."""
+        """The question at the prices that rank layouts."""
         return self.prudent if rank == "prudent" else self
 
     @property
     def usable_bytes(self) -> float:
-        """Bytes of a device that plans of any layout may use, as a planner of the literature is told."""
+        """Memory of a device that any layout may use, as input of planners of the literature."""
         return usable_gib(self.machine) * GIB
 
     def limit_bytes(self, layout: Layout) -> float:
-        """Bytes of tensors with which a layout fits."""
+        """Tensor memory limit of a layout."""
         return self.lowering(layout).limit_bytes(layout, upper=self.upper)
 
     def limits_bytes(self, grid: LayoutGrid) -> Floats:
-        """The same of all layouts of a grid, (N,), or more: of temporary copies only the buffers of
-        tensor-parallel overlap are taken off.
+        """Upper bounds on the tensor memory limits of all layouts of a grid, (N,).
+
+        Of the temporary copies only the buffers of tensor-parallel overlap are subtracted.
         """
         names = ("tp", "cp", "pp", "dp", "ep", "etp")
         columns = np.stack([getattr(grid, name) for name in names], axis=1)
-        if not self.task.experts:  # then only whether there is a group matters
+        if not self.task.experts:  # then only the presence of a group matters
             columns = np.minimum(columns, 2)
         distinct, where = np.unique(columns, axis=0, return_inverse=True)
         layouts = (Layout(**dict(zip(names, row, strict=True))) for row in distinct.tolist())
@@ -76,25 +77,26 @@ class PlanQuestion:
         return limits - stack.overlap_buffers * width_bytes * tokens
 
     def refuse_endless(self, grid: LayoutGrid) -> None:
-        """Raise PhazeError at once for a batch of which some layout has more events than memory holds."""
+        """Raise PhazeError if a layout has too many events for memory."""
         if len(grid):
             microbatches = grid.microbatches(self.task.global_batch)
             place = int(np.argmax(microbatches * grid.stages))
             refuse_endless(int(microbatches[place]), int(grid.stages[place]))
 
     def repeats(self, recomputes: Sequence[Recompute]) -> Bools:
-        """Recompute options that do the same as none, (options,): the attention kernel keeps nothing that
-        selective recomputation of its core would free.
+        """Recompute options equivalent to none, (options,).
+
+        The attention kernel stores nothing that selective recompute of its core would free.
         """
         attention = self.machine.stack.selective == "attention"
         return np.array([attention and word == "selective" for word in recomputes], np.bool_)
 
     def lowering(self, layout: Layout) -> Lowering:
-        """Stages of the model in layouts of as many slices, its vocabulary padded for them."""
+        """Lowering of the model at a layout's tensor parallelism, with the vocabulary padded for it."""
         return self._lowerings.of(layout)
 
     def forget(self, most: int) -> None:
-        """Free the costs of slices where there are more than so many."""
+        """Free the costs of shards if there are more than `most`."""
         self._lowerings.forget(most)
 
     @cached_property
@@ -102,13 +104,13 @@ class PlanQuestion:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
-        """A layout with all of its divisions."""
-        kin = replace(layout, vp=min(layout.vp, 2))  # of more chunks no stage costs anything else
+        """Layout with all of its pipeline splits."""
+        kin = replace(layout, vp=min(layout.vp, 2))  # more chunks change no stage costs
         costs = self._costs.setdefault((kin, schedule), {})
         part = self.runtime.recomputes_part
         return DividedLayout(self.lowering(layout), layout, schedule, part, _costs=costs)
 
     @cached_property
     def _costs(self) -> dict[tuple[Layout, str], dict[Content, StageCost]]:
-        """Costs of stages by content, for layouts that differ in the number of their chunks alone."""
+        """Stage costs by content, shared by layouts that differ only in their number of chunks."""
         return {}

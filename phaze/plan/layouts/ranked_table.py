@@ -1,4 +1,4 @@
-"""The ranked table of plans: a row a layout, in as few columns as tell the layouts apart."""
+"""Ranked table of plans: one row per layout, with only the columns that distinguish the layouts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from textwrap import wrap
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
-"""Of a line, as a terminal has them."""
+"""Line width of a terminal."""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp")
-"""Fields that have a column where a layout has more than 1."""
+"""Fields that get a column if a layout has more than 1."""
 FIGURES = ("", "expected", "MFU", "GiB", "bubble", "comm")
 PRUDENT = "prudent"
 MOST_TWINS = 1
-"""Twins of a layout that its row names; the others are counted."""
+"""Twins of a layout that its row names; the rest are counted."""
 SHORT = {"microbatch": "mbs", "zero": "ZeRO"}
-"""Fields whose columns have another name."""
+"""Short names of columns."""
 USUAL = ("1f1b", "interleaved")
-"""Schedules that the virtual stages tell."""
+"""Schedules implied by the number of virtual stages."""
 
 
 def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
-    """Lines of the table: seconds of a step, MFU, peak memory, shares of bubble and exposed communication,
-    and the layouts. Long sets of recomputed modules are letters that a last line spells out; what else is
-    long stands on a line of its own.
+    """Lines of the table: step time, MFU, peak memory, bubble, exposed communication, and layouts.
+
+    Long sets of recomputed modules are abbreviated by letters, explained in the last line. Other long notes
+    are on lines of their own.
     """
     axes = [name for name in WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
     prudent = all(one.prudent_s is not None for one in plans)
@@ -73,7 +74,7 @@ def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
 
 
 def _also(one: RankedPlan) -> Iterator[str]:
-    """Twins of a layout by the fields in which they differ from it."""
+    """Twins of a layout, by the fields that differ."""
     for twin in one.twins[:MOST_TWINS]:
         yield f"(also {differences(one.layout, twin)})"
     if more := len(one.twins[MOST_TWINS:]):
@@ -81,7 +82,7 @@ def _also(one: RankedPlan) -> Iterator[str]:
 
 
 def differences(one: ChosenLayout, other: ChosenLayout) -> str:
-    """Fields in which another layout differs, in a few words, but for those that others tell."""
+    """Short list of fields in which another layout differs, without fields implied by others."""
     own, others = one.model_dump(), other.model_dump()
     told = {
         "sequence_parallel": 1 in (one.tp, other.tp),
@@ -95,13 +96,13 @@ def differences(one: ChosenLayout, other: ChosenLayout) -> str:
 
 
 def recompute(layout: ChosenLayout, blocks: int | None) -> str:
-    """What a layout recomputes, in a word; so many blocks in full where that is known."""
+    """Short recompute option of a layout, with the number of fully recomputed blocks if known."""
     whole = layout.recompute == "full" and blocks is not None
     return f"full:{blocks}" if whole else layout.recompute
 
 
 def unusual(layout: ChosenLayout) -> Iterator[str]:
-    """Fields of a layout that have no column, where they are not what is usual."""
+    """Fields of a layout without a column, if they differ from the default."""
     if layout.tp > 1 and not layout.sequence_parallel:
         yield "no sequence parallelism"
     if layout.cp > 1 and layout.cp_kind != "all_gather":

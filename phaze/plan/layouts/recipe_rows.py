@@ -1,4 +1,4 @@
-"""Published recipes for the model, devices and sequence of a question, priced as its plans are."""
+"""Published recipes for a question's model, devices and sequence, priced like its plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.training_plan import RankedPlan, RecipeRow
 
 MOST = 3
-"""Recipes that are priced."""
+"""Maximum number of priced recipes."""
 
 
 def recipe_rows(
@@ -29,8 +29,9 @@ def recipe_rows(
     row: Callable[[PricedLayout], RankedPlan],
     folder: Path = FOLDER,
 ) -> Iterator[RecipeRow]:
-    """Rows of the distinct recipes of a question, whose plan takes so many seconds a step; of each source the
-    newest one before older ones. `row` makes a row of the ranked table.
+    """Rows of the distinct recipes of a question, each compared with the plan's step time.
+
+    The newest recipe of each source comes before older ones. `row` makes a row of the ranked table.
     """
     for recipe in recipes_of(question, system, folder)[:MOST]:
         own = RecipeRow(
@@ -52,8 +53,9 @@ def recipe_rows(
 
 
 def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> list[PublishedRecipe]:
-    """Recipes for model, device, number of devices, sequence and precision, whose microbatches divide the
-    batch; of equal layouts the newest.
+    """Recipes for model, device type and count, sequence and precision that fit the batch.
+
+    Their microbatch size × dp divides the batch. Of equal layouts only the newest is listed.
     """
     task, names = question.task, (device_of(question.machine).name, Path(system).stem)
     if task.model.lora:
@@ -78,10 +80,10 @@ def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> li
 
 
 def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
-    """Price of a recipe, with the fastest virtual stages where it leaves them open, if any of those that fit.
+    """Priced recipe, with the fastest virtual stages that fit if it leaves them open.
 
-    ZeRO is the nearest stage that the runtime can run with the rest, as runtimes differ in these. Raises
-    PhazeError where it cannot run any.
+    ZeRO is the nearest stage that the runtime can run with the other options, as runtimes differ in these.
+    Raises PhazeError if it can run none.
     """
     runs = [_run(question.task, recipe, vp) for vp in _virtual_stages(question.task, recipe)]
     nearest = sorted(question.runtime.zeros, key=lambda zero: (abs(zero - recipe.zero), zero))
@@ -97,7 +99,7 @@ def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
 
 
 def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
-    """Virtual stages of a rank: those of the recipe, or all that cut the model evenly."""
+    """Virtual stages per rank: of the recipe, or all counts that split the model evenly."""
     if recipe.pipeline_layout:
         return [max(len(stages_of(recipe.pipeline_layout)) // recipe.pp, 1)]
     if recipe.vp or recipe.pp == 1:
@@ -109,7 +111,7 @@ def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
 
 
 def _run(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
-    """Recipe as a runtime takes it, with the batch of a question."""
+    """Recipe in the runtime's form, with the batch of a question."""
     model = task.model
     layout = recipe.layout(microbatch=1, vp=vp, load=task.load)
     stages = equal_stages(model.layers, model.mtp, layout.stages)
@@ -130,7 +132,7 @@ def _run(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
 
 
 def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
-    """Stages with the layers of multi-token prediction of a model, next to the loss if they have others."""
+    """Stages with the model's layers of multi-token prediction, moved next to the loss if counts differ."""
     if "".join(stages).count("m") == mtp:
         return stages
     *before, last = (stage.replace("m", "") for stage in stages)

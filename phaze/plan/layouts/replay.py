@@ -1,4 +1,4 @@
-"""A plan of a file, priced again from its question, layout and stages."""
+"""Plan of a file, priced again from its question, layout and stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phaze.spec.plain import short
 from phaze.spec.training_plan import TrainingPlan
 
 CLOSE = 1e-9
-"""Relative difference of figures that are the same."""
+"""Relative tolerance of equal figures."""
 PRICED = (
     "time_s", "memory_gib", "tokens_per_s_per_device", "mfu", "bubble_share", "exposed_communication_share",
 )  # fmt: skip
@@ -25,15 +25,17 @@ PRICED = (
 
 @dataclass(frozen=True, eq=False)
 class ReplayedPlan:
-    """A plan as its file says it, and as its system and phaze price it now."""
+    """Plan of a file, with its price by the current phaze and system."""
 
     planned: TrainingPlan
     now: PricedLayout
 
     @classmethod
     def of(cls, planned: TrainingPlan, where: str = "plan") -> ReplayedPlan:
-        """Plan of a file; PhazeError, naming the file `where`, for one that its runtime cannot run, that does
-        not hold the model, or that is not what `plan` wrote.
+        """Plan of a file; PhazeError, naming the file `where`, if it is invalid.
+
+        A plan is invalid if its runtime cannot run it, its stages do not add up to the model, or it differs
+        from what `plan` wrote.
         """
         try:
             recipe, question = Recipe.of(planned), question_of(planned.question)
@@ -51,13 +53,13 @@ class ReplayedPlan:
 
     @property
     def of_this_version(self) -> bool:
-        """Whether the file is of a phaze, and of a system, whose prices are those of now."""
+        """True if the file was written at the current prices of phaze and the system."""
         prices = versions(self.now.question)["prices"]
         return self.planned.versions.get("prices") == prices
 
     @property
     def same(self) -> bool:
-        """Whether time and memory are those of the file."""
+        """True if time and memory equal the file's."""
         memory_gib = [rank.peak_gib for rank in self.now.memory]
         return _close(self.now.price.time_s, self.planned.time_s) and all(
             _close(now, then) for now, then in zip(memory_gib, self.planned.memory_gib, strict=True)
@@ -74,7 +76,7 @@ class ReplayedPlan:
         )
 
     def check_prices(self) -> None:
-        """Raise PhazeError, naming field and values, where time or memory are not those of the layout."""
+        """Raise PhazeError, naming field and values, if time or memory do not follow from the layout."""
         own = self.now.row().model_dump()
         given = dict(_numbers({key: getattr(self.planned, key) for key in PRICED}))
         for name, value in _numbers({key: own[key] for key in PRICED}):
@@ -85,7 +87,7 @@ class ReplayedPlan:
                 )
 
     def which(self) -> str:
-        """Plan in a line."""
+        """One-line summary of the plan."""
         plan = self.planned
         asked = plan.question
         return (
@@ -94,7 +96,7 @@ class ReplayedPlan:
         )
 
     def as_row(self) -> dict[str, float | bool | dict[str, float] | list[float]]:
-        """Time now and in the file, parts of a step in seconds, and GiB of pipeline ranks."""
+        """Time now and in the file, seconds by part of a step, and GiB per pipeline rank."""
         return {
             "time_s": self.now.price.time_s,
             "planned_s": self.planned.time_s,
@@ -104,7 +106,7 @@ class ReplayedPlan:
         }
 
     def in_words(self) -> str:
-        """Answer for a reader."""
+        """Summary for a reader."""
         time_s = self.now.price.time_s
         times = f"{time_s:.5g} s a step, as the file says" if self.same else self.figures
         ranked = sorted(self.now.parts_s.items(), key=lambda item: -item[1])
@@ -114,7 +116,7 @@ class ReplayedPlan:
 
 
 def _check_agreement(planned: TrainingPlan) -> None:
-    """Raise PhazeError, naming a field, where parts of a file do not agree with each other."""
+    """Raise PhazeError, naming a field, if parts of a file contradict each other."""
     blocks = tuple(stage.layers for stage in planned.stages)
     if blocks_of(planned.layout.pipeline_layout) != blocks:
         text = layout_string(blocks, planned.question.model.mtp)
@@ -139,7 +141,7 @@ def _check_agreement(planned: TrainingPlan) -> None:
 
 
 def _numbers(fields: Mapping[str, float | Sequence[float]]) -> Iterator[tuple[str, float]]:
-    """Numbers of fields, those of lists by their place behind a dot."""
+    """Numbers of fields; entries of lists have dotted names with their index."""
     for name, value in fields.items():
         if isinstance(value, Sequence):
             yield from ((f"{name}.{place}", one) for place, one in enumerate(value))

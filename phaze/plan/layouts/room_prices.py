@@ -1,7 +1,7 @@
-"""Least cost of dealing a model's layers to the stages of a pipeline whose ranks have room for their bytes.
+"""Least cost of assigning a model's layers to pipeline stages whose ranks have limited memory.
 
 A layer of kind k on stage q costs a_qk, and b_qk more if it is recomputed. On rank r it takes x_k bytes, and
-y_k more for each of the h_q microbatches that its stage holds; recomputation frees z_k of these. The program
+y_k more for each of the h_q microbatches in flight on its stage; recompute frees z_k of these. The program
 
     least  Σ a n + b k    with  Σ_q n_qk = N_k,  k <= n,  Σ_k n_qk >= 1 between the ends,
                                 Σ_{q on r} (x + h y) n - h z k <= room_r
@@ -11,9 +11,9 @@ has, for any prices π_k of a layer and μ_r >= 0 of a byte, no value below
     Σ_k π_k N_k + Σ_q σ_q - Σ_r μ_r room_r,    σ_q = min_k (c_qk - π_k) >= 0 (0 at the ends),
     c_qk = a + μ_r (x + h y) + min(0, b - μ_r h z),
 
-by weak duality. For given π the least μ_r with c_qk >= π_k on all stages of the rank follows in closed form;
-a higher one counts only where the one layer that each stage must have is too much for the rank. The value is
-concave in π: it is raised along a few directions.
+by weak duality. For given π the smallest μ_r with c_qk >= π_k on all stages of the rank has a closed form. A
+higher μ_r matters only if the one layer that each stage must have is too large for the rank. The value is
+concave in π and is maximised along a few directions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from phaze.base.arrays import Floats
 from phaze.base.compiled import njit
 
 STEPS = 24
-"""Points of a line at which the value is looked up."""
+"""Golden-section steps along a line."""
 FIRST = 0.0625
 """First step along a line."""
 DOUBLINGS = 16
-"""Times that a step along a line is doubled at most; a value that rises still then is none that fits."""
+"""Maximum number of doublings of a step; a value that still rises then means that nothing fits."""
 GOLDEN = 0.6180339887498949
-"""Share of a range that is left after each."""
+"""Share of the range that each golden-section step leaves."""
 
 
 @njit
@@ -42,9 +42,11 @@ def least_costs(
     held: Floats,
     prices: Floats,
 ) -> Floats:
-    """Least cost of layouts (N,): costs a and b of a layer (N, stages, K, 2), its bytes x, y and z (N, K, 3),
-    room (N, ranks), layers (K,), microbatches that stages hold (stages,), and how prices of kinds
-    relate to their mean costs at the best point of a similar layout (K,). Stages go round the ranks.
+    """Lower bounds on the cost of layouts (N,).
+
+    Inputs are the costs a and b of a layer (N, stages, K, 2), its bytes x, y and z (N, K, 3), room (N,
+    ranks), layers (K,), and microbatches in flight per stage (stages,). `prices` are the prices of kinds over
+    their mean costs at the best point of a similar layout (K,). Stages are assigned to ranks round-robin.
     """
     count, stages, kinds = costs.shape[:3]
     found, least, target, point = np.empty(count), np.empty(kinds), np.empty(kinds), np.empty(kinds)
@@ -75,7 +77,7 @@ def highest(
     start: Floats,
     along: Floats,
 ) -> float:
-    """Highest value on a line from one point of π, as far as it is looked for."""
+    """Highest value found on a line from one point of π."""
     own = costs, bytes_of, room, totals, held
     low, middle, high, best = 0.0, 0.0, FIRST, -np.inf
     for _ in range(DOUBLINGS):
@@ -101,7 +103,7 @@ def highest(
 def value_at(
     costs: Floats, bytes_of: Floats, room: Floats, totals: Floats, held: Floats, prices: Floats
 ) -> float:
-    """Value at prices of a layer by kind (K,), with prices of bytes that suit them."""
+    """Value at prices of a layer by kind (K,), with the best prices of bytes."""
     found = 0.0
     for kind in range(len(totals)):
         found += prices[kind] * totals[kind]
@@ -110,7 +112,7 @@ def value_at(
         if byte == np.inf:
             return -np.inf
         best, slope = of_rank(costs, bytes_of, rank, room, held, prices, byte)
-        while slope > 0:  # only layers that each stage must have are too many for the rank
+        while slope > 0:  # only if the required layer of each stage is too large for the rank
             byte = next_byte(costs, bytes_of, rank, len(room), held, byte)
             if byte == np.inf:
                 break
@@ -122,7 +124,7 @@ def value_at(
 
 @njit
 def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
-    """Least price of a rank's bytes with which no layer there costs less than its price."""
+    """Smallest price of a rank's bytes at which no layer there costs less than its price."""
     found = 0.0
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
@@ -141,7 +143,7 @@ def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Flo
 
 @njit
 def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
-    """Least price of bytes above one at which a layer of the rank is better recomputed."""
+    """Next higher price of bytes at which a layer of the rank is better recomputed."""
     found = np.inf
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
@@ -155,7 +157,7 @@ def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floa
 def of_rank(
     costs: Floats, bytes_of: Floats, rank: int, room: Floats, held: Floats, prices: Floats, byte: float
 ) -> tuple[float, float]:
-    """What a rank adds to the value with a price of its bytes, and about how much more for a higher one."""
+    """Value of a rank at a price of its bytes, and its approximate slope in that price."""
     found, slope = -byte * room[rank], -room[rank]
     for q in range(rank, len(costs), len(room)):
         if q in (0, len(costs) - 1):

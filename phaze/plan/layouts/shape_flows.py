@@ -1,4 +1,4 @@
-"""Bounds of open layouts, raised by flows that all layouts in pipelines of a shape have in common."""
+"""Bounds of open layouts, raised by flows that all layouts of a pipeline shape share."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from phaze.plan.layouts.pipeline_shapes import PipelineShape
 from phaze.plan.layouts.question import PlanQuestion
 
 SEVERAL = 2
-"""Layouts with pipelines of a shape for which a flow is looked for."""
+"""Minimum number of layouts per flow of a pipeline shape."""
 
 
 @dataclass(eq=False)
 class ShapeFlows:
-    """The best flows of layouts that may be faster than the best plan."""
+    """Best flows of layouts that may be faster than the best plan."""
 
     question: PlanQuestion
     families: LayoutFamilies
     work: int = 0
-    """Linear programs that were solved, as many as they take longer."""
+    """Linear programs solved, weighted by their relative duration."""
     _pipelines: PipelineBounds | None = None
-    """Bounds of the layouts by them."""
+    """Bounds of the layouts by these flows."""
     _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
-    """Layouts of shapes of pipelines of which the best flow was looked for."""
+    """Layouts whose best flow was computed, by pipeline shape."""
 
     def begin_again(self) -> None:
-        """Look for flows of other layouts."""
+        """Reset, to compute flows of other layouts."""
         self._pipelines, self._flowed = None, {}
 
     def bound_like(self, place: int, enough_s: float) -> bool:
-        """Raise the bounds below `enough_s` of all layouts in pipelines of a shape by the best flow of one of
-        them; False where that is done, or too few layouts have it.
+        """Raise the bounds of a pipeline shape's layouts by the best flow of one of them.
+
+        Only bounds below `enough_s` count. False if the flow was already used, or too few layouts have the
+        shape.
         """
         bounds = self.families.own
         if self._pipelines is None:

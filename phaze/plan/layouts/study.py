@@ -1,4 +1,4 @@
-"""Training plans of a study as rows of its tables."""
+"""Training plans of a study, as rows of its tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan
 from phaze.tables import LayoutProofs, RankedLayouts
 
 OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
-"""Columns that a ranked plan has itself; others are of its layout."""
+"""Columns from fields of a ranked plan; the others are fields of its layout."""
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:
-    """Table ranked_layouts of one question; empty where nothing fits."""
+    """Table ranked_layouts of one question; empty if nothing fits."""
     plans = answer.alternatives if isinstance(answer, TrainingPlan) else ()
     rows = [
         {**_keys(point, answer), "rank": rank, "fullest_gib": plan.fullest_gib, **_columns(plan)}
@@ -27,7 +27,7 @@ def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.Data
 
 
 def _keys(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> dict[str, object]:
-    """Keys of the rows of a question: its point, and the time that ranks its plans."""
+    """Keys of a question's rows: its point, and the time that ranks its plans."""
     return {**point.model_dump(), "ranking": answer.question.rank}
 
 

@@ -1,15 +1,15 @@
-"""Days, cost and goodput of a whole training, and which numbers of devices meet a target.
+"""Days, cost and goodput of a complete training run, and the device counts that meet a target.
 
-Goodput is the share of the time that trains. With failures at random every M seconds, checkpoints that take C
-seconds after every τ seconds of training, and R seconds until training goes on after a failure,
+Goodput is the share of time spent on training. With random failures every M seconds, checkpoints of C seconds
+after every τ seconds of training, and R seconds to resume after a failure,
 
     goodput = τ / (M e^(R/M) (e^((τ+C)/M) - 1))     (Daly 2006, the complete cost function)
     τ = √(2CM) (1 + ⅓ √(C/2M) + ⅑ C/2M) - C         (Daly 2006, the higher-order optimum; M where C ≥ 2M)
 
-which is Young's √(2CM) (1974) where failures are rare. M is the device-hours between failures over the
-devices: the failure of any device stops all. Sources: J. T. Daly, A higher order estimate of the optimum
-checkpoint interval for restart dumps, Future Generation Computer Systems 22 (3), 2006; J. W. Young, A first
-order approximation to the optimum checkpoint interval, Communications of the ACM 17 (9), 1974.
+which approaches Young's √(2CM) (1974) for rare failures. M is the device-hours between failures divided by
+the device count: a failure of any device stops all. Sources: J. T. Daly, A higher order estimate of the
+optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22 (3), 2006; J. W. Young, A
+first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (9), 1974.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from phaze.spec.training_plan import AskedRun, Goodput, RankedPlan, TrainingPlan
 
 SECONDS_PER_DAY, SECONDS_PER_HOUR, HOURS_PER_DAY = 86400.0, 3600.0, 24
 LEAST_GOODPUT = 1e-6
-"""Below it a training that takes a minute without failures takes years."""
+"""Minimum goodput: below it, a minute of training takes almost two years."""
 
 
 def checkpoint_interval_s(failure_s: float, checkpoint_s: float) -> float:
-    """Seconds of training between checkpoints that cost the least time (Daly 2006)."""
+    """Seconds of training between checkpoints at the least total cost (Daly 2006)."""
     if checkpoint_s >= 2 * failure_s:
         return failure_s
     ratio = checkpoint_s / (2 * failure_s)
@@ -34,15 +34,15 @@ def checkpoint_interval_s(failure_s: float, checkpoint_s: float) -> float:
 
 
 def goodput_share(interval_s: float, failure_s: float, checkpoint_s: float, restart_s: float) -> float:
-    """Share of the time that trains, with a checkpoint after every interval (Daly 2006)."""
+    """Share of time spent on training, with a checkpoint after every interval (Daly 2006)."""
     spent = (interval_s + checkpoint_s) / failure_s
     return interval_s / failure_s * exp(-restart_s / failure_s - spent) / -expm1(-spent)
 
 
 def goodput(asked: AskedRun, devices: int, step_s: float) -> Goodput | None:
-    """What failures cost; a checkpoint is taken between steps, hence not before one is done.
+    """Goodput under failures; the checkpoint interval is at least one step.
 
-    None where failures were not asked for; PhazeError where they leave no time to train.
+    None if the question has no failures; PhazeError if they leave no time to train.
     """
     if asked.mtbf_hours is None or asked.checkpoint_s is None or asked.restart_s is None:
         return None
@@ -59,7 +59,7 @@ def goodput(asked: AskedRun, devices: int, step_s: float) -> Goodput | None:
 
 
 def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun:
-    """Days and cost of a whole training with a plan."""
+    """Days and cost of a complete training run with a plan."""
     lost = goodput(asked, devices, plan.time_s)
     trained = 1.0 if lost is None else lost.share
     days = asked.tokens / (plan.tokens_per_s_per_device * devices) / SECONDS_PER_DAY / trained
@@ -79,8 +79,9 @@ def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun
 
 
 def ranked_runs(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[TrainingPlan | UnfitPlan]:
-    """Plans of several numbers of devices, the cheapest and the fastest of those in time marked, or where
-    none is the one that comes closest.
+    """Plans of several device counts, with the cheapest and the fastest that meet the target marked.
+
+    If none meets it, the closest is marked.
     """
     runs = [(place, one.run) for place, one in enumerate(plans) if isinstance(one, TrainingPlan) and one.run]
     in_time = [item for item in runs if item[1].in_time is not False]

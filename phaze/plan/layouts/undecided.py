@@ -1,4 +1,4 @@
-"""Layouts of which a search could not tell whether they are faster than its best plan."""
+"""Layouts that a search could not prove slower than its best plan."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.spec.training_plan import UndecidedPlan
 
 MOST = 5
-"""Undecided layouts that are named."""
+"""Maximum number of named undecided layouts."""
 
 
 def undecided_layouts(
     grid: LayoutGrid, bounds_s: Floats, best_s: float, gap: float
 ) -> tuple[tuple[UndecidedPlan, ...], int]:
-    """Layouts with the least bounds (N,) of those that may beat the best plan by more than the gap, and how
-    many there are in all.
+    """Layouts that may beat the best plan by more than the gap, by increasing bound, and their number.
+
+    `bounds_s` are the lower bounds of all layouts, (N,).
     """
     if best_s == inf:
         return (), 0

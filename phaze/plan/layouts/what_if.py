@@ -1,4 +1,4 @@
-"""What a plan would take if one thing were otherwise: memory, its bandwidth, clock, network, batch."""
+"""Effect of single changes on a plan: HBM size and bandwidth, clock, network and batch size."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from phaze.spec.systems import load_cluster, sized
 from phaze.spec.training_plan import TIE, WhatIf
 
 MORE = 1.1
-"""Of memory, bandwidths and clock."""
+"""Factor on memory, bandwidths and clock."""
 BATCHES = 2
 COMPARED = 10
-"""Plans at least of which the fastest is looked for under other assumptions, whatever the table shows."""
+"""Minimum number of plans that are compared under other assumptions."""
 MOST_WORK = 100
-"""Linear programs that are solved where a plan is looked for again: it is no proof."""
+"""Maximum number of linear programs when re-planning, which proves nothing."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-"""Setting with which PyTorch's allocator leaves no gaps that last."""
+"""Setting of PyTorch's allocator that avoids lasting fragmentation."""
 
 
 def what_if(
     system: str, plan: PricedLayout, fixed: Mapping[str, int | str], folder: Path = FOLDER
 ) -> Iterator[WhatIf]:
-    """Seconds of a plan's step with a tenth more of one thing; all but the size of memory is only priced
-    again, so that another plan may gain more. Fields that the question fixes stay as they are.
+    """Step time of a plan with 10 % more of one resource, and with a larger batch.
+
+    Only the HBM size is re-planned; after other changes another plan may gain more. Fields that the question
+    fixes stay fixed.
     """
     yield _more_memory(plan, fixed)
     percent = f"{100 * (MORE - 1):.0f} %"
@@ -49,8 +51,9 @@ def what_if(
 
 
 def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
-    """Sentences on assumptions without which another one of the plans would be the fastest; the first ones
-    are shown, and named by their number.
+    """Assumptions without which another of the plans would be the fastest.
+
+    The first `shown` plans are named by their number, the others by their layout.
     """
     question = plans[0].question
     stack = question.machine.stack
@@ -74,8 +77,9 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
 
 
 def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -> str | None:
-    """How the first plan is made to fit at the upper end of its memory range with the fields that are fixed,
-    and which of the next ones does; None where it does.
+    """How to make the first plan fit at the upper end of its memory range, and the next plan that fits.
+
+    The fixed fields of the question stay fixed. None if the first plan fits.
     """
     first, *others = (replace(one, question=replace(one.question, upper=True)) for one in plans)
     lacking_gib = first.lacking_gib
@@ -94,18 +98,18 @@ def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -
 
 
 def _widths(plan: PricedLayout, fixed: Mapping[str, int | str]) -> dict[str, int | str]:
-    """Fields that a plan keeps where it is planned again: its widths, and those of the question."""
+    """Fields kept when a plan is re-planned: its widths, and the fixed fields of the question."""
     return {**fixed, **{name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}}
 
 
 def _communicates(layout: Layout, kind: str) -> bool:
-    """Whether a layout has communication of a kind that overlaps with compute."""
+    """True if a layout has communication of a kind that overlaps with compute."""
     widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp, "ep": layout.ep}
     return widths[kind] > 1
 
 
 def _more_memory(plan: PricedLayout, fixed: Mapping[str, int | str]) -> WhatIf:
-    """The best plan of the same widths with more memory; its layers cost the same."""
+    """Best plan of the same widths with more memory; its layers cost the same."""
     question = plan.question
     device = device_of(question.machine)
     larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
@@ -116,7 +120,7 @@ def _more_memory(plan: PricedLayout, fixed: Mapping[str, int | str]) -> WhatIf:
 
 
 def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
-    """Machines with more of one thing each, by what it is."""
+    """Variants of a machine with one resource raised by 10 %, by name."""
     cluster = sized(system, question.machine.devices, "system")
     machine, device = question.machine, device_of(question.machine)
     for name, key in (("bandwidth of HBM", "hbm_bandwidth_bytes_per_s"), ("clock", "clock_hz")):

@@ -1,4 +1,4 @@
-"""Answers to how a model should be trained, in words and tables for a reader."""
+"""Text and tables for answers to how a model should be trained."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from phaze.spec.training_plan import (
 )
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
-"""Columns of a table of several numbers of devices."""
+"""Columns of the table over device counts."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
-"""Parts of a step that a comparison names at most."""
+"""Maximum number of parts of a step that a comparison names."""
 NEGLIGIBLE = 1e-3
 """Share of a step below which a part is not listed."""
 FASTER = 0.95
-"""Time of a plan over that of the fastest recipe, below which the measured evidence is named."""
+"""Step time relative to the fastest recipe below which measured evidence is listed."""
 NEAREST = 2
-"""Measured runs that are named."""
+"""Number of measured runs that are named."""
 LEAST_SAID_GIB = 0.001
-"""Memory that lacks, below which a bound of it says nothing."""
+"""Lacking memory in GiB below which its bound is not reported."""
 
 
 def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
     """Summary of a plan on one screen: recommendation, ranked table, why it is first, how near to optimal.
 
-    With `why` also what the answer rests on.
+    With `why` also the details and assumptions of the answer.
     """
     said = [
         *([] if plan.may_fit is None else [plan.may_fit]),
@@ -66,7 +66,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
 
 
 def fewest_in_words(found: FewestNodes) -> str:
-    """On how few nodes a model fits, and why on no fewer."""
+    """Fewest nodes on which a model fits, and why fewer do not suffice."""
     said = f"Fewest: {found.nodes} node{'s' * (found.nodes != 1)} ({found.devices} devices)"
     if found.smaller is None:
         return f"{said}; fewer have less memory than the weights."
@@ -79,7 +79,7 @@ def fewest_in_words(found: FewestNodes) -> str:
 
 
 def _recipes(plan: TrainingPlan) -> Iterator[str]:
-    """A line for each published recipe, and the evidence for a plan that is faster than all of them."""
+    """Line for each published recipe, and the evidence for a plan that is faster than all of them."""
     for one in plan.recipes:
         named = f"Recipe {one.source} {one.release} ({one.shape})"
         if one.plan is None or one.over_plan is None:
@@ -125,7 +125,7 @@ def _planner_row(one: PlannerRow) -> str:
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
-    """A row for every number of devices that was asked for, and the cheapest and the fastest in time."""
+    """Table over device counts, with the cheapest and the fastest that meet the target."""
     runs = {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
     head = [*SIZES[:-1], *(_run_cells(next(iter(runs.values()))) if runs else ()), SIZES[-1]]
     return "\n".join([*table([head, *map(_size_row, plans)]), *map(wrapped, _best_runs(runs))])
@@ -144,7 +144,7 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
 
 
 def _run_cells(run: TrainingRun) -> dict[str, str]:
-    """What a table says of a whole training, by column."""
+    """Cells of a complete training run, by column."""
     cells = {"days": f"{run.days:.4g}"}
     if run.goodput is not None:
         cells["goodput"] = f"{run.goodput.share:.1%}"
@@ -154,7 +154,7 @@ def _run_cells(run: TrainingRun) -> dict[str, str]:
 
 
 def _best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
-    """Numbers of devices that are the cheapest, the fastest, or the closest to the target."""
+    """Device counts that are the cheapest, the fastest, or the closest to the target."""
     for devices, run in runs.items():
         if run.is_the == ("closest",):
             target = f"none ends within {run.asked.days:g} days"
@@ -165,7 +165,7 @@ def _best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
 
 
 def _length(run: TrainingRun) -> str:
-    """Days of a whole training with its device-hours and their price."""
+    """Days of a complete training run, with device-hours and cost."""
     paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
     ends = (run.days_low, run.days_high)
     within = "" if None in ends else f" ({' to '.join(f'{end:.4g}' for end in ends)})"
@@ -173,7 +173,7 @@ def _length(run: TrainingRun) -> str:
 
 
 def run_in_words(run: TrainingRun) -> Iterator[str]:
-    """Days, cost and goodput of a whole training."""
+    """Days, cost and goodput of a complete training run."""
     target = "" if run.in_time is None else f"; {'' if run.in_time else 'not '}within {run.asked.days:g} days"
     yield f"{run.asked.tokens:.4g} tokens take {_length(run)}{target}"
     if run.goodput is not None:
@@ -186,7 +186,7 @@ def run_in_words(run: TrainingRun) -> Iterator[str]:
 
 
 def unfit_in_words(plan: UnfitPlan) -> str:
-    """Why there is no plan, and the memory of the layout that comes closest."""
+    """Why there is no plan, and the memory of the closest layout."""
     said = [plan.reason]
     if plan.layout is not None:
         said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
@@ -194,25 +194,23 @@ def unfit_in_words(plan: UnfitPlan) -> str:
 
 
 def wrapped(sentence: str) -> str:
-    """Sentence in lines that a terminal can show."""
+    """Sentence wrapped to terminal width."""
     return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def better_line(time_s: float, layout: str, seconds: float, *, first: bool) -> str:
-    """Line about the first plan that a search finds, or a better one."""
+    """Progress line about the first plan of a search, or a better one."""
     which, then = ("first", "; looking for better ones") if first else ("better", "")
     return f"{which} plan after {seconds:.1f} s: {time_s:.4g} s a step with {layout}{then}"
 
 
 def shape(layout: ChosenLayout, blocks: int | None) -> str:
-    """Layout in a few words, see `fields_in_words`."""
+    """Short form of a layout, see `fields_in_words`."""
     return " ".join(fields_in_words(layout, blocks))
 
 
 def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
-    """Fields of a layout in the words of the field, widths of 1 left out; so many blocks are recomputed in
-    full where that is known.
-    """
+    """Layout fields in common notation, without widths of 1; `blocks` is the recomputed count if known."""
     yield from (f"{name} {getattr(layout, name)}" for name in WIDTHS if getattr(layout, name) > 1)
     yield from (f"dp {layout.dp}", f"mbs {layout.microbatch}", f"ZeRO-{layout.zero}")
     if layout.recompute != "none":
@@ -221,7 +219,7 @@ def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
 
 
 def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
-    """What was asked, and how the model should be trained, with the error bar."""
+    """Question, and recommended training with its interval."""
     asked = plan.question
     lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
     yield (
@@ -239,7 +237,7 @@ def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
 
 
 def split_in_words(stages: Sequence[StageShare]) -> str:
-    """Pipeline split in words: how many layers each stage has."""
+    """Pipeline split as text: number of stages and layers per stage."""
     layers = [stage.layers for stage in stages]
     if len(stages) == 1:
         return f"{layers[0]} layers on one stage"
@@ -248,13 +246,13 @@ def split_in_words(stages: Sequence[StageShare]) -> str:
 
 
 def _in_order(stages: Sequence[StageShare]) -> str:
-    """Layers of every stage, stages in a row with as many together."""
+    """Layers of every stage, with runs of equal stages combined."""
     alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
     return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table, its columns as wide as they need; the last one of a row may be longer."""
+    """Lines of a table with columns aligned; the last cell of a row may be longer."""
     widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
@@ -262,7 +260,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
-    """Measured runs that are most like a plan, a line each."""
+    """Measured runs most similar to a plan, one line each."""
     if not plan.evidence:
         yield "nothing that is measured is like this plan"
         return
@@ -277,7 +275,7 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 
 def predicted(plan: RankedPlan) -> str:
-    """Time of a step with its interval, where there is one."""
+    """Step time with its interval, if there is one."""
     said = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
         return f"{said}, an upper limit of speed"
@@ -309,7 +307,7 @@ def _differences(one: RankedPlan, other: RankedPlan) -> str:
 
 
 def _parts(longer_s: Mapping[str, float]) -> str:
-    """Parts of a step that are longer or shorter, the largest first."""
+    """Parts of a step that are longer or shorter, largest first."""
     named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
     return ", ".join(named) or "no part by as much as a thousandth of the step"
 
@@ -343,7 +341,7 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
 
 
 def _undecided(found: PlanCertificate) -> Iterator[str]:
-    """Layouts that may beat the plan for all that is known, and what the first of them could gain."""
+    """Layouts that may beat the plan, and their largest possible gain."""
     if not found.undecided:
         return
     usual = {"zero": 0, "recompute": "none", "cp_kind": "all_gather", "sequence_parallel": 0}
@@ -366,7 +364,7 @@ def _what_if(plan: TrainingPlan) -> Iterator[str]:
 
 
 def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
-    """Cost of the fields of a layout that are fixed, or the reason why they cannot be."""
+    """Cost of fixed layout fields, or the reason why they are impossible."""
     fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
     if found.best is not None:
         rank = plan.question.rank
@@ -385,7 +383,7 @@ def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
 
 
 def used(plan: RankedPlan) -> str:
-    """Memory of the device with peak memory: expected, with its range where the file has one."""
+    """Memory of the device with peak memory: expected, with its range if the file has one."""
     found = plan.in_use_gib
     if found is None:
         return f"{plan.fullest_gib:.1f} GiB"
@@ -393,7 +391,7 @@ def used(plan: RankedPlan) -> str:
 
 
 def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
-    """Memory of the fullest rank by part."""
+    """Memory of the rank with peak memory, by part."""
     rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
     yield (
         f"rank {rank} of {len(memory)} with equal stages: {most.peak_gib:.4g} GiB, of which weights and "
