@@ -197,9 +197,7 @@ class TrainingPlanner:
         nearest = self._nearest(found.closest)
         lacking_gib = nearest.lacking_gib
         limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
-        unknown = certificate.bounded[
-            "layout"
-        ]  # a dominated layout needs at least the memory of the layout that dominates it
+        unknown = certificate.bounded["layout"]  # dominated layouts need no less memory
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.asked,

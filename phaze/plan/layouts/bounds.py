@@ -7,9 +7,9 @@ and the head take e. A rank s with n layers, k of them recomputed, needs
 
 seconds for m microbatches and its weight update. Here t is the update of a layer, with the weight gather that
 follows; each chunk but one also starts such a collective. The rank begins when the first microbatch has
-passed the ranks before it. The last microbatch then passes those ranks backwards, which excludes the update.
-This does not hold for schedules that defer weight gradients, because a rank may compute its last ones
-meanwhile.
+passed the ranks before it. After its own passes, concurrent with its update, the last microbatch still passes
+those ranks backwards. This does not hold for schedules that defer weight gradients, because a rank may
+compute its last ones meanwhile.
 
 The memory of a rank has the weights and states of its layers, and for each microbatch in flight the
 activations of n − k layers and the inputs of k layers. Consider ranks that work at most x seconds each. The
@@ -192,9 +192,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     held, first = _held(question, grid)
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
-    paired = np.maximum(1.0 - grid.pp / count, 0.0)[
-        :, None
-    ]  # share of microbatches, as in `Lowering.hidden_s`
+    paired = np.maximum(1.0 - grid.pp / count, 0.0)[:, None]  # share of microbatches, as `Lowering.hidden_s`
     paired_s = (
         layers.forward_s - paired * layers.hidden_forward_s,
         layers.backward_s - paired * layers.hidden_backward_s,

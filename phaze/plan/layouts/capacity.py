@@ -1,10 +1,10 @@
 """Least step time at which the ranks of a pipeline have room and time for all layers, for many layouts.
 
 Columns per layout: microbatches; seconds of the embedding and of the head per microbatch; bytes of both;
-forward seconds of the embedding; 1 if a rank waits for the last microbatch's backward transfer; fixed seconds
-after the updates of a rank. Columns per kind of layer: seconds per microbatch; of these forward; recompute
-seconds; update seconds; static bytes; bytes stored per microbatch; bytes saved by recompute. `held` are the
-microbatches in flight per rank, see `bounds`.
+forward seconds of the embedding; 1 if the last microbatch's backward passes on earlier ranks count, else 0;
+fixed seconds after the updates of a rank. Columns per kind of layer: seconds per microbatch; of these
+forward; recompute seconds; update seconds; static bytes; bytes stored per microbatch; bytes saved by
+recompute. `held` are the microbatches in flight per rank, see `bounds`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The linear program over the layers of a layout's virtual stages: what all divisions keep, and cuts.
+"""Linear program over the layers of virtual stages: constraints of all pipeline splits, and cuts.
 
-Variables are, for every stage and kind of layers, the layers n and those k that run forward again, then the
-layers of every rank by kind, and the seconds x of a step.
+Variables are the layers n and recomputed layers k for every stage and kind, then the layers of every rank by
+kind, and the step time x.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phaze.solver.linear import LinearProgram
 
 @dataclass(frozen=True, eq=False)
 class DivisionProgram:
-    """Least seconds of a step over all divisions of a layout, as far as cuts tell."""
+    """Lower bound on step time over all pipeline splits of a layout, from its cuts."""
 
     divided: DividedLayout
     paths: Paths
@@ -35,23 +35,23 @@ class DivisionProgram:
 
     @cached_property
     def linear(self) -> LinearProgram:
-        """The program with its cuts."""
+        """Program with its cuts."""
         program = self.constrained()
         for row, low_s in self._cuts:
             program.add(row[None], np.full(1, -inf), np.array([-low_s]))
         return program
 
     def release(self) -> None:
-        """Free the program, which is made again from its cuts if asked for."""
+        """Free the program, which is rebuilt from its cuts on demand."""
         self.__dict__.pop("linear", None)
 
     @property
     def variables(self) -> int:
-        """Variables of the program: n, k, the layers of every rank by kind, and x."""
+        """Number of variables: n, k, the layers of every rank by kind, and x."""
         return (2 * self.divided.count + self.divided.layout.pp) * len(self.totals) + 1
 
     def constrained(self, more: int = 0) -> LinearProgram:
-        """The program without paths, with some more variables behind its own."""
+        """Program without cuts, with `more` additional variables after its own."""
         count, depth, partial = self.divided.count, self.divided.layout.pp, self.divided.partial
         kinds, columns = len(self.totals), self.variables
         each, ranked = count * kinds, depth * kinds
@@ -86,7 +86,7 @@ class DivisionProgram:
         return program
 
     def add_cut(self, cut: Floats) -> None:
-        """Let the program's time be at least that of a path, (stages, 1 + 2K) of 1, n and k."""
+        """Bound the step time from below by a path, (stages, 1 + 2K) of 1, n and k."""
         kinds = len(self.totals)
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(self.divided.layout.pp * kinds), [-1.0]])
@@ -95,9 +95,10 @@ class DivisionProgram:
         self._cuts.append((row, low_s))
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Rows and what they are at most, that runs of layers keep because of their order: those of a stage,
-        of it those that run forward again and those that do not, and all up to the end of a stage; n and k
-        are (stages, K, columns).
+        """Rows and their upper bounds that the order of layers implies for runs of layers.
+
+        Runs are the layers of a stage, its recomputed and its other layers, and all layers up to the end of a
+        stage; n and k are (stages, K, columns).
         """
         order = self.divided.order
         most = min(self.most_blocks, self.divided.layers)
@@ -115,7 +116,7 @@ class DivisionProgram:
 
     @cached_property
     def _of_rank(self) -> Floats:
-        """Which stages are on every rank, (ranks, stages) ones and zeros."""
+        """Stages of every rank, (ranks, stages) ones and zeros."""
         ranks = np.arange(self.divided.layout.pp)
         found: Floats = (self.divided.frame.groups == ranks[:, None]).astype(float)
         return found
@@ -128,7 +129,7 @@ class DivisionProgram:
 
     @cached_property
     def _reach(self) -> tuple[Ints, Ints]:
-        """The first layer that every stage may begin with, and the end of the last one, (stages,) each."""
+        """Earliest first layer of every stage, and latest end of its layers, (stages,) each."""
         few, most = np.array(blocks_at(self.divided)).T
         most, layers = np.minimum(most, self.most_blocks), self.divided.layers
         before, after = (np.concatenate([[0], np.cumsum(side)[:-1]]) for side in (few, few[::-1]))
@@ -139,13 +140,13 @@ class DivisionProgram:
 
     @cached_property
     def fewest(self) -> Floats:
-        """Layers of every kind that a stage has at least, (stages, K)."""
+        """Fewest layers of every kind on a stage, (stages, K)."""
         few = np.array([float(low) for low, _ in blocks_at(self.divided)])[:, None]
         return few if len(self.totals) == 1 else np.zeros((len(few), len(self.totals)))
 
     @cached_property
     def _most(self) -> Floats:
-        """Layers of every kind that a stage has at most, of those in its reach, (stages, K)."""
+        """Most layers of every kind on a stage, within its reach, (stages, K)."""
         before, (start, end) = self.divided.order.before, self._reach
         within = (before[np.maximum(end, start)] - before[start]).astype(float)
         high = np.array([float(min(high, self.most_blocks)) for _, high in blocks_at(self.divided)])
@@ -154,7 +155,7 @@ class DivisionProgram:
 
     @cached_property
     def _memory_rows(self) -> tuple[Floats, Floats]:
-        """GiB that n and k take on every rank at its fullest moments, and what there is, (rows,)."""
+        """GiB of n and k on every rank at its peak moments, and the available GiB, (rows,)."""
         planes, depth, count = self.paths.planes, self.divided.layout.pp, self.divided.count
         kinds, rows, room = len(self.totals), [], []
         for rank in range(depth):
@@ -168,8 +169,10 @@ class DivisionProgram:
         return np.array(rows), np.array(room)
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:
-        """Whole numbers of layers near the program's, (stages, K) each, that sum up to all; those of one kind
-        first of every rank, those of several in their order by the work before the end of every stage.
+        """Integer layers and recomputed layers near the program's (stages, K), adding up to all layers.
+
+        With one kind, the layers of ranks are rounded first, then those of stages. With several, stage ends
+        follow the cumulative work in layer order.
         """
         layers = self.divided.layers
         if n.shape[1] > 1:
@@ -183,17 +186,17 @@ class DivisionProgram:
             for rank, total in enumerate(of_ranks.tolist()):
                 own = self.divided.frame.stages_of(rank)
                 blocks[own] = _rounded_to(n[own, 0], total)
-        # The point may be that of another layout, with the same events and layers that recompute in full.
+        # The point may come from another layout with the same events and fully recomputed layers.
         again = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks) * self.divided.partial
         return tuple(blocks.tolist()), tuple(again.tolist())
 
     def layers_of(self, rank: int) -> int:
-        """Variable of the layers of a rank, where these are of one kind."""
+        """Index of the variable for the layers of a rank, with a single kind."""
         return 2 * self.divided.count + rank
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:
-    """Lines above all points (i, values[i]), slope and height at 0 of each, that touch two of them."""
+    """Upper hull of the points (i, values[i]): lines as slope and intercept."""
     corners: list[tuple[int, int]] = []
     for point in enumerate(values.tolist()):
         while len(corners) > 1 and _turns_up(corners[-2], corners[-1], point):
@@ -204,12 +207,12 @@ def _hull(values: Ints) -> list[tuple[float, float]]:
 
 
 def _turns_up(first: tuple[int, int], second: tuple[int, int], third: tuple[int, int]) -> bool:
-    """Whether the second point is not above the line from the first to the third."""
+    """True if the second point is not above the line from the first to the third."""
     return (second[1] - first[1]) * (third[0] - first[0]) <= (third[1] - first[1]) * (second[0] - first[0])
 
 
 def _rounded_to(values: Floats, total: int) -> Ints:
-    """Whole numbers next to values that sum up to a total: the largest remainders are rounded up."""
+    """Integers near values that add up to a total; the largest remainders are rounded up."""
     floors = np.floor(values + 1e-6).astype(int)
     up = np.argsort(floors - values, kind="stable")[: max(total - int(floors.sum()), 0)]
     floors[up] += 1

@@ -49,7 +49,7 @@ CLOSE = 2e-4
 MOST_JOBS = 25000
 """Maximum number of events in one linear program; with more, paths are added one by one."""
 JOBS = 25
-"""Events that double the time of a program: order of magnitude."""
+"""Events that add the solve time of a program without events: order of magnitude."""
 SAMPLES = 16
 """Stages looked up or priced in the time of one program: order of magnitude."""
 NEARLY = 0.997

@@ -1,4 +1,4 @@
-"""Microbatches that the ranks of a pipeline hold at the moments at which they hold most."""
+"""Microbatches in flight on the ranks of a pipeline at their peak moments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from phaze.plan.layouts.divisions import DividedLayout
 
 
 def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
-    """Microbatches that a rank holds of each of its chunks at its fullest moments, (moments, chunks).
+    """Microbatches in flight on each chunk of a rank at its peak moments, (moments, chunks).
 
-    A moment is left out where another one holds no less of any chunk.
+    A moment is left out if another one has at least as many on every chunk.
     """
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
@@ -23,8 +23,9 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
 
 
 def held_at_work(divided: DividedLayout, rank: int, work: Floats) -> tuple[Ints, Floats]:
-    """The same moments, (moments, chunks), each with the bytes that the stage at work needs at least,
-    (moments,), given those of all stages, `work` (stages,).
+    """Peak moments, (moments, chunks), each with the working memory of its stage, (moments,).
+
+    `work` is a lower bound on the working memory of all stages, (stages,).
     """
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
@@ -39,7 +40,7 @@ def held_at_work(divided: DividedLayout, rank: int, work: Floats) -> tuple[Ints,
 def held_of_stages(
     pipeline: Pipeline, rank: int, kind: NDArray[np.integer], stage: NDArray[np.integer]
 ) -> Ints:
-    """Microbatches that a rank holds of each of its stages during each of its jobs, (jobs, chunks)."""
+    """Microbatches in flight on each stage of a rank during each of its jobs, (jobs, chunks)."""
     own = stage[:, None] == pipeline.stages_of(rank)
     released = own & pipeline.rules.releases(kind)[:, None]
     taken = np.cumsum(own & (kind == JobKind.FORWARD)[:, None], axis=0)
@@ -48,7 +49,7 @@ def held_of_stages(
 
 
 def undominated(moments: Ints | Floats) -> Bools:
-    """Moments at which no less is held than at every other one, of each chunk, (moments,)."""
+    """True for moments that no other moment covers on all chunks, (moments,)."""
     covered = np.all(moments[:, None] <= moments[None], axis=2) & ~np.eye(len(moments), dtype=bool)
     found: Bools = ~np.any(covered, axis=1)
     return found

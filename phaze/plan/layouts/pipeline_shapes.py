@@ -31,7 +31,7 @@ REPEATING = ("1f1b", "interleaved")
 MOST_JOBS = 25_000
 """Maximum number of passes and updates in one linear program."""
 JOBS = 25
-"""Passes that double the time of a program: order of magnitude."""
+"""Passes that add the solve time of a program without passes: order of magnitude."""
 
 T = TypeVar("T", bound=np.generic)
 

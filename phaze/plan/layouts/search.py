@@ -1,11 +1,12 @@
-"""The fastest plan among all layouts of a runtime, with a certificate of how far from the best it can be.
+"""Fastest plan among all layouts of a runtime, with a certificate of its distance from the optimum.
 
-Every family of layouts that are legal and may fit has a bound of its time (`families`): first one that few
-slices are enough for; then, when a plan is known and the first one is below, that of slices that it shares
-with fewer; at last its layouts have bounds of their own. The layout with the least bound is looked at next:
-equal stages are simulated, a linear program raises its bound and finds other divisions (`division_search`).
-The search for the first plan ends when no bound is below its time
-by more than the gap; the one for further rows of the table when none is below the time of the last row.
+Every family of valid layouts that may fit has a lower bound on its time (`families`). The first bound needs
+few shards. If it is below a known plan, a bound from less widely shared shards follows, and finally each
+layout of the family gets its own bound. The layout with the smallest bound is examined next: even stages are
+simulated, a linear program raises its bound and finds other pipeline splits (`division_search`).
+
+The search for the first plan ends when no bound is below its time by more than the gap. The search for
+further rows of the table ends when no bound is below the time of the last row.
 """
 
 from __future__ import annotations
@@ -34,49 +35,49 @@ from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE, PlanCertificate
 
 GAP = 0.005
-"""Share of the best plan's time by which a better one may be faster when the search ends."""
+"""Relative time by which a better plan may be missed when the search ends."""
 FIRST = 30
-"""Layouts that are looked at before all others, each the one with the least bound of its kind."""
+"""Layouts examined before all others, each with the smallest bound of its kind."""
 BEST = 3
-"""Layouts whose best divisions have their neighbours simulated then."""
+"""Layouts whose best pipeline splits then have their neighbours simulated."""
 MOST_SHARPENED = 30_000
-"""Families whose bounds are sharpened before a better plan is looked for."""
+"""Families with sharpened bounds per attempt to find a better plan."""
 MOST_OPENED = 3_000
-"""Families that are opened before a better plan is looked for."""
+"""Families opened per attempt to find a better plan."""
 MOST_GUESSED = 3
 """Layouts of a family that are simulated, until one fits."""
 MOST_SLICES = 300
-"""Slices whose costs stay in memory for what comes next."""
+"""Shards whose costs stay in memory for later use."""
 MOST_WORK = 20_000
-"""Linear programs that are solved at most, longer ones as many as they take longer."""
+"""Maximum number of linear programs, weighted by their relative duration."""
 MOST_LOOKED_AT = 3000
-"""Layouts whose divisions are searched at most; the gap says what is left."""
+"""Maximum number of layouts whose pipeline splits are searched; the gap covers the rest."""
 MORE_WORK = 200
-"""Linear programs that are solved for further rows, at most."""
+"""Maximum number of linear programs for further rows."""
 MORE_LOOKED_AT = 150
-"""Layouts whose divisions are searched for further rows, at most."""
+"""Maximum number of layouts whose pipeline splits are searched for further rows."""
 MOST_QUEUED = 3000
-"""Layouts that these are chosen from."""
+"""Maximum number of queued layouts for further rows."""
 ALIKE = ("vp", "tp", "cp", "microbatch", "zero")
-"""Fields in which families are alike of which one is simulated before it is looked at."""
+"""Fields by which families are grouped; one family per group is simulated early."""
 
 
 @dataclass(eq=False)
 class LayoutSearch:
-    """Search over families of layouts by their bounds."""
+    """Search over families of layouts by their lower bounds."""
 
     question: PlanQuestion
     families: LayoutFamilies
     gap: float
     on_better: Callable[[PlannedLayout], None]
     most_work: int
-    """Linear programs that are solved at most; the gap says what is left."""
+    """Maximum number of linear programs; the gap covers the rest."""
     contenders: Contenders = field(init=False)
     """Layouts of open families."""
     _shapes: ShapeFlows = field(init=False)
     _queue: list[tuple[float, int, Contender]] = field(default_factory=list)
     _sharpened: Bools = field(init=False)
-    """Families whose bounds are sharpened."""
+    """True for families with sharpened bounds."""
 
     def __post_init__(self) -> None:
         self.contenders = Contenders(self.question, self.families, self.gap, self.on_better)
@@ -85,26 +86,26 @@ class LayoutSearch:
 
     @property
     def grid(self) -> LayoutGrid:
-        """Layouts of families that are open by now; no place changes when further ones are opened."""
+        """Layouts of the families opened so far; indices stay valid when more families are opened."""
         return self.families.grid
 
     @property
     def bounds(self) -> LayoutBounds:
-        """Their bounds."""
+        """Lower bounds of these layouts."""
         return self.families.own
 
     @property
     def distinct(self) -> DistinctPlans:
-        """The fastest plan of every family."""
+        """Fastest plan of every family."""
         return self.contenders.distinct
 
     @property
     def best_s(self) -> float:
-        """Seconds of the fastest plan."""
+        """Step time of the fastest plan."""
         return self.distinct.best_s
 
     def run(self, wanted: int) -> None:
-        """Close the gap, and simulate a few more layouts until there are as many plans as wanted."""
+        """Close the gap, and simulate more layouts until there are `wanted` plans."""
         self._guess_short()
         self._guess("tp", "zero")
         self._sharpen()
@@ -123,7 +124,7 @@ class LayoutSearch:
                 self._begin(family, inf)
 
     def run_on(self, rows: int) -> None:
-        """Look for layouts that are faster than the last of so many rows, until no other one can be."""
+        """Search for layouts faster than the last of `rows` rows, until no other layout can be."""
         if rows <= 1 or not self.distinct.found:
             return
         self.distinct.look_for(rows)
@@ -142,22 +143,23 @@ class LayoutSearch:
             left = len(self.families.closed(self.enough_s)) > 0
 
     def _close(self, most_work: int, most_searched: int) -> None:
-        """Look at layouts, that with the least bound first, until no bound is low enough."""
+        """Examine layouts by increasing bound, until no bound is low enough."""
         while self._queue and self._queue[0][0] < self.enough_s:
             if self.contenders.searched >= most_searched or self._work >= most_work:
                 break
             known_s, place, contender = heapq.heappop(self._queue)
             if self.contenders.bound_of(contender) >= self.contenders.enough_of(contender):
                 continue
-            risen = self.contenders.bound_of(contender) > known_s  # since it was put into the queue
+            risen = self.contenders.bound_of(contender) > known_s  # since it was queued
             if not risen and not self._shapes.bound_like(place, self.enough_s):
                 self.contenders.look_at(contender)
             if contender.search is None or not contender.search.done:
                 heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
 
     def _sharpen(self) -> None:
-        """Raise the bounds of all families that may be faster than the best plan, those with the least first,
-        and look for better plans between.
+        """Raise the bounds of all families that may be faster than the best plan, smallest bounds first.
+
+        Between batches, search for better plans.
         """
         left = ~self.families.opened & ~self._sharpened
         while len(some := self._closed(left)[:MOST_SHARPENED]):
@@ -167,19 +169,19 @@ class LayoutSearch:
         self.question.forget(MOST_SLICES)
 
     def _open(self) -> None:
-        """Open these families, and look for better plans between."""
+        """Open families that may be faster than the best plan, and search for better plans between."""
         left = ~self.families.opened
         while len(some := self._closed(left)[:MOST_OPENED]):
             self.families.open(some)
             self._guess(*ALIKE)
 
     def _closed(self, left: Bools) -> Ints:
-        """Families that are not open and may be faster than the best plan, the least bound first."""
+        """Closed families that may be faster than the best plan, by increasing bound."""
         found = self.families.closed(self.enough_s)
         return found[left[found]]
 
     def _bound_shapes(self) -> None:
-        """Raise bounds by flows, that of the layout with the least bound first, until none is looked for."""
+        """Raise bounds by flows, starting with the smallest bound, until no flow is left to compute."""
         done = []
         while self._queue and self._queue[0][0] < self.enough_s and self._shapes.work < self.most_work // 2:
             known_s, place, contender = heapq.heappop(self._queue)
@@ -196,12 +198,14 @@ class LayoutSearch:
 
     @property
     def enough_s(self) -> float:
-        """Seconds that a bound need not exceed."""
+        """Time that a bound need not exceed."""
         return self.contenders.enough_s
 
     def _guess(self, *names: str) -> None:
-        """Simulate equal stages of layouts, of families that have the least bound of those that are alike in
-        some fields, for a plan that is hard to beat.
+        """Simulate even splits of the families with the smallest bound per group.
+
+        Families are grouped by depth, interleaving and the fields `names`. A plan that is hard to beat
+        excludes more families later.
         """
         bounds, every = self.families.bounds, self.families.every
         order = bounds.in_order(bounds.time_s < self.enough_s)
@@ -218,15 +222,17 @@ class LayoutSearch:
                 self._begin(family, self.enough_s)
 
     def _begin(self, family: int, most_s: float) -> None:
-        """Simulate layouts of an open family, those with the least bounds first, until one fits."""
+        """Simulate layouts of an open family by increasing bound, until one fits."""
         places = np.flatnonzero(self.families.family == family)
         for place in places[np.argsort(self.bounds.time_s[places], kind="stable")][:MOST_GUESSED].tolist():
             if self.bounds.time_s[place] >= most_s or self.contenders.begun(self.contenders.at(place)).found:
                 return
 
     def _guess_short(self) -> None:
-        """Simulate layouts of one stage, and of more where those do not fit: the fewer stages, the closer are
-        bounds of memory, while most layouts with the least bounds of time may need more than there is.
+        """Simulate layouts with one stage, then with more stages, until one fits.
+
+        Memory bounds are tighter for fewer stages, and most layouts with the smallest time bounds may not
+        fit.
         """
         every = self.families.every
         kinds = np.stack([every.tp, every.zero, every.sequence_parallel], axis=1).astype(np.int64)
@@ -242,8 +248,9 @@ class LayoutSearch:
                 return
 
     def _look_at_kinds(self) -> None:
-        """Take a step with the bounds of layouts, each with the least one of its kind, and look around the
-        best divisions: a plan that is hard to beat leaves fewer layouts to look at.
+        """Raise the smallest bound of each kind of layout by one step, and climb from the best splits.
+
+        A plan that is hard to beat leaves fewer layouts to examine.
         """
         kinds = np.stack([self.grid.pp, self.grid.vp > 1, self.grid.microbatch, self.grid.tp], axis=1)
         order = self._order()
@@ -254,7 +261,7 @@ class LayoutSearch:
         self.contenders.climb(BEST)
 
     def _fill(self, more: int, most: int | None = None) -> None:
-        """Put layouts into the queue: those that may be faster than the last row, and some more."""
+        """Queue the layouts that may be faster than the last row, and `more` others."""
         order = self._order()[:most]
         times = self.bounds.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more
@@ -265,22 +272,21 @@ class LayoutSearch:
         self.contenders.relate(order[:count])
 
     def _order(self, most_s: float = inf) -> Ints:
-        """Layouts that may fit and take no longer by their bounds, those with the least bound first."""
+        """Layouts that may fit, with bounds up to `most_s`, by increasing bound."""
         return self.bounds.in_order(self.bounds.time_s <= most_s)
 
     @property
     def planned(self) -> list[PlannedLayout]:
-        """Distinct layouts that were simulated and fit, the fastest first; the simplest of those that take
-        as long.
+        """Distinct layouts that were simulated and fit, fastest first; ties are ordered by simplicity.
 
-        Of those that differ in what runs forward again alone, the fastest. The first one is within the gap of
-        the bound if any is.
+        Of layouts that differ only in recompute, the fastest counts. The first one is within the gap of the
+        bound if any is.
         """
         proven_s = min(max(self.best_s, self.bound_s / (1 - self.gap)), self.best_s * (1 + TIE))
         return self.distinct.ranked(proven_s)
 
     def proven_rows(self, plans: Sequence[PlannedLayout]) -> int:
-        """First rows of a table than which no layout outside of it is faster by more than the gap."""
+        """Number of leading rows that no other layout beats by more than the gap."""
         times_s = [one.found.time_s for one in plans]
         last_s = max(times_s, default=0.0)
         low_s = self.families.closed_s
@@ -294,7 +300,7 @@ class LayoutSearch:
 
     @property
     def bound_s(self) -> float:
-        """Seconds that no layout goes below."""
+        """Lower bound on the step time of all layouts."""
         return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
 
     @property
@@ -312,9 +318,9 @@ def plan_layouts(
     on_better: Callable[[PlannedLayout], None] = lambda _: None,
     most_work: int = MOST_WORK,
 ) -> LayoutPlans:
-    """The fastest plan of a question with what is fixed, `wanted` plans in all, and the certificate.
+    """Fastest plan of a question with some fields fixed, `wanted` plans in all, and the certificate.
 
-    The first `rows` of them are the best distinct ones, as far as the certificate says.
+    The first `rows` plans are the best distinct ones, as far as the certificate proves it.
     """
     every = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(every.families)

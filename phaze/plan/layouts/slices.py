@@ -1,9 +1,10 @@
-"""What a slice of a layout takes: its layers by kind under all that may run forward again, and its ends.
+"""Costs of a layout's model shard: layers by kind under all recompute options, and the ends.
 
-Slices depend on few fields of a layout, so that all layouts share them. Slices that differ in the microbatch
-alone have a common bound, as a microbatch that is k times as large takes at most k times as long: products
-fill their waves no worse, and what starts a kernel or a message is there once. It keeps k times the bytes.
-Tokens that context parallelism deals out are so many fewer, but for the exchanges between its ranks.
+A shard (`Slices`) depends on few fields of a layout, so many layouts share it. Shards that differ only in
+microbatch size have a common bound: a microbatch that is k times as large takes at most k times as long,
+because products fill their waves at least as well and fixed times of kernels and messages occur once. It
+stores k times the bytes. Context parallelism divides the tokens of a rank, apart from the exchanges between
+its ranks.
 """
 
 from __future__ import annotations
@@ -25,37 +26,39 @@ from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 
 FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
-"""Fields of a layout that its slices depend on."""
+"""Layout fields that its shards depend on."""
 
 Common = Literal["nothing", "recompute", "microbatch", "tokens"]
-"""What may differ between layouts that share a slice, whose figures are bounds of theirs: nothing that
-matters; what they recompute; also the microbatch; or also the tokens of a rank."""
+"""Permitted differences between layouts that share a shard, whose figures then bound all of them.
+
+Nothing that matters; recompute; also the microbatch size; or also the tokens of a rank.
+"""
 
 ROUNDING = 1e-12
-"""Share by which the seconds of recomputation are lowered for rounding."""
+"""Relative amount by which recompute seconds are lowered for rounding."""
 MOST_TABLED = 16
-"""Size of a table of numbers over how many there are, beyond which sorting them is faster."""
+"""Table size per number above which sorting the numbers is faster."""
 
 
 class LayerFigures(NamedTuple):
-    """Figures of one slice: of layers by kind, (N, K) each."""
+    """Figures of the layers of one shard, by kind, (N, K) each."""
 
     forward_s: Floats
     backward_s: Floats
     again_s: Floats
-    """Of a layer that runs forward again."""
+    """Recompute time of a layer."""
     hidden_forward_s: Floats
-    """Of the forward pass what hides behind the backward pass of another microbatch, at most."""
+    """Upper bound on the forward time that overlaps with another microbatch's backward pass."""
     hidden_backward_s: Floats
-    """The same the other way round."""
+    """Upper bound on the backward time that overlaps with another microbatch's forward pass."""
     stash_bytes: Floats
-    """Kept by a layer of a microbatch."""
+    """Stored by a layer per microbatch."""
     saved_bytes: Floats
-    """Less by one that runs forward again."""
+    """Saved by recompute of the layer."""
     dense: Floats
-    """Parameters that are trained, those of experts aside."""
+    """Trained parameters, without those of experts."""
     frozen: Floats
-    """Parameters that are not."""
+    """Frozen parameters."""
     experts: Floats
     """Parameters of experts."""
 
@@ -64,7 +67,7 @@ HIDDEN = [LayerFigures._fields.index(name) for name in ("hidden_forward_s", "hid
 
 
 class EndFigures(NamedTuple):
-    """Figures of one slice: of the embedding (first) and the head (last), (N,) each."""
+    """Figures of the embedding (first) and the head (last) of one shard, (N,) each."""
 
     first_s: Floats
     first_forward_s: Floats
@@ -80,19 +83,19 @@ class EndFigures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """What layers keep, and for how long their passes wait, where activations wait in the host's memory."""
+    """Stored bytes and wait times of layers with activations offloaded to host memory."""
 
     machine: Machine
     offloaded: Offloaded
     blocks: int
-    """Blocks of a device of which some keep nothing."""
+    """Blocks per device, of which some may be offloaded."""
 
     def bytes(self, layer: LayerCost, recompute: Recompute) -> tuple[float, float]:
-        """Bytes kept of a microbatch, and held while a layer is at work."""
+        """Bytes stored per microbatch, and bytes in use while a layer is at work."""
         return layer.kept_bytes(recompute, self.offloaded, self.blocks)
 
     def seconds(self, layer: LayerCost, recompute: Recompute) -> tuple[float, float]:
-        """Seconds by which the forward and the backward pass of a layer are longer."""
+        """Exposed offload time of a layer's forward and backward pass."""
         if self.offloaded == ON_DEVICE:
             return 0.0, 0.0
         return layer.waited_s(recompute, self.offloaded, self.blocks, host_bytes_per_s(self.machine))
@@ -100,8 +103,9 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Figures of all slices S of a grid of layouts, under its R recompute options, or of one option that
-    bounds them all (`_any_option`).
+    """Figures of all shards S of a grid of layouts, under its R recompute options.
+
+    With `_any_option` a single option bounds all of them.
     """
 
     order: LayerOrder
@@ -111,24 +115,26 @@ class Slices:
     ends: Floats
     """`EndFigures`, (S, figures)."""
     work: Floats
-    """Bytes that a layer makes again while it is at work, (S, R, K)."""
+    """Recomputed bytes while a layer is at work, (S, R, K)."""
     links: Floats
-    """Seconds for which collectives of both passes of a layer are on links, (S, K, 2, levels)."""
+    """Link time of collectives in both passes of a layer, (S, K, 2, levels)."""
     where: Ints
-    """Slice of every layout, (N,)."""
+    """Shard index of every layout, (N,)."""
     share: Floats
-    """Microbatch of every layout over that of its slice, (N,)."""
+    """Microbatch size of every layout over that of its shard, (N,)."""
 
     @classmethod
     def of(cls, question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> Self:
-        """Slices of a grid, costed together; where microbatches differ they have a multiple of all, where
-        tokens differ those of one context-parallel rank.
+        """Shards of a grid, costed together.
+
+        Shared over microbatch sizes, a shard has a common multiple of all sizes. Shared over tokens, it has
+        the layout's tokens at cp 1, scaled by 1 / cp.
         """
         tokens = 1 / grid.cp if common == "tokens" else 1.0
         if common == "tokens":
             grid = replace(grid, cp=np.ones_like(grid.cp), cp_kind=np.zeros_like(grid.cp_kind))
         every = int(np.lcm.reduce(grid.microbatch))
-        if every > grid.microbatch.min():  # the same for all parts of a space, so that few slices are costed
+        if every > grid.microbatch.min():  # the same for all parts of a space, so that few shards are costed
             every = lcm(every, question.task.global_batch)
         own = common in ("nothing", "recompute")
         microbatch = grid.microbatch if own else np.full(len(grid), every)
@@ -170,32 +176,32 @@ class Slices:
         return cls(order, layers, ends, work, links, where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
-        """Figures of the layers of layouts at places of the grid, with these words (N,), (N, K) each."""
+        """Figures of layers for layouts at these indices, with recompute indices (N,), (N, K) each."""
         found = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
         share = self.share[which][:, None]
         scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:7]}
         return found._replace(**scaled)
 
     def ends_of(self, which: Ints) -> EndFigures:
-        """Figures of the ends of layouts at places of the grid, (N,) each."""
+        """Figures of the ends for layouts at these indices, (N,) each."""
         found = EndFigures(*self.ends[self.where[which]].T)
         scaled = {name: self.share[which] * getattr(found, name) for name in EndFigures._fields[:6]}
         return found._replace(**scaled)
 
     def links_of(self, which: Ints) -> Floats:
-        """Seconds for which collectives are on links, (N, K, 2, levels)."""
+        """Link time of collectives, (N, K, 2, levels)."""
         found: Floats = self.share[which][:, None, None, None] * self.links[self.where[which]]
         return found
 
     def dominated(self, recomputes: Sequence[Recompute]) -> Bools:
-        """Recompute options of every slice beside which another one is as good, (S, R, R): whether the first
-        is dominated by the second.
+        """Dominated recompute options of every shard, (S, R, R): True if the second dominates the first.
 
-        For layers of every kind the better option takes no more seconds of either pass, whatever share of
-        them hides exchanges, keeps no more bytes of a microbatch, and holds no more while at work. The price
-        of a plan falls with none of these figures, and a stage's are sums of its layers'. So each pipeline
-        split with the worse option is no faster, and fits only where the same split with the better one fits.
-        Of equal options the first dominates. `full` is left out: any number of layers may recompute.
+        For layers of every kind the better option takes no longer in either pass, with any share of exchanges
+        overlapped. It stores at most the bytes per microbatch, and uses at most the bytes while at work. The
+        price of a plan is monotonic in these figures, and figures of a stage are sums over its layers. So
+        each pipeline split with the worse option is no faster, and fits only if the same split with the
+        better one fits. Of equal options the first dominates. `full` is left out, since any number of layers
+        may recompute.
         """
         figures = LayerFigures(*np.moveaxis(self.layers, 3, 0))
         weighed = np.stack([
@@ -218,14 +224,16 @@ class Slices:
 
 
 def _hidden_s(layer: LayerCost, share: float, lost: float, *, own: bool) -> Floats:
-    """Seconds of both passes of a layer that hide behind those of another microbatch, (2,); all exchanges
-    of experts where the microbatch is not a layout's own, as what they hide behind need not grow with them.
+    """Seconds of both passes of a layer that overlap with those of another microbatch, (2,).
+
+    If the microbatch size is not a layout's own, these are all exchanges of experts, because the passes that
+    they overlap with need not grow with them.
     """
     return layer.hidden_s(share, lost) if own else share * layer.exchanges_s.sum(axis=1)
 
 
 def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: bool) -> tuple[float, ...]:
-    chosen = part and recompute == "full"  # as many layers as it takes; else all do
+    chosen = part and recompute == "full"  # as many layers as needed; else all of them
     every = recompute != "none" and not chosen
     again_s = float(layer.again_s(recompute).sum())
     own_bytes, work_bytes = kept.bytes(layer, recompute)
@@ -248,12 +256,11 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: 
 
 
 def _any_option(layers: Floats) -> Floats:
-    """Figures (S, 1, K, figures) of layers that bound every recompute option, from those of each (S, R, K,
-    figures).
+    """Figures (S, 1, K, figures) that bound every recompute option, from each option's (S, R, K, figures).
 
-    A layer is as fast as under the fastest option, and keeps the least bytes S with which it is. Another
-    option saves s of them for t more seconds: no less than s times the least t / s of all options. So the
-    layer may recompute in part, at that rate, as much as any option saves.
+    A layer is as fast as under the fastest option, and stores the fewest bytes S with which it is. Another
+    option saves s of them for t more seconds: at least s times the smallest t / s of all options. So the
+    layer may recompute in part, at that rate, up to the largest saving of any option.
     """
     at = {name: place for place, name in enumerate(LayerFigures._fields)}
     found: Floats = layers.min(axis=1, keepdims=True)
@@ -269,7 +276,7 @@ def _any_option(layers: Floats) -> Floats:
         rate = np.where(saved > 0, (takes - fastest) / saved, np.inf).min(axis=1)
     found[:, 0, :, at["stash_bytes"]] = most[:, 0]
     found[:, 0, :, at["saved_bytes"]] = saved.max(axis=1)
-    rate[np.isinf(rate)] = 0.0  # of layers that no option saves bytes of
+    rate[np.isinf(rate)] = 0.0  # for layers with no bytes to save
     found[:, 0, :, at["again_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
     return found
 
@@ -290,8 +297,9 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Rows that differ, the place of the first of each, and which of them every row is, (N, C) whole numbers
-    >= 0; as `np.unique`, but many times as fast, as numbers are looked up in tables.
+    """Distinct rows, index of the first of each, and distinct-row index of every row.
+
+    The rows are (N, C) integers >= 0. The result is that of `np.unique`, but much faster, by table lookup.
     """
     where = np.zeros(len(rows), np.int64)
     for column in rows.T:
@@ -303,7 +311,7 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _numbered(values: Ints) -> tuple[Ints, Ints]:
-    """Values that differ, in order, and the place of each among them."""
+    """Distinct values in ascending order, and the index of each value among them."""
     most = int(values.max(initial=0))
     if most > MOST_TABLED * max(len(values), 1):
         found, place = np.unique(values, return_inverse=True)
