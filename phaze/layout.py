@@ -32,7 +32,7 @@ the order of `MODULES`. See `recompute_of`.
 RECOMPUTES = ("none", "full", "selective")
 """Recompute options other than modules."""
 CpKind = str
-"""How context-parallel ranks exchange keys and values.
+"""Exchange of keys and values among context-parallel ranks.
 
 `all_gather` gathers them; `p2p` passes them around a ring, overlapped with attention; `a2a` exchanges heads,
 so that each rank has whole sequences of its share of the heads (Ulysses). `a2a+p2p:k` exchanges heads inside

@@ -75,5 +75,5 @@ class GivenRun:
 
 
 def _named(file: Path, error: PhazeError) -> PhazeError:
-    """The same error with the file name in front of every line."""
+    """Error with the file name in front of every line."""
     return PhazeError("\n".join(f"{shown(file)}: {line}" for line in str(error).splitlines()))

@@ -36,11 +36,11 @@ class LayoutGrid:
     recomputes: tuple[Recompute, ...]
     cp_kinds: tuple[CpKind, ...]
     offload: Offload = "none"
-    """The same for all layouts."""
+    """Offload option of all layouts."""
     compute: Compute = "bf16"
-    """The same for all layouts."""
+    """Compute format of all layouts."""
     load: Load = BALANCED
-    """Expert load, the same for all layouts."""
+    """Expert load of all layouts."""
 
     def __len__(self) -> int:
         """Number of layouts, N."""

@@ -1,4 +1,4 @@
-"""Rules that decide which layouts a runtime can run, each with its error message; shared rules included."""
+"""Rules for the layouts that a runtime can run, with error messages, and rules that all runtimes share."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ LOW_PRECISION = Rule(
 CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
 """Environment variable for the number of hardware queues that receive kernels."""
 MANY_CONNECTIONS = "32"
-"""Its largest value."""
+"""Largest value of the variable."""
 
 
 def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:

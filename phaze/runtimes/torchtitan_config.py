@@ -114,10 +114,8 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
     yield from ((name, getattr(layout, axis)) for axis, name in DEGREES.items())
     yield SEQUENCE_PARALLEL, layout.sequence_parallel
     if pipelined or layout.ep > 1:
-        yield (
-            GRAPHS,
-            True,
-        )  # `Trainer` has no CUDA graphs in a pipeline, nor where the host counts the tokens of experts
+        # `Trainer` has no CUDA graphs in a pipeline, nor if the host counts the tokens of experts.
+        yield GRAPHS, True
     if pipelined:
         yield PIECE, layout.microbatch
         yield SCHEDULE, SCHEDULES.get(recipe.schedule, BY_FILE)

@@ -46,7 +46,7 @@ GROUPED: dict[Compute, Converters] = {
     "fp8-cs": {"Float8GroupedExpertsConverter": {}},
     "mxfp8": {"MXFP8GroupedExpertsConverter": {"pad_multiple": 128}},
 }
-"""The same for experts' products; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
+"""Converters for experts' products; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
 TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",

@@ -94,7 +94,7 @@ class Comparison:
 
     @cached_property
     def run_question(self) -> PlanQuestion:
-        """The same question with the run's software."""
+        """Question of the plan with the run's software."""
         asked, stack = self.question, self.stack or self.question.machine.stack
         if self.flash and self._same_software(stack, asked.machine.stack):
             return asked

@@ -162,7 +162,7 @@ class Contenders:
             self._note(contender)
 
     def _recomputed(self, place: int) -> Contender | None:
-        """The same layout with recompute of any number of layers, none included.
+        """Layout that differs only by recompute of any number of layers, none included.
 
         Its bound therefore also holds for this layout.
         """

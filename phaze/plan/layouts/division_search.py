@@ -57,7 +57,7 @@ NEARLY = 0.997
 LATER = 1.03
 """Relative time up to which the neighbours of a pipeline split are simulated."""
 MOST_SPARE = 4
-"""Excess of the ranks' summed layer limits from which whole-rank bounds are not tried."""
+"""Excess of the ranks' layer limits over all layers from which whole-rank bounds are skipped."""
 FlowKey = tuple[bytes, int, int]
 ROUNDS = 300
 """Maximum number of linear relaxations solved per layout."""

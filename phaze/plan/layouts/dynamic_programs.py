@@ -146,9 +146,8 @@ class DynamicPrograms:
             )  # fmt: skip
             cut = range(one.layers[0], one.layers[-1] + 1)
             stage = self.question.lowering(layout).stage(cut, layout, again if again else None)
-            stages.append(
-                replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes)
-            )  # two weight versions
+            # There are two versions of the weights.
+            stages.append(replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes))
         return self.question.lowering(stages[0].layout).plan(stages, "2bw")
 
     def _row(self, planner: str, plan: Plan, planned_s: float, reason: str | None) -> PlannerRow:

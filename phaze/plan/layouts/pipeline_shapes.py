@@ -121,9 +121,8 @@ class ShortGraph:
         chain = 2 * pipeline.chunks
         resource = jobs.resource
         behind = np.arange(len(jobs)) >= cuts[resource]
-        place = np.arange(len(jobs)) + chain * (
-            resource + behind
-        )  # after the chains of the ranks before, and its own
+        # Jobs move behind the chains of earlier ranks; later jobs also behind the chain of their own rank.
+        place = np.arange(len(jobs)) + chain * (resource + behind)
         inserted = (cuts + chain * np.arange(pipeline.depth))[:, None] + np.arange(chain)
         count = len(jobs) + chain * pipeline.depth
         stages = np.stack([np.repeat(pipeline.stages_of(rank), 2) for rank in range(pipeline.depth)])

@@ -25,7 +25,7 @@ from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 SAMPLES = 24
 """Layer counts at which stages are sampled, at most."""
 FEWER = 8
-"""The same for layers and recomputed layers where time is not linear in the latter."""
+"""Counts of layers and of recomputed layers sampled where time is not linear in the latter."""
 STRAIGHT = 1e-9
 """Relative distance from a plane within which costs count as linear."""
 NEAR = 1e-6

@@ -77,7 +77,7 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
 
 
 def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -> str | None:
-    """How to make the first plan fit at the upper end of its memory range, and the next plan that fits.
+    """Advice to make the first plan fit at the upper end of its memory range, and the next one that fits.
 
     The fixed fields of the question stay fixed. None if the first plan fits.
     """
