@@ -304,11 +304,10 @@ class Layout:
 
 
 def pairs_passes(layout: Layout, mtp: int) -> bool:
-    """True if token dispatch can overlap with the other pass of another microbatch.
+    """True if token dispatch of a pass can overlap with the opposite pass of another microbatch.
 
-    Token dispatch of a forward pass then overlaps with the backward pass of another microbatch, and the
-    reverse. `mtp` is the number of multi-token prediction layers. Megatron-Core can do so without a pipeline
-    or with virtual stages, unless it recomputes whole blocks or experts (`TransformerConfig`,
+    `mtp` is the number of multi-token prediction layers. Megatron-Core overlaps both passes without a
+    pipeline or with virtual stages, unless it recomputes whole blocks or experts (`TransformerConfig`,
     `overlap_moe_expert_parallel_comm`).
     """
     staged = layout.pp == 1 or layout.vp > 1

@@ -44,7 +44,7 @@ def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts without the exchange of Ulysses, or with unequal shares of heads or sequence."""
+    """Context parallelism other than Ulysses, or with unequal shares of heads or sequence."""
     whole = grid.cp_kind == grid.cp_kinds.index("a2a")
     heads = task.model.kv_heads // grid.tp
     uneven = (heads < 1) | leaves_rest(heads, grid.cp) | leaves_rest(task.sequence, grid.cp)

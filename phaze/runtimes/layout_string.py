@@ -71,8 +71,8 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
 
     An entry goes to the stage of the entry before it, or to the next stage once the cumulative cost exceeds
     the share of the stages up to there (nanotron, `build_model`). `TRAILING` modules without cost follow the
-    head; PhazeError if they are too few to reach the last stage. This function puts the head in the last
-    stage in any case. A stage with trailing modules only takes the last block of the stage before.
+    head; PhazeError if they are too few to reach the last stage. The head is in the last stage in any case. A
+    stage that has only trailing modules takes the last block of the stage before.
     """
     total, stages, cost = layers + head_cost, [""] * count, 0.0
     stages[0], q = "E", 0

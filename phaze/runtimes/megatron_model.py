@@ -62,7 +62,7 @@ TURNS: dict[str, Callable[[int, int], bool]] = {
     "window": lambda place, every: (place + 1) % every != 0,
     "delta": lambda place, every: (place + 1) % every != 0,
 }
-"""True if the block at an index has the part, for a flag that is a frequency."""
+"""Predicates of block index and frequency: True if the block has the part."""
 WINDOW = "--window-size"
 HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
 """Patterns of block letters, by the current and by the earlier flag name."""

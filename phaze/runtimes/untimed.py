@@ -25,7 +25,7 @@ NUMBERS = {
 }  # fmt: skip
 """Flags that take a field's number unchanged."""
 BASE = ("--rotary-base", "--norm-epsilon")
-"""Flags of all models with rotary positions, and of all models."""
+"""Flag of every model with rotary positions, and flag of every model."""
 YARN: Fields = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
 """Fixed YaRN parameters of `MLATransformerConfig`, which have no flags."""
 LLAMA3: Fields = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}

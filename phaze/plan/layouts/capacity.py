@@ -263,7 +263,7 @@ def work_of_rank(
 ) -> float:
     """Most seconds per microbatch that a rank has room and time to spend on layers of any kinds."""
     cheapest, share = np.inf, 0.0
-    # Some layers have more or fewer microbatches in flight than others: those that store the least or most.
+    # Activations of the b additional layers, for the kind that stores the least, without and with recompute.
     extra = lean = np.inf
     for kind in range(len(kinds)):
         own = kinds[kind]

@@ -1,4 +1,4 @@
-"""Gain of a run from a plan, one change at a time by value.
+"""Gain from changing a run into a plan, one change at a time, in order of value.
 
 Layout fields that differ from the plan are changed one by one, always the one that saves the most time next,
 at the price of `plan`. A change that the runtime cannot run alone, or that does not fit alone, is made
@@ -181,7 +181,7 @@ class Comparison:
         return greedy
 
     def _greedy(self) -> Iterator[tuple[str, ...]]:
-        """Repeatedly the remaining change that saves the most, with the changes that it needs."""
+        """Changes in greedy order: always the one that saves the most, with the changes that it needs."""
         taken: Taken = frozenset()
         while len(taken) < len(self.fields):
             made = next(iter(self._ways(taken)))

@@ -19,7 +19,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.runtimes.grid import LayoutGrid
 
 MOST_READY = 32
-"""Layouts whose linear programs stay in memory until they are examined again."""
+"""Maximum number of layouts whose linear programs stay in memory until they are examined again."""
 
 
 @dataclass(eq=False)

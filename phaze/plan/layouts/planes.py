@@ -23,9 +23,9 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 
 SAMPLES = 24
-"""Layer counts at which stages are sampled, at most."""
+"""Maximum number of layer counts at which stages are sampled."""
 FEWER = 8
-"""Counts of layers and of recomputed layers sampled where time is not linear in the latter."""
+"""Maximum number of layer and of recompute counts sampled where time is not linear in the latter."""
 STRAIGHT = 1e-9
 """Relative distance from a plane within which costs count as linear."""
 NEAR = 1e-6

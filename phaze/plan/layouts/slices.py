@@ -52,9 +52,9 @@ class LayerFigures(NamedTuple):
     hidden_backward_s: Floats
     """Upper bound on the backward time that overlaps with another microbatch's forward pass."""
     stash_bytes: Floats
-    """Stored by a layer per microbatch."""
+    """Bytes stored by a layer per microbatch."""
     saved_bytes: Floats
-    """Saved by recompute of the layer."""
+    """Bytes saved per microbatch by recompute of the layer."""
     dense: Floats
     """Trained parameters, without those of experts."""
     frozen: Floats
