@@ -208,7 +208,7 @@ class Layout:
 
     @property
     def modules(self) -> frozenset[Module]:
-        """Modules that are recomputed alone; empty for none, full and selective."""
+        """Modules that are recomputed individually; empty for none, full and selective."""
         return modules_of(self.recompute)
 
     @cached_property
@@ -404,7 +404,7 @@ def offload_of(text: str) -> Offload:
 
 
 def load_of(text: str) -> Load:
-    """Expert load of a text in canonical form; PhazeError for an invalid text."""
+    """Parse an expert load into canonical form; PhazeError if it is invalid."""
     law, number = law_of_load(text)
     return BALANCED if (law, number) == ("", 1.0) else f"{law}{number:g}"
 

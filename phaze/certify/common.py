@@ -23,7 +23,7 @@ AT = ["architecture", "hbm_gib"]
 
 @dataclass(frozen=True)
 class Aim:
-    """Objective of the common architecture."""
+    """Objective of the choice of a common architecture."""
 
     weights: Mapping[str, float]
     """Weight of every model."""

@@ -154,7 +154,7 @@ class PlanPricer:
 
     @property
     def machine(self) -> Machine:
-        """Machine of the question."""
+        """Machine of the planning request."""
         return self._priced[1]
 
     @property
@@ -238,7 +238,7 @@ class PlanLot:
         return self.pricer.runtime.why_not(self.pricer.task, layout, schedule) is None
 
     def _any(self) -> tuple[Layout, str]:
-        """Any layout of the devices: widths first, then the other options."""
+        """Random layout of the devices: widths first, then the other options."""
         task, left, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
         for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
             widths[name] = self._one_of(divisors(left), name)

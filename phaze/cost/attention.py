@@ -45,7 +45,7 @@ class Shapes:
 
     @classmethod
     def of(cls, kernels: Sequence[Scores]) -> Shapes:
-        """Arrays for the given kernels."""
+        """Pack the given kernels into arrays."""
         names = cls.__dataclass_fields__
         return cls(*(np.array([getattr(one, name) for one in kernels], float) for name in names))
 

@@ -9,7 +9,7 @@ from phaze.pipeline.flushing import interval_sums
 
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
-    """First operator of each stage, with the slowest stage as fast as possible.
+    """First operator of each stage in the split that minimises the slowest stage.
 
     `compute_s` (n,) is the time of each operator. On ties the first stages get as many operators as possible.
     """

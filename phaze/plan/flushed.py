@@ -1,4 +1,4 @@
-"""Planners of flushing pipelines: Phaze's, equal stages, and the experts' widths."""
+"""Planners of synchronous pipelines: Phaze's, equal stages, and the hand-tuned widths of experts."""
 
 from __future__ import annotations
 

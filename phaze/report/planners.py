@@ -186,7 +186,7 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def in_words(inputs: Inputs, findings: Findings) -> str:
-    """Sentence on the answer by the planner of the study; empty if it is Phaze's."""
+    """Sentence on the result of the study's planner; empty if it is Phaze's."""
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
         return ""

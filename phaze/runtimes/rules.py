@@ -61,7 +61,7 @@ class TrainingTask:
 
     @classmethod
     def of(cls, asked: AskedPlan) -> Self:
-        """Training job of a question."""
+        """Training job of a planning request."""
         sizes = asked.sequence, asked.global_batch, asked.devices
         return cls(asked.model, *sizes, asked.precision, asked.load)
 
@@ -134,7 +134,7 @@ class Runtime:
         return found
 
     def offload_of(self, text: str) -> Offload:
-        """Offload option of a text; PhazeError if the runtime does not support it."""
+        """Parse an offload option; PhazeError if the runtime does not support it."""
         found = offload_of(text)
         if found != "none" and not self.offloads:
             raise PhazeError(f"{self.name}: offload must be none, got {found}")

@@ -209,7 +209,7 @@ def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
 
 
 def _rows_of(estimates: pd.DataFrame) -> Ints:
-    """Row of each estimate by work and design."""
+    """Row index of each estimate, by work and design."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     rows = np.full([int(index.max(initial=-1)) + 1 for index in at], -1)
     rows[at] = np.arange(len(estimates))

@@ -102,7 +102,7 @@ def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.D
 
 @dataclass
 class _Seen:
-    """Minimum times over screens with the same rows, which are the screens of one shard at any point."""
+    """Minimum times over all screening tables of one shard, which have the same rows."""
 
     keys: pd.DataFrame
     starts: Ranks
@@ -124,7 +124,7 @@ class _Seen:
         return all(self.keys[name].equals(screen[name]) for name in self.keys)
 
     def add(self, screen: pd.DataFrame) -> None:
-        """Update the minimum times with a screen."""
+        """Update the minimum times with one screening table."""
         if len(screen):
             lower, feasible = (screen[name].to_numpy(np.float64) for name in ("lower_s", "feasible_s"))
             self.lower_s = np.minimum(self.lower_s, np.minimum.reduceat(lower, self.starts))

@@ -43,7 +43,7 @@ TIE = 1e-3
 
 
 class AskedPlan(Noun):
-    """The question: a model and a batch on devices of a system, trained by a runtime."""
+    """Planning request: a model and a batch on devices of a system, with a runtime."""
 
     model: Model
     """Full spec of the model."""

@@ -110,7 +110,7 @@ def _access(tiles: Sequence[int], size_bytes: float, *, write: bool = False) -> 
 
 
 def _contended(plans: Sequence[Plan]) -> Contended:
-    """Compare plans that start together with each plan alone."""
+    """Compare plans that run concurrently with each plan alone."""
     alone_s = tuple(deliver(TOPOLOGY, plan, "none").time_s for plan in plans)
     return Contended(deliver(TOPOLOGY, together(*plans)).time_s, alone_s)
 

@@ -240,7 +240,7 @@ def _cost(program: StageProgram) -> StageCost:
 
 
 def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
-    """Turns of a part of a stage: one per step, with its work, memory accesses and collectives."""
+    """Iterations of a part of a stage: one per step, with its work, memory accesses and collectives."""
     chip, tiles = program.chip, program.stage.tiles
     return [
         Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step))

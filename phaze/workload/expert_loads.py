@@ -80,7 +80,7 @@ def _largest_of(number: int) -> float:
 
 
 def _filled(rows: Floats, more: float) -> Floats:
-    """Rows (E,) after adding `more`, always to the experts with the fewest rows."""
+    """Dispatched tokens per expert (E,) after adding `more`, always to the least loaded experts."""
     order = np.sort(rows)
     levels = (np.cumsum(order) + more) / np.arange(1, len(order) + 1)
     level = levels[np.argmax(np.append(order[1:], np.inf) >= levels)]

@@ -80,7 +80,7 @@ class Scores:
 
     @property
     def windowed(self) -> bool:
-        """True if windows or chunks leave out keys of every query."""
+        """True if windows or chunks limit the keys that each query attends to."""
         return self.longest < self.keys
 
 
@@ -297,7 +297,7 @@ MOST_OPERATORS = 500_000
 
 @dataclass(frozen=True)
 class LayerRun:
-    """A number of equal layers in sequence."""
+    """Run of equal consecutive layers."""
 
     layer: str
     """Name of the distinct layer."""

@@ -110,7 +110,7 @@ def least_group(count: int, depth: int) -> int:
 
 
 def group_of(pipeline: Pipeline) -> int:
-    """g, the microbatches that pass a chunk before the next chunk."""
+    """Group size g: microbatches that pass one chunk before the next chunk."""
     return pipeline.group or least_group(pipeline.lane_microbatches, pipeline.depth)
 
 

@@ -62,6 +62,6 @@ def _line(depth: int, rank: int, count: int) -> Line:
 
 
 def _at_once(line: Line, chunk: int) -> None:
-    """Append both gradients of the next microbatch, one after the other."""
+    """Append the input- and weight-gradient passes of the next microbatch, back to back."""
     line.input_gradient(chunk)
     line.weights(chunk)

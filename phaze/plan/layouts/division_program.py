@@ -116,7 +116,7 @@ class DivisionProgram:
 
     @cached_property
     def _of_rank(self) -> Floats:
-        """Stages of every rank, (ranks, stages) ones and zeros."""
+        """Incidence matrix of ranks and stages, (ranks, stages), 0 or 1."""
         ranks = np.arange(self.divided.layout.pp)
         found: Floats = (self.divided.frame.groups == ranks[:, None]).astype(float)
         return found

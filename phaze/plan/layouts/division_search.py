@@ -371,7 +371,7 @@ class DivisionSearch:
             self.done = True
 
     def _cut_at(self, point: Floats) -> float:
-        """Seconds at a point of 1, n and k (stages, 1 + 2K), whose longest path becomes a cut."""
+        """Seconds at a solution of the program (stages, 1 + 2K); its longest path becomes a cut."""
         timeline = self.paths.timeline(self.paths.seconds(point), point)
         self._program.add_cut(self.paths.cut(timeline))
         return timeline.time_s

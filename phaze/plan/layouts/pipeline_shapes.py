@@ -156,7 +156,7 @@ class ShortGraph:
 
 
 def _cuts(jobs: Jobs, depth: int) -> Ints:
-    """Job of every rank at which the rounds between are inserted, (ranks,).
+    """Index of the job of every rank at which further rounds are inserted, (ranks,).
 
     It is in the middle of the alternating passes, one pair later on every next rank, so that few dependencies
     cross it.

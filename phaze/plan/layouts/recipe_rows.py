@@ -111,7 +111,7 @@ def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
 
 
 def _run(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
-    """Recipe in the runtime's form, with the batch of a question."""
+    """Recipe in the runtime's format, with the requested batch."""
     model = task.model
     layout = recipe.layout(microbatch=1, vp=vp, load=task.load)
     stages = equal_stages(model.layers, model.mtp, layout.stages)

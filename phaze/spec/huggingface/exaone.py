@@ -23,7 +23,7 @@ _WINDOWS = (
 
 
 def _mixers(found: Config, said: Config) -> list[str]:
-    """Mixers by layer: windows alternate with full attention, by a period or letters such as LLLG."""
+    """Mixer of each layer: sliding-window and full attention alternate, by a pattern such as LLLG."""
     step, layers = said["sliding_window_pattern"], number(found["layers"])
     if not isinstance(step, str):
         return every(found, said, step)

@@ -1,4 +1,4 @@
-"""Granite, dense and with experts instead of dense networks."""
+"""Granite, dense and mixture-of-experts variants."""
 
 from phaze.spec.huggingface.experts import WITHOUT_DENSE, experts
 from phaze.spec.huggingface.keys import Family

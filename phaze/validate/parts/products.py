@@ -109,7 +109,7 @@ def _works(shapes: Ints) -> Works:
 
 
 def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
-    """Fit the speed of one precision to its rows, and copy it to precisions with the same product."""
+    """Fit the speed of one precision to its measurements, and copy it to precisions with the same product."""
     start = _start(device, compute)
     names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
     least, most, scale = np.array([RANGES[name] for name in names]).T
