@@ -69,7 +69,7 @@ class PipelineFlow:
     """Dual price of a layer over its mean cost, by kind, (K,)."""
 
     def through(self, more: float) -> Passing:
-        """Total flow over all microbatches of a step, with `more` microbatches inserted between the rounds."""
+        """Total flow over all microbatches of a step, with `more` microbatches between the rounds."""
         whole = self.passing
         rest = more * self.between
         return whole._replace(forward=whole.forward + rest, backward=whole.backward + rest)
