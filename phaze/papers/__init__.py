@@ -1,1 +1,1 @@
-"""Claims, readings and printed tables of papers, beside a study's results."""
+"""Results of a study compared with papers: claims, interpretations, and printed tables."""

@@ -1,4 +1,4 @@
-"""Claims of publications as data, and the evaluator that compares result tables with them."""
+"""Claims of publications as data, and their evaluation on result tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _of_columns(text: str) -> str:
 
 
 def evaluate(expression: str, values: Mapping[str, object]) -> object:
-    """Value of an expression that was found to be made of names, numbers and comparisons alone."""
+    """Value of an expression that was validated as `Columns`, with names bound to the given values."""
     return eval(_compiled(expression), {"__builtins__": {"abs": abs}}, dict(values))
 
 
@@ -47,42 +47,44 @@ def _compiled(expression: str) -> CodeType:
 
 
 Columns = Annotated[str, AfterValidator(_of_columns)]
-"""Arithmetic and comparisons of columns, as pandas' `DataFrame.eval` takes them."""
+"""Expression of columns with arithmetic and comparisons, in the syntax of pandas' `DataFrame.eval`."""
 Number = int | float
 Row = dict[str, Number | str]
 
 
 class PrintedClaim(Noun):
-    """A claim with what is printed, what of ours stands beside it, and when it holds.
+    """Claim of a publication: the printed figure, our figure, and the condition for it to hold.
 
-    Texts are templates: `{ours:times}` is a column of the rows, an aggregate, or what is printed, in a form
-    of `phaze.report.words`.
+    Texts are templates. `{ours:times}` inserts a column of the rows, an aggregate, or a printed value, in a
+    format of `phaze.report.words`.
     """
 
     statement: str
-    """What is claimed."""
+    """Text of the claim."""
     source: str
-    """Where it is printed."""
+    """Place in the publication."""
     where: Columns | None = None
-    """Which rows it is about; all unless given."""
+    """Filter of the rows; default: all."""
     by: tuple[str, ...] = ()
-    """Columns whose every value has a claim of its own; one claim for all rows unless given."""
+    """Columns to group by, with one claim per group; default: one claim for all rows."""
     printed: Number | str | dict[str, Number] | tuple[Number | str | Row, ...] | None = None
-    """A number; numbers by the last column of `by`; rows with values of columns, `printed` among them;
-    a list; or the name of what is printed elsewhere in the file."""
+    """Printed figure or figures, in one of five forms.
+
+    A number; numbers by value of the last column of `by`; rows of column values including `printed`; a list;
+    or the name of another field of the publication.
+    """
     find: str | dict[str, tuple[str, str]] = Field(default_factory=dict)
-    """Aggregates by name, each a column and how it is aggregated; or the name of a function of the page, for
-    what no aggregate says."""
+    """Aggregates by name, each a column and an aggregation; or the name of one of the page's functions."""
     every: Columns | None = None
-    """What must hold of every row; those of which it does not are named."""
+    """Condition on every row; rows that violate it are listed."""
     named: str = ""
-    """Column that names them."""
+    """Column with the names of these rows."""
     holds: Columns | None = None
-    """When the claim holds, by aggregates and what is printed."""
+    """Condition for the claim to hold, on aggregates and printed figures."""
     published: str
-    """Their figure."""
+    """Template of the printed figure."""
     ours: str
-    """Our figure."""
+    """Template of our figure."""
 
     @model_validator(mode="after")
     def _what_is_compared_is_said(self) -> Self:
@@ -94,43 +96,43 @@ class PrintedClaim(Noun):
 
 
 class TableClaims(Noun):
-    """Claims about one result table, in turn for every part of it."""
+    """Claims about one result table, checked on each of its parts."""
 
     table: str
-    """A table of the page."""
+    """Name of a table of the page."""
     each: tuple[str, ...] = ()
-    """Columns whose every value has all of the claims; once unless given."""
+    """Columns that split the table into parts; default: one part."""
     claims: tuple[PrintedClaim, ...] = Field(min_length=1)
-    """In their order."""
+    """Claims in the order of the page."""
 
 
 class Publication(Noun):
-    """A publication's results, to show beside ours: nothing is computed from them, nothing tuned to them."""
+    """Printed results of a publication, only for comparison: no result is computed from or tuned to them."""
 
     title: str
-    """Title."""
+    """Title of the publication."""
     citation: str
     """Authors, venue, year."""
     sources: dict[str, str] = Field(default_factory=dict)
-    """Where figures without a claim are printed, by their kind."""
+    """Place in the publication of figures without a claim, by kind of figure."""
     claims: tuple[TableClaims, ...] = ()
-    """Claims, by what they are about."""
+    """Claims by result table."""
     missing: tuple[str, ...] = ()
-    """What is printed and not compared, and why; sentences."""
+    """Printed results that are not compared, with the reason; sentences."""
     notes: tuple[str, ...] = ()
-    """What a reader of the comparison should know about the printed figures."""
+    """Remarks on the printed figures; sentences."""
 
 
 Values = dict[str, object]
 Function = Callable[[pd.DataFrame, object], Mapping[str, object]]
-"""What no aggregate says of some rows, beside what is printed of them: values by name."""
+"""Values by name, computed from rows and their printed figure; for values that no aggregate gives."""
 
 AGGREGATES: dict[str, Callable[[pd.Series], object]] = {
     "first": lambda values: values.iloc[0],
     "magnitude": lambda values: values.abs().max(),
     "counts": lambda values: join(f"{value} ({count})" for value, count in values.value_counts().items()),
 }
-"""Ways to aggregate a column beside those of pandas."""
+"""Aggregations in addition to pandas' own."""
 
 
 def check_claims(
@@ -138,7 +140,7 @@ def check_claims(
     tables: Mapping[str, pd.DataFrame],
     functions: Mapping[str, Function] | None = None,
 ) -> pd.DataFrame:
-    """Table claims, in the order of the publication; empty without one."""
+    """Table claims in the order of the publication; empty without a publication."""
     if publication is None:
         return Claims.empty()
     found: list[Values] = []
@@ -155,7 +157,7 @@ def check_claims(
 def claims_on(
     publication: Publication, group: TableClaims, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """The claims about a table, on some of its rows; none about rows that are not there."""
+    """Yield the claims of a group, checked on the given rows of its table; nothing for no rows."""
     if rows.empty:
         return
     parts = [part for _, part in rows.groupby(list(group.each), sort=False)] if group.each else [rows]
@@ -177,7 +179,7 @@ def claims_on(
 def _claims_of(
     publication: Publication, claim: PrintedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """The claim about all of some rows, none if nothing is printed of them."""
+    """Yield one claim checked on one group of rows; nothing if no figure is printed for them."""
     values: Values = dict(
         zip(map(str, rows.columns), next(rows.itertuples(index=False, name=None)), strict=True)
     )
@@ -212,7 +214,7 @@ def _claims_of(
 
 
 def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:
-    """What is printed of rows with some values: `printed`, and what stands in a row with it."""
+    """Printed figure for rows with these values, with its other columns; None if nothing is printed."""
     printed: object = claim.printed
     if isinstance(printed, str):
         printed = getattr(publication, printed)
@@ -227,7 +229,7 @@ def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> V
 
 
 def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
-    """The claims beside ours, from the result table of that name; those that do not hold stand out."""
+    """Table of printed claims and our figures, with failed claims highlighted; `source` is its data table."""
     columns: dict[str, Cell] = {
         "": lambda row: "holds" if row["holds"] else "differs", "claim": "{statement}",
         "paper": "{published}", "ours": "{ours}", "printed in": "{source}",

@@ -1,4 +1,4 @@
-"""The page of the papers: a section each with what is printed, what comes out here, and why it differs."""
+"""Page of all papers: a section per paper with printed results, our results, and reasons for differences."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True)
 class Paper:
-    """What a page shows of a paper."""
+    """Section of a paper on the page, with its tables."""
 
     name: str
-    """Anchor of its section, and first part of the names of its figures."""
+    """Anchor of the section, and prefix of the names of its figures."""
     title: str
     answer: str
-    """What comes out, in sentences."""
+    """Summary of the comparison; sentences."""
     blocks: tuple[Block, ...]
     claims: pd.DataFrame
-    """Table claims; empty where the paper claims nothing that is compared."""
+    """Table claims; empty if no claim of the paper is checked."""
     tables: Written
     shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """Tables of other pages that stand in this one as well."""
+    """Tables of other pages that this section also shows."""
 
 
 def paper_of(
@@ -46,7 +46,7 @@ def paper_of(
     notes: Iterable[str] = (),
     beside: Mapping[str, pd.DataFrame] | None = None,
 ) -> Paper:
-    """What a page shows of a paper; `claims` are given with the name of their table."""
+    """Section of a paper on the page; `claims` are the name of the claims table and the table itself."""
     source, found = claims or ("", Claims.empty())
     printed = published or Publication(title=name, citation="nothing is published beside these results")
     absent = (*missing, *printed.missing)
@@ -61,7 +61,7 @@ def paper_of(
 
 
 def checked(name: str, checklist: Checklist[Subject], subject: Subject) -> tuple[tuple[Block, ...], Written]:
-    """Checks of the results beside a paper: as shown, and as a table of that name."""
+    """Run a checklist on a subject; returns the blocks for the page, and the table of checks by name."""
     found = run_checks(checklist, subject)
     return tuple(part([checks_section(found, name, "What must hold of any results of this kind.")])), {
         name: (Checks, found)
@@ -69,13 +69,13 @@ def checked(name: str, checklist: Checklist[Subject], subject: Subject) -> tuple
 
 
 def part(sections: Iterable[Section]) -> Iterator[Block]:
-    """Sections as parts of the section of a paper."""
+    """Yield the blocks of sections as subsections of a paper's section."""
     for section in sections:
         yield from (Heading(section.title), Prose(section.about), *section.blocks)
 
 
 def build_page(papers: Iterable[Paper]) -> Report:
-    """The page of some papers, with all of their tables."""
+    """Page of the given papers, with all of their tables."""
     shown = tuple(papers)
     rows = tuple((one.title, f"{one.claims['holds'].sum()} of {len(one.claims)}") for one in shown)
     held, count = (sum(int(of(one.claims["holds"])) for one in shown) for of in (pd.Series.sum, len))
@@ -90,7 +90,7 @@ def build_page(papers: Iterable[Paper]) -> Report:
 
 
 def _own_names(paper: Paper) -> tuple[Block, ...]:
-    """Blocks whose figures have the paper's name in theirs, so that no two papers share one."""
+    """Blocks of a paper, with figure names prefixed by its name so that they are unique on the page."""
     return tuple(
         replace(block, name=f"{paper.name}-{block.name}") if isinstance(block, Chart) else block
         for block in paper.blocks

@@ -1,4 +1,4 @@
-"""Publications that a study names, read and checked before any job is planned."""
+"""Publications of a study, read and validated before any job is planned."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Plain = dict[str, object]
 KINDS: dict[str, type[Publication]] = {
     "report": Published, "plans": PublishedPlans, "tiled": PublishedTiled, "maps": PublishedMaps,
 }  # fmt: skip
-"""What a part of a study may name as published."""
+"""Type of publication, by part of a study."""
 
 
 def load_publications(study: Study, folder: Path = FOLDER) -> dict[str, Plain]:
-    """Publications by the part of the study that names them, as plain values; raises PhazeError."""
+    """Publications by part of the study, as plain values; PhazeError if a file is missing or invalid."""
     named = {part: getattr(study, part).published for part in KINDS}
     return {
         part: KINDS[part]

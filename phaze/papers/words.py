@@ -1,4 +1,4 @@
-"""Words of the page as data: headings, captions and columns of a paper's section, in `words/<paper>.yaml`."""
+"""Texts of a paper's section: headings, captions and columns, read from `words/<paper>.yaml`."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ FOLDER = Path(__file__).parent / "words"
 
 
 class SectionWords(Noun):
-    """Heading of a section, and a sentence about it."""
+    """Heading of a section, and an introductory sentence."""
 
     title: str
     about: str
 
 
 class ChartWords(Noun):
-    """What a chart shows, and how to read it."""
+    """Title of a chart, and a caption that says how to read it."""
 
     title: str
     caption: str
 
 
 class SheetWords(Noun):
-    """A table: templates of its columns, those with words first; or one for each value of a column."""
+    """Caption of a table and templates of its columns, text columns first; `across` makes a wide table."""
 
     caption: str
     words: dict[str, str] = Field(default_factory=dict)
     columns: dict[str, str] = Field(default_factory=dict)
     across: str = ""
-    """Column whose every value has a column of the table."""
+    """Column of the data whose values become columns of the table."""
     cell: str = "{cell}"
-    """Template of the cells in these columns."""
+    """Template of a cell in these columns."""
     source: str = ""
     folded: bool = False
 
 
 class PaperWords(Noun):
-    """Words of a paper's section; all of them are templates, filled by rows of tables and by names given."""
+    """Texts of a paper's section: templates, filled with rows of tables and keyword arguments."""
 
     sections: dict[str, SectionWords] = Field(default_factory=dict)
     charts: dict[str, ChartWords] = Field(default_factory=dict)
@@ -54,12 +54,12 @@ class PaperWords(Noun):
     sentences: dict[str, str] = Field(default_factory=dict)
 
     def section(self, name: str, blocks: Iterable[Block], /, **given: object) -> Section:
-        """Section with the blocks."""
+        """Section with its texts filled in and the given blocks."""
         words, row = self.sections[name], pd.Series(given, dtype=object)
         return Section(name, fill(words.title, row), fill(words.about, row), tuple(blocks))
 
     def chart(self, name: str, anchor: str, draw: Draw, /, **given: object) -> Chart:
-        """Chart under the name of an anchor."""
+        """Chart with its texts filled in, named by an anchor."""
         words, row = self.charts[name], pd.Series(given, dtype=object)
         return Chart(anchor, fill(words.title, row), fill(words.caption, row), draw)
 
@@ -72,7 +72,7 @@ class PaperWords(Noun):
         heads: Mapping[str, str] | None = None,
         **given: object,
     ) -> Sheet:
-        """Table of rows; `heads` are the columns across in their order, those of the rows unless given."""
+        """Table of rows; `heads` are the headings by value of `across`, in order; default: as in the rows."""
         words = self.sheets[name]
         caption = fill(words.caption, pd.Series(given, dtype=object))
         if not words.across:
@@ -87,11 +87,11 @@ class PaperWords(Noun):
         return wide(caption, tuple(words.words), across, lines.items(), words.source, folded=words.folded)
 
     def items(self, name: str, rows: pd.DataFrame) -> Items:
-        """A sentence for every row."""
+        """List with one sentence per row."""
         return Items(tuple(fill(self.sentences[name], row) for _, row in rows.iterrows()))
 
 
 @cache
 def words_of(paper: str) -> PaperWords:
-    """Words of a paper's section."""
+    """Texts of a paper's section, read once."""
     return PaperWords.from_file(FOLDER / f"{paper}.yaml")

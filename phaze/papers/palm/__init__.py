@@ -1,1 +1,1 @@
-"""The page of tiled accelerators: figures and tables of the PALM paper beside ours, claims, and checks."""
+"""Tiled accelerators compared with the PALM paper: figures, tables, claims, and checks."""

@@ -1,4 +1,4 @@
-"""PALM's Tables I, IV and V beside ours, as rows of table tiled_besides."""
+"""PALM's Tables I, IV and V compared with our figures, as rows of table tiled_besides."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,14 +19,14 @@ GPUS = "a100-selene"
 """System of the measured runs of Table IV."""
 SEEN = "constants of the device's file, fitted on ten runs among others, these six among them"
 UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the clock has seen all ten"
-"""What the fitted constants, shares of the HBM's bandwidth and of the clock, have seen of Table IV."""
+"""Readings of Table IV, by the overlap of its runs with those that the machine's constants are fitted on."""
 Row = dict[str, object]
 
 
 def besides(
     asked: Iterable[PrintedTable], published: PublishedTiled | None, folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Tables asked for; Table IV only with the published rows."""
+    """Table tiled_besides for the requested tables; Table IV needs the published rows."""
     rows = [row for table in asked for row in _rows(table, published, folder)]
     return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
 
@@ -39,7 +39,7 @@ def _rows(table: PrintedTable, published: PublishedTiled | None, folder: Path) -
 
 
 def _gpus(published: PublishedTiled, folder: Path) -> Iterator[Row]:
-    """Yield the runs of Table IV as `simulate --runs` predicts them, by what the fitted constant has seen."""
+    """Yield the runs of Table IV, predicted as by `simulate --runs`, with seen and unseen fits."""
     machine = load_machine(GPUS, folder)
     yield from _gpus_on(machine, published, SEEN)
     if published.other_runs:

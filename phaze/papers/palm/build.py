@@ -1,4 +1,4 @@
-"""The page of tiled accelerators: figures and tables of the PALM paper beside ours, claims and checks."""
+"""Section of the PALM paper: figures, tables, claims, and checks of tiled accelerators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phaze.report.words import percent
 
 
 def palm_paper(inputs: TiledInputs) -> Paper:
-    """The PALM paper beside the tiled accelerators of a study."""
+    """PALM's section, comparing the paper with the tiled accelerators of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     readings = tabulate_readings(inputs)
     checks, table = checked("tiled-checks", TILED_CHECKS, inputs)
@@ -52,7 +52,7 @@ def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame
 
 
 def undominated(readings: pd.DataFrame) -> pd.DataFrame:
-    """Our readings of the wafer that none beats in both error and statements, nearest first."""
+    """Pareto-optimal wafer readings of ours by error and statements that hold, smallest error first."""
     ours = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
     beaten = [
         ((ours["mean_error"] <= row["mean_error"]) & (ours["held"] >= row["held"])

@@ -1,12 +1,12 @@
-"""What PALM prints of tiled accelerators, Tables I and V, beside ours: rows of table tiled_besides.
+"""PALM's Tables I and V compared with our figures, as rows of table tiled_besides.
 
-Table I says neither what its bandwidths are nor which product it means. Each ratio is taken as the reading
-that comes closest with published figures, named beside it; the paper cuts digits off (2.666 is 40/15).
+Table I defines neither its bandwidths nor the products. Each ratio uses the interpretation that comes closest
+with published figures, given in its `reading`. The paper truncates digits (2.666 is 40/15).
 
-Table V, ResNet-50 and BERT-base on Tenstorrent's Grayskull without set-up and drain, prints neither batch,
-nor sequence, nor mapping. It says that ResNet-50 has the computing power of 8-bit integers, so that BERT-base
-is read as 16 bits; then only sequences of up to 184 tokens stay below the peak, and 128 are taken. The
-mapping is the fastest of those with stages and microbatches that divide the 120 cores, one rule for all.
+Table V has ResNet-50 and BERT-base on Tenstorrent's Grayskull, without pipeline fill and drain. It prints no
+batch, sequence length or mapping. It states 8-bit integer compute for ResNet-50, so BERT-base is taken to use
+16 bits. Then only sequences of up to 184 tokens stay below the peak; 128 is assumed. The mapping is the
+fastest one whose stages and microbatches divide the 120 cores, for every case.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,16 +29,16 @@ DIRECTIONS = 2
 LINKS_OF_A_TILE = 4
 GRAYSKULL = "grayskull"
 MOST = 40
-"""Stages, and samples in a microbatch."""
+"""Maximum of the stages, and of the samples in a microbatch."""
 
 
 def load_printed(folder: Path = FOLDER) -> PublishedTiled:
-    """What the tables print, and how it is read."""
+    """PALM's published results, with our interpretation of open points."""
     return PublishedTiled.from_file(folder / "published/palm-2024.yaml")
 
 
 def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
-    """Yield every ratio of Table I beside what the files of systems give."""
+    """Yield the rows of Table I, each with our ratio from the system files."""
     for printed in load_printed(folder).ratios:
         ratio = RATIOS[printed.of]
         yield {
@@ -55,13 +55,13 @@ def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
 
 
 def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
-    """Yield every case of Table V beside what the fastest mapping reaches; it takes half a minute."""
+    """Yield the rows of Table V, each with the throughput of the fastest mapping; takes half a minute."""
     for case in load_printed(folder).inference:
         yield inference_row(case, run(case, folder))
 
 
 def inference_row(case: PrintedInference, ours: Throughput) -> Row:
-    """Case beside what a mapping reaches, with the mapping in words."""
+    """Row of table tiled_besides for a case of Table V; the explanation describes the mapping."""
     stages, first = len(ours.programs), ours.programs[0]
     mapping = (
         f"{stages} stage{'s' * (stages > 1)} of {len(first.stage.tiles)} cores, "
@@ -81,14 +81,14 @@ def inference_row(case: PrintedInference, ours: Throughput) -> Row:
 
 
 def reading_of(case: PrintedInference) -> str:
-    """How a model is read, in words."""
+    """Description of the assumed precision, sequence length, and weight fetching."""
     tokens = f", {case.sequence} tokens" if case.sequence > 1 else ""
     fetched = "" if len(case.fetched) > 1 else f", weights {case.fetched[0]}"
     return f"{'8-bit integers' if case.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
 
 
 def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
-    """Throughput of a case by the fastest mapping."""
+    """Throughput of the fastest mapping of a case of Table V."""
     machine = load_tiled_machine(GRAYSKULL, folder)
     parts = tuple(k for k in range(1, MOST + 1) if len(machine.tiles) % k == 0)
     operators = partial(operators_of, load_model_named(case.model, folder), sequence=case.sequence)
@@ -116,7 +116,7 @@ def _router_over_dram(machine: TiledMachine) -> float:
 
 
 def _edge_over_dram(machine: TiledMachine) -> float:
-    """Links over an edge of a chip over the memory at one."""
+    """Link bandwidth across the longer edge of a chip, over the DRAM bandwidth at one edge."""
     link = machine.system.link or machine.device.link
     across = max(machine.device.rows, machine.device.columns) * link.bandwidth_bytes_per_s
     return across / (machine.device.rows * machine.system.dram.bandwidth_bytes_per_s)
@@ -133,17 +133,17 @@ def _of_tiles(ratio: Callable[[TiledMachine], float]) -> Callable[[str, Path], f
 
 
 class Ratio(NamedTuple):
-    """A ratio of Table I, as it is read."""
+    """Interpretation of a ratio in Table I."""
 
     kind: str
     of: Callable[[str, Path], float]
-    """What it is for a system of a folder."""
+    """Function from system name and configuration folder to the ratio."""
     reading: str
-    """What is divided by what."""
+    """Description of numerator and denominator."""
 
 
 UNITS = {"sram-to-compute": "MiB per TFLOP/s", "hops-to-memory": "hops", "links-to-memory": "ratio"}
-"""MiB of SRAM for each TFLOP/s of 16 bits; most hops to DRAM; bandwidth of links over that of DRAM."""
+"""Units by kind of ratio: SRAM per 16-bit peak; most hops to DRAM; link over DRAM bandwidth."""
 RATIOS: dict[RatioOf, Ratio] = {
     "cache": Ratio("sram-to-compute", _gpu_sram, "level 2 cache over the peak of the tensor cores"),
     "nvlink": Ratio("links-to-memory", _gpu_links, "NVLink, both directions, over HBM"),

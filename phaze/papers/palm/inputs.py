@@ -1,4 +1,4 @@
-"""What the page of tiled accelerators is made from, and what claims of the PALM paper are checked against."""
+"""Inputs of PALM's section, and the tables and functions that its claims are checked on."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from phaze.report.words import join, percent, times
 
 @dataclass(frozen=True)
 class TiledInputs(TiledCases):
-    """Simulations on tiles beside PALM's publication."""
+    """Simulations on tiles, with PALM's publication to compare with."""
 
     tiled_besides: pd.DataFrame
     flops: float
-    """Peak of the system of tiles that printed figures are scaled to, 16 bits; 0: no published results."""
+    """16-bit peak of the tiled system that printed figures are scaled to; 0 without published results."""
     published: PublishedTiled | None = None
 
     def compares_best(self, exchange: str) -> bool:
-        """Whether a reading of Figure 12 compares strategies with their best numbers of adapters."""
+        """True if a reading of Figure 12 compares each strategy at its best number of adapters."""
         given = self.study.exchanges.get(exchange)
         return given is None or given.compare == "best"
 
     def measured(self, row: PrintedWafer) -> float:
-        """Samples per second of a measured run, scaled by peak from its GPUs to the tiles."""
+        """Samples per second of a measured run, scaled from the peak of its GPUs to the tiles' peak."""
         assert self.published is not None
         return row.batch / row.measured_s * self.flops / (row.gpus * self.published.gpu_flops)
 
 
 CLOSE = 0.2
-"""A printed number is reproduced within this share."""
+"""Relative error up to which a printed figure counts as reproduced."""
 EQUAL = 1e-6
-"""Throughputs that differ relatively by less are equal."""
+"""Relative difference below which throughputs are equal."""
 
 
 def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
-    """The tables that claims are about, by the names that they have there."""
+    """Tables that claims are checked on, by their name in the publication."""
     found = {}
     for name, show in (("wafer", "table"), ("splits", "splits")):
         parts = [inputs.tiled_runs.iloc[:0]]
@@ -63,7 +63,7 @@ def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Slices of the fastest split, and by which share the best run with the printed ones is slower."""
+    """Tensor-parallel ranks of the fastest split, and the slowdown at the printed number."""
     best = rows.groupby("tensor")["samples_per_s"].max()
     ours, short = int(str(best.idxmax())), 1 - float(best.get(printed, np.nan)) / float(best.max())
     same = ours == printed or np.isnan(short)
@@ -71,7 +71,7 @@ def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
 
 
 def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
-    """In how many runs that differ in nothing else one choice is faster than another, and by how much."""
+    """Number of otherwise equal runs in which one choice is faster than another, and the mean ratio."""
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
     both = wide.reindex(columns=[one, other]).dropna()
@@ -94,4 +94,4 @@ FUNCTIONS: dict[str, Function] = {
     "near_over_far": partial(_faster, "placed", "near", "far"),
     "best_over_worst": _best_over_worst,
 }
-"""What claims about splits find that no aggregate says."""
+"""Functions that claims about splits refer to by name."""

@@ -10,123 +10,123 @@ from phaze.spec.values import Name, Positive, PositiveInt
 
 
 class PrintedWafer(Noun):
-    """A row of PALM's Table VII, and the measured run that it is compared with."""
+    """Row of PALM's Table VII, with the measured run behind the reference figure."""
 
     palm: Positive
-    """Samples per second that PALM's authors simulate."""
+    """Samples per second simulated by PALM's authors."""
     printed: Positive
-    """Samples per second that they compare with, scaled by them from GPUs to the wafer."""
+    """Reference samples per second in the paper, scaled by its authors from GPUs to the wafer."""
     gpus: PositiveInt
     """GPUs of the measured run."""
     batch: PositiveInt
-    """Samples in its batch."""
+    """Samples in the batch of the measured run."""
     measured_s: Positive
-    """Its time per batch, from the FLOP/s that its authors print, with attention and vocabulary."""
+    """Time per batch of the measured run, from its published FLOP/s, with attention and vocabulary."""
 
 
 class MeasuredRun(Noun):
-    """A training run on GPUs, and how long a batch took."""
+    """Training run on GPUs, with its measured time per batch."""
 
     measured_s: Positive
-    """Time per batch of the measured run, from the FLOP/s that its authors print."""
+    """Time per batch of the measured run, from its published FLOP/s."""
     run: dict[str, int | str]
-    """The run, as a row of a table of runs."""
+    """Settings of the run, as in a table of measured runs."""
 
 
 class PrintedRun(MeasuredRun):
-    """A row of PALM's Table IV, and the measured run that it is compared with."""
+    """Row of PALM's Table IV, with the measured run behind the reference figure."""
 
     palm: Positive
-    """Sequences per second that PALM's authors simulate."""
+    """Sequences per second simulated by PALM's authors."""
     printed: Positive
-    """Sequences per second that they compare with: without attention and vocabulary."""
+    """Reference sequences per second in the paper, without attention and vocabulary."""
 
 
 RatioOf = Literal["cache", "nvlink", "sram", "hops", "router", "edge", "fabric"]
 
 
 class PrintedRatio(Noun):
-    """A ratio of PALM's Table I."""
+    """Ratio in PALM's Table I."""
 
     system: Name
     """Name of a file in config/systems."""
     of: RatioOf
-    """What is divided by what; `phaze.papers.palm.hardware` says it in words."""
+    """Numerator and denominator, defined in `phaze.papers.palm.hardware`."""
     published: Positive
-    """The ratio, with digits cut off."""
+    """Printed ratio, with digits truncated."""
     inputs: tuple[Positive, Positive] | None = None
-    """What the paper seems to divide; none if no figures fit."""
+    """Numerator and denominator that the paper seems to use; None if no figures fit."""
     explanation: str = ""
-    """Why ours differs; empty where only digits do."""
+    """Reason for the difference from ours; empty if only digits differ."""
 
 
 class PrintedInference(Noun):
-    """A row of PALM's Table V, or one way to read what was printed of it."""
+    """Row of PALM's Table V, or one interpretation of a row."""
 
     model: Name
     """Name of a spec in config/models."""
     numbers: Literal["half", "int8"]
-    """16-bit floating point, or 8-bit integers at the rate of the tile."""
+    """Compute precision: 16-bit floating point, or 8-bit integers at the tile's rate."""
     sequence: PositiveInt = 1
-    """Tokens of a sample."""
+    """Tokens in a sample."""
     published: Positive
-    """Samples per second of the chip."""
+    """Published samples per second of the chip."""
     palm: Positive
-    """Samples per second that PALM simulates."""
+    """Samples per second simulated by PALM's authors."""
     fetched: tuple[Literal["own", "shared"], ...] = ("own", "shared")
-    """How weights may be fetched: by every replica, or a share by each and gathered."""
+    """Allowed ways to fetch weights: whole by every replica, or one shard per replica and an all-gather."""
     explanation: str = ""
-    """Why ours differs."""
+    """Reason for the difference from ours."""
 
 
 class ProgramRun(Noun):
-    """What the authors' program gives for what they print."""
+    """Results of the authors' program for figures of the paper."""
 
     source: str
-    """Where the program is, and how it was run."""
+    """Location of the program, and the way it was run."""
     microbatches: PositiveInt
-    """Microbatches that it runs."""
+    """Microbatches per batch that the program runs."""
     wafer: dict[str, dict[Name, Positive]]
     """Samples per second for Table VII by version of the program and model."""
     best_tensor: dict[Name, PositiveInt]
-    """Slices of its fastest split by model (Figure 10)."""
+    """Tensor-parallel ranks of the program's fastest split, by model (Figure 10)."""
     gaps: dict[Name, Positive]
-    """How much faster its best split and mapping is than its worst, by model (Section V.B)."""
+    """Throughput of the best split and mapping over the worst, by model (Section V.B)."""
 
 
 class PublishedTiled(Publication):
-    """PALM's results."""
+    """Published results of PALM."""
 
     gpu_flops: Positive
-    """Peak of a GPU of the measured runs."""
+    """Peak FLOP/s of a GPU of the measured runs."""
     wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
     """Table VII by model."""
     gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
     """Table IV by model."""
     other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
-    """Measured runs of the same source that Table IV does not have, to fit a constant on."""
+    """Measured runs of the same source that are not in Table IV; a constant is fitted on them."""
     ratios: tuple[PrintedRatio, ...] = ()
     """Table I."""
     inference: tuple[PrintedInference, ...] = ()
     """Table V."""
     program: ProgramRun | None = None
-    """The authors' program as run, beside what they print."""
+    """Results of the authors' program, which differ from the printed ones."""
     best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)
-    """Slices of the split with the highest throughput by model (Figure 10)."""
+    """Tensor-parallel ranks of the split with the highest throughput, by model (Figure 10)."""
     least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
-    """Slices of the split with the shortest occupancy of links by model (Figure 9)."""
+    """Tensor-parallel ranks of the split with the lowest link occupancy, by model (Figure 9)."""
     optimum: Positive
-    """N_m of least communication (Equation 6)."""
+    """N_m with the least communication (Equation 6)."""
     gap: Positive
-    """How much faster the best mapping and split is than the worst, at least (Section V.B)."""
+    """Minimum ratio of best to worst throughput over mappings and splits (Section V.B)."""
     congestion_five: Positive
-    """By which share a formula is short for five tasks of 8 MB (Figure 7)."""
+    """Relative underestimate of a formula for five tasks of 8 MB (Figure 7)."""
     congestion_most: Positive
-    """By which share it is at most."""
+    """Maximum relative underestimate of a formula (Figure 7)."""
     gains: dict[Literal["ring", "broken ring"], Positive]
-    """How much faster strategy 1 is where groups form rings, and strategy 2 where they do not (Figure 12)."""
+    """Speed-up of strategy 1 if groups form rings, and of strategy 2 if they do not (Figure 12)."""
 
     @property
     def palm(self) -> dict[str, float]:
-        """Samples per second of Table VII as PALM's authors simulate them, by model."""
+        """Samples per second of Table VII simulated by PALM's authors, by model."""
         return {model: row.palm for model, row in self.wafer.items()}

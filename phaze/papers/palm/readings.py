@@ -1,4 +1,4 @@
-"""Readings of what the paper leaves open, and the authors' program: how near each is to what is printed."""
+"""Errors of each reading of the paper's open points, and of the authors' program, against printed figures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from phaze.tables import TiledReadings
 
 Row = dict[str, object]
 Figures = Sequence[tuple[float, Sequence[float]]]
-"""Printed figures, each with ours: one, or one for each setting that a reading leaves open."""
+"""Pairs of a printed figure and our figures, one for each setting that a reading leaves open."""
 FEW = 6
-"""Figures that are written out one by one."""
+"""Maximum number of figures that a row lists individually."""
 WAFER = "Table VII; Figures 9 and 10"
 OWN = "PALM's own figures"
 MANY = "see the table below"
@@ -47,7 +47,10 @@ def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
 def _reading(
     place: str, reading: str, figures: Figures, held: Sequence[bool] = (), *, theirs: bool = False
 ) -> Row:
-    """Row of table tiled_readings; `held` are statements without a figure, `theirs` is nothing of ours."""
+    """Row of table tiled_readings.
+
+    `held` is the result of each qualitative statement; `theirs` is True for the authors' own figures.
+    """
     errors = [relative_errors(printed, ours) for printed, ours in figures]
     few = len(figures) <= FEW
     return {
@@ -70,7 +73,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
-    """Systems and microbatches, each with its better layout, and what its splits show."""
+    """Yield a row per system and microbatches: throughput of its best layout, and claims about its splits."""
     splits = [inputs.rows(name) for name, _ in inputs.of("splits")]
     claims = [group for group in published.claims if group.table == "splits"]
     for name, case in inputs.of("table"):
@@ -106,9 +109,10 @@ def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[Row]:
-    """Kinds of tasks in turns and in all mixes, against the longest formula and against their sum.
+    """Yield rows for Figure 7: kinds of tasks in turns and in all mixes, against each formula.
 
-    What is printed as the most has one figure of ours for each size of tasks.
+    The formulas are the longest task and the sum of tasks. The printed maximum has one figure of ours for
+    each size of tasks.
     """
     for reading, rows in networks[networks["figure"] == 7].groupby("reading", sort=False):
         for five, most, tasks in (("turns", "turns", "kinds in turns"), ("mean", "most", "all mixes")):
@@ -123,9 +127,9 @@ def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[R
 
 
 def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
-    """What is compared of two strategies, over all settings.
+    """Yield rows for Figure 12: gains of one strategy over the other, over all settings.
 
-    Which strategy is faster is tested only where each has its best number of adapters.
+    The faster strategy is a claim only if each strategy has its best number of adapters.
     """
     networks = inputs.tiled_networks
     for reading, rows in networks[networks["figure"] == 12].groupby("reading", sort=False):
@@ -138,7 +142,7 @@ def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _printed_tables(besides: pd.DataFrame) -> Iterator[Row]:
-    """Tables I, IV and V beside figures of hardware; PALM's own figures are a reading of them, too."""
+    """Yield rows for Tables I, IV and V against hardware figures; PALM's own figures are also a reading."""
     by = {"I": [], "IV": ["reading"], "V": ["case", "reading"]}
     for table, keys in by.items():
         rows = besides[besides["table"] == table]
@@ -160,7 +164,7 @@ def _pairs(rows: pd.DataFrame, column: str) -> Figures:
 
 
 def readings_sheet(readings: pd.DataFrame) -> Sheet:
-    """The readings with their errors; the nearest of every table and figure stands out."""
+    """Table of readings and errors; the closest reading of each printed table or figure is highlighted."""
     nearest = readings.groupby("printed_in")["mean_error"].transform("min") == readings["mean_error"]
     holding = readings["held"].astype(str) + " of " + readings["statements"].astype(str)
     shown = readings.assign(holding=holding.where(readings["statements"] > 0, "–"))
@@ -168,7 +172,7 @@ def readings_sheet(readings: pd.DataFrame) -> Sheet:
 
 
 def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:
-    """How many microbatches the printed throughputs need at least, from the time of work alone."""
+    """Yield sentences on the minimum of microbatches for printed throughputs, from compute time alone."""
     printed = inputs.published.palm if inputs.published else {}
     for name, case in inputs.of("table"):
         runs = {str(row["model"]): row for _, row in inputs.rows(name).iterrows()}
@@ -185,10 +189,10 @@ def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:
 
 
 def fewest_microbatches(run: pd.Series, samples_per_s: float) -> int | None:
-    """Fewest microbatches m with which work and bubbles alone allow a throughput; None if none do.
+    """Fewest microbatches m that allow a throughput with compute and bubbles alone; None if none do.
 
-    Equal stages work w (m + p − 1)/m seconds a sample (PALM, Equation 1): w follows from a run, of which the
-    time without anything sent, fetched or stored is known.
+    p equal stages take w (m + p − 1)/m seconds per sample (PALM, Equation 1). The work w follows from the
+    `alone_s` of a run: its time without communication and memory traffic.
     """
     others = int(run["stages"]) - 1
     work_s = float(run["alone_s"] / run["batch"] * run["microbatches"] / (run["microbatches"] + others))

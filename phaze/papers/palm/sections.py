@@ -1,4 +1,4 @@
-"""The parts of PALM's section: case studies on tiles, the network alone, and printed tables."""
+"""Parts of PALM's section: case studies on tiles, network-only results, and printed tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = words_of("palm")
 
 
 def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Throughputs beside printed ones (Table VII)."""
+    """Section of throughputs, ours and printed (Table VII)."""
     rows = _beside(inputs, inputs.rows(name))
     best = rows["samples_per_s"] == rows.groupby(["model", "system"])["samples_per_s"].transform("max")
     blocks: list[Block] = [WORDS.sheet("table", rows, best)]
@@ -33,7 +33,7 @@ def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs with what is printed of their models, NaN where nothing is, and other throughputs."""
+    """Runs with printed and measured throughputs of their models (NaN if not printed) and derived columns."""
     wafer = inputs.published.wafer if inputs.published else {}
     printed = {model: (row.palm, row.printed, inputs.measured(row)) for model, row in wafer.items()}
     beside = np.array([printed.get(model, (np.nan,) * 3) for model in rows["model"]]).reshape(-1, 3)
@@ -52,7 +52,7 @@ def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Figures 9 and 10 with their table and Equation (6)."""
+    """Section of Figures 9 and 10, with their table and Equation (6)."""
     rows = _beside(inputs, inputs.rows(name))
     published = inputs.published
     charts: list[Block] = []
@@ -70,7 +70,7 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[Items]:
-    """Where Equation (6) has its least, as a formula and of the splits."""
+    """Yield sentences on the minimum of Equation (6): formula, best split, and printed optimum."""
     yield Items((WORDS.sentences["formula"],))
     found = []
     for model, mine in rows.groupby("model", sort=False):
@@ -87,7 +87,7 @@ def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[Items]:
 
 
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """A simulated pipeline over time, what its tiles hold, and its links."""
+    """Section of a simulated pipeline: timeline, memory of its tiles, and link load."""
     charts: list[Chart] = []
     keys = ["system", "model", "layout"]
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
@@ -104,7 +104,7 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
-    """The figures on the network alone."""
+    """Yield the section of the network-only figures; nothing without results."""
     rows = inputs.tiled_networks
     if rows.empty:
         return
@@ -121,7 +121,7 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
-    """The printed tables beside ours; 0 stands for what PALM does not simulate or nobody has measured."""
+    """Yield the section of printed tables and our figures; 0 marks figures not simulated or not measured."""
     sheets = []
     for name, rows in inputs.tiled_besides.groupby("table"):
         known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
@@ -138,11 +138,11 @@ PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {
     "splits": splits,
     "pipeline": pipeline,
 }
-"""How cases are shown, in the order of the page."""
+"""Section builders by `show` value of a case, in the order of the page."""
 
 
 def sections_of(inputs: TiledInputs) -> Iterator[Section]:
-    """The sections of all cases, then the network alone."""
+    """Yield the sections of all cases, then network-only results, then printed tables."""
     for show, part in PARTS.items():
         yield from (part(inputs, name, case) for name, case in inputs.of(show))
     yield from networks(inputs)

@@ -1,1 +1,1 @@
-"""The page of the mappings: tables and figures of the Parmesan paper, pictures, and checks."""
+"""Mappings compared with the Parmesan paper: tables, figures, pictures, and checks."""

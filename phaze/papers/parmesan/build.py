@@ -1,4 +1,4 @@
-"""The page of the mappings: tables and figures of the Parmesan paper, pictures, and checks."""
+"""Section of the Parmesan paper: tables, figures, pictures, and checks of mappings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phaze.tables import FiguresRead, Mappings, SpeedUps
 
 
 def parmesan_paper(inputs: MapInputs) -> Paper:
-    """The Parmesan paper beside the mappings of a study."""
+    """Parmesan's section, comparing the paper with the mappings of a study."""
     gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
     checks, table = checked("map-checks", MAP_CHECKS, inputs)
     return paper_of(
@@ -36,7 +36,7 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
 
 
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
-    """What mapping gains, and which readings of a publication are nearest to its figures."""
+    """Summary: speed-up by mapping, and the readings closest to the printed figures."""
     printed = figures[figures["printed"] > 0]
     for name, case in inputs.of("topologies"):
         mine = printed[printed["case"] == name]

@@ -14,7 +14,7 @@ PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, Positive]]]
 
 
 class PublishedMaps(Publication):
-    """Parmesan's speed-ups."""
+    """Published results of Parmesan: speed-ups by mapping and partitioning."""
 
     over_consecutive: dict[Name, dict[str, Positive]] = Field(default_factory=dict)
     """Speed-up over CS map by topology and shape SxR."""

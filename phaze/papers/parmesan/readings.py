@@ -1,4 +1,4 @@
-"""Printed speed-ups beside ours under every reading of what a paper leaves open."""
+"""Printed speed-ups compared with ours, under each reading of the paper's open points."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ JUDGED: dict[Judge, str] = {
     "held-step": "held_step_s",
     "stage-time": "stage_time_s",
 }
-"""Columns of table mappings that mappings are compared by."""
+"""Column of table mappings, by the criterion that mappings are compared by."""
 OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
-"""Columns of `inputs.steps` with what a search found."""
+"""Column of `phaze.map.speed_ups.steps` with the result of a search."""
 OVER = {"over-consecutive": "cs-map", "over-heuristics": "heuristics"}
-"""What a speed-up by topology is over, and its column of `inputs.steps`."""
+"""Baseline column of `phaze.map.speed_ups.steps`, by speed-up by topology."""
 FIRST = "pipedream"
-"""Whose partition with CS map a publication's speed-ups by partitioner are over."""
+"""Partitioner that, with CS map, is the baseline of printed speed-ups by partitioner."""
 
 
 def read_figures(inputs: MapInputs) -> pd.DataFrame:
-    """Table figures_read: what every reading gives, beside what is printed."""
+    """Table figures_read: speed-ups under each reading, with the printed ones."""
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
@@ -49,7 +49,7 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
 
 
 def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame) -> Iterator[Row]:
-    """Speed-ups of a reading, medians over seeds."""
+    """Yield the speed-ups by topology under a reading, medians over seeds."""
     topologies = reading.topologies or {topology: topology for topology in case.topologies}
     for (topology, used), (over, column) in product(topologies.items(), OVER.items()):
         printed = getattr(inputs.published, over.replace("-", "_"), {}).get(topology, {})
@@ -62,7 +62,7 @@ def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd
 def _by_partitioner(
     inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
 ) -> Iterator[Row]:
-    """What is printed over PipeDream's partition with CS map, by graph; that row itself is left out."""
+    """Yield the speed-ups over PipeDream's partition with CS map under a reading, except the baseline's own."""
     first = reading.partitioner
     for graph in case.graphs:
         steps = rows[rows["graph"] == graph]
@@ -79,7 +79,7 @@ def _by_partitioner(
 
 
 def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
-    """The topologies of a case in groups: grids, those drawn at random, and others."""
+    """Topologies of a case by group: meshes and tori, random, and other topologies; no empty groups."""
     found: dict[str, list[str]] = {"meshes and tori": [], "random topologies": [], "other topologies": []}
     for topology in case.topologies:
         kind = inputs.study.topologies[topology].sizes[0]
@@ -91,13 +91,13 @@ def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
 
 
 def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
-    """The figures of a reading on some subjects, none if it is not about all of them."""
+    """Figures of a reading on the given subjects; empty if any of them is missing."""
     mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
     return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
 
 
 def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[str]) -> tuple[str, float]:
-    """The reading with the least mean factor of those that are about all subjects, and the factor."""
+    """Reading with the smallest mean factor over all subjects, and the factor; ("", NaN) if none has all."""
     factors = {one: mean_factor(about(figures, one, subjects)) for one in readings}
     known = {one: factor for one, factor in factors.items() if np.isfinite(factor)}
     return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
@@ -107,7 +107,7 @@ OVER_WORDS = {"over-consecutive": "over CS map", "over-heuristics": "over CS and
 
 
 def reading_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
-    """The readings of a case shown by topology: means, how far off, every figure, and what is open."""
+    """Yield the blocks on readings by topology: means, deviations, all figures, and unexplained figures."""
     mine = figures[figures["case"] == name]
     if not case.readings:
         return
@@ -127,7 +127,7 @@ def reading_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: Ma
 
 
 def _with_printed(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -> pd.DataFrame:
-    """Figures by topology as cells: printed ones, then those of every reading."""
+    """Cells of the figures by topology: printed figures first, then each reading."""
     order = {key: place for place, key in enumerate(("", *case.readings))}
     printed = mine[mine["printed"] > 0].drop_duplicates(["subject", "shape"])
     rows = pd.concat(
@@ -143,7 +143,7 @@ def _with_printed(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) 
 
 
 def _means(figures: pd.DataFrame) -> pd.DataFrame:
-    """Geometric means over shapes, by subject and figure, of ours and of what is printed."""
+    """Geometric means over shapes of our and printed figures, by subject and figure."""
     return figures.groupby(["subject", "figure"])[["ours", "printed"]].agg(geometric_mean).reset_index()
 
 
@@ -167,7 +167,7 @@ def _means_sheet(mine: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -
 def _factors_sheet(
     mine: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]], *, means: bool
 ) -> Sheet:
-    """How far every reading is off on parts of its subjects, on all figures, and perhaps on their means."""
+    """Table of mean factors by reading: on each part, on all figures, and with `means` on topology means."""
     rows = []
     for key, one in case.readings.items():
         own = mine[mine["reading"] == key]
@@ -180,7 +180,7 @@ def _factors_sheet(
 
 
 def open_sentences(mine: pd.DataFrame, case: MapCase) -> Iterator[str]:
-    """What no reading explains, with the figures of the nearest one."""
+    """Yield a sentence per unexplained figure, with the figures of the closest reading."""
     for one in case.unexplained:
         subjects = one.topologies or one.graphs or (*case.topologies, *case.graphs)
         meant = mine["subject"].isin(subjects) & mine["shape"].isin(shape_names(case, one.shapes))
@@ -197,7 +197,7 @@ def open_sentences(mine: pd.DataFrame, case: MapCase) -> Iterator[str]:
 
 
 def cluster_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
-    """How far every reading of measured tables is off, every figure, and what is open."""
+    """Yield the blocks on readings by partitioner: deviations, all figures, and unexplained figures."""
     mine = figures[figures["case"] == name]
     if not len(mine):
         return

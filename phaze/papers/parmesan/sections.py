@@ -1,4 +1,4 @@
-"""The sections of the page of the mappings, with their pictures."""
+"""Parts of Parmesan's section: tables and figures of the paper, and pictures of mappings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WAYS = (
     "by_sizes_over_consecutive", "paper_over_consecutive", "over_consecutive", "paper_over_heuristics",
     "searched_over_heuristics", "over_heuristics",
 )  # fmt: skip
-"""What each part of ours reaches, columns of table speed_ups."""
+"""Columns of table speed_ups that show the gain of each part of our method."""
 WORDS = words_of("parmesan")
 
 
 def topologies_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Tables III and VI: speed-ups by topology, ours beside the printed ones."""
+    """Section of Tables III and VI: speed-ups by topology, ours and printed."""
     found = speed_ups(inputs.rows(name))
     found = found.assign(shape=shapes_of(found))
     sheets = [
@@ -48,7 +48,7 @@ def topologies_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
 
 
 def _speed_up_sheet(inputs: MapInputs, case: MapCase, found: pd.DataFrame, key: str) -> Sheet:
-    """Speed-ups of a graph; means are over the shapes that are printed, where some are."""
+    """Table of speed-ups of a graph; means cover the printed shapes if there are any."""
     shapes, rows = shape_names(case), []
     for topology in case.topologies:
         mine = found[found["topology"] == topology].set_index("shape")[key]
@@ -72,7 +72,7 @@ REFINED = {"cs-map": "CS map for both", "ours": "our map for each"}
 
 
 def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
+    """Section of Tables I, II, IV and V: partitioners and mappings over the first partitioner with CS map."""
     readings, published = [inputs.rows(name)], inputs.published
     sizes = (size for topology in case.topologies for size in inputs.study.topologies[topology].sizes)
     if any(size.devices_per_port for size in sizes):
@@ -112,7 +112,7 @@ def _ratios(
     other: tuple[str, str],
     printed: dict[str, float],
 ) -> Iterator[dict[str, str]]:
-    """How much shorter steps of the other partitioner and way are by shape, in every reading."""
+    """Yield the speed-up of `other` over `first`, pairs of partitioner and mapping, by shape and reading."""
     mine = [rows[rows["graph"] == graph] for rows in readings]
     for shape in shapes:
         (one, over), (another, way) = first, other
@@ -123,7 +123,7 @@ def _ratios(
 
 
 def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Figure 4: samples per second under every shape."""
+    """Section of Figure 4: samples per second by shape."""
     rows = inputs.rows(name)
     batch = rows["graph"].map({key: graph.microbatch for key, graph in inputs.study.graphs.items()})
     draw = partial(map_charts.throughputs, rows, batch * rows["replicas"] * rows["microbatches"])
@@ -133,7 +133,7 @@ def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
 
 
 def clusters_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Figure 5(a): steps by K."""
+    """Section of Figure 5(a): step time by K."""
     rows = inputs.rows(name).groupby(["graph", "hyper_operators"])["ours"].min().reset_index()
     rows = rows.sort_values("graph", key=lambda graphs: graphs.map(case.graphs.index), kind="stable")
     named = rows["graph"].map(lambda graph: _label(inputs, graph))
@@ -145,7 +145,7 @@ COUNTED = {"p2p": "messages", "allreduce": "all-reduce", "exact": "both"}
 
 
 def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """How far the local search alone stays from optima and bounds."""
+    """Section of gaps between the local search alone and optima or lower bounds."""
     assert inputs.search_gaps is not None, name
     rows = inputs.search_gaps[inputs.search_gaps["graph"].isin(case.graphs)]
     above = (rows["local_s"] / rows["bound_s"] - 1.0).map("{:.2%}".format)
@@ -159,7 +159,7 @@ def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
 
 
 def pictures_section(inputs: MapInputs) -> Section:
-    """Figures 10 and 6: bandwidths of all topologies, and the mapping that gains most on each."""
+    """Section of Figures 10 and 6: bandwidths of all topologies, and a mapping on each."""
     networks = {
         one.label: _drawn(inputs, name, min(getattr(size, "devices", 0) for size in one.sizes))
         for name, one in inputs.study.topologies.items()
@@ -170,7 +170,7 @@ def pictures_section(inputs: MapInputs) -> Section:
 
 
 def _picture(inputs: MapInputs, topology: str) -> Chart:
-    """The bandwidths as the mappings of one case order the devices."""
+    """Chart of bandwidths on a topology, with devices in the order of each mapping of its first case."""
     some = inputs.mapped_devices[inputs.mapped_devices["topology"] == topology]
     devices = some["stages"] * some["replicas"]
     some = some[devices == devices.min()]
@@ -181,7 +181,7 @@ def _picture(inputs: MapInputs, topology: str) -> Chart:
 
 
 def _drawn(inputs: MapInputs, name: str, devices: int) -> DeviceNetwork:
-    """The network of a topology for its first seed."""
+    """Network of a topology with the given number of devices, for its first seed."""
     _, made = inputs.study.topologies[name].drawn(devices)[0]
     assert not isinstance(made, MatrixFile)
     return make_network(made)
@@ -194,13 +194,13 @@ PARTS: dict[str, Callable[[MapInputs, str, MapCase], Section]] = {
     "clusters": clusters_section,
     "gaps": gaps_section,
 }
-"""How cases are shown, in the order of the page."""
+"""Section builders by `show` value of a case, in the order of the page."""
 BESIDE = {"topologies": reading_blocks, "partitioners": cluster_blocks}
-"""What stands first in the sections that are beside a publication."""
+"""Blocks on readings that open a section, by `show` value of a case."""
 
 
 def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
-    """The sections of all cases, what is missing, and the pictures; `figures` is table figures_read."""
+    """Yield the sections of all cases, then the pictures; `figures` is table figures_read."""
     for show, part in PARTS.items():
         for name, case in inputs.of(show):
             section = part(inputs, name, case)
