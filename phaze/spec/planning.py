@@ -1,4 +1,4 @@
-"""Cases of the Piper planner: which input, on which clusters, by which planners, and how it is shown."""
+"""Cases of the Piper planner: input, clusters, planners, and presentation."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -12,31 +12,31 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Label, Location, Name, Positive, PositiveInt, refuse_unknown
 
 Mode = Literal["program", "table-1"]
-"""What the authors' program does by default, or what gives the digits of the paper's Table 1."""
+"""Default behaviour of the authors' program, or the one that gives the digits of the paper's Table 1."""
 
 
 class OwnInput(Noun):
-    """An input made from a model of ours, as an accelerator of ours runs it."""
+    """Input made from one of our models on one of our accelerators."""
 
     workload: Name
-    """Workload: its model, its sequence length, and its TMP widths."""
+    """Workload with model, sequence length, and TMP widths."""
     microbatch: PositiveInt
     """Samples in a microbatch."""
     architecture: Name
-    """The accelerator, one of `architectures.named`."""
+    """Accelerator, one of `architectures.named`."""
 
 
 class PlanInput(Noun):
-    """What is planned: a file of the folder, or what stands in for it."""
+    """Input of the planner: a file of the folder, or our own model if there is none."""
 
     label: Label
-    """Name for readers."""
+    """Display name."""
     file: Location | None = None
     """File in `plans.folder`, in the format of the authors' program."""
     own: OwnInput | None = None
-    """Made from a model of ours where there is no folder or no file."""
+    """Our own model, used if there is no folder or no file."""
     unit: Literal["s", "ms"] = "s"
-    """Unit of the times in the file, which does not say it."""
+    """Unit of the times in the file."""
 
     @model_validator(mode="after")
     def _some_source(self) -> Self:
@@ -46,7 +46,7 @@ class PlanInput(Noun):
 
 
 class Clusters(Noun):
-    """Every number of devices with every memory."""
+    """Clusters with every combination of device count and memory."""
 
     devices: tuple[Count, ...] = Field(min_length=1)
     """Devices K."""
@@ -55,47 +55,54 @@ class Clusters(Noun):
 
 
 class PlanSettings(Noun):
-    """How an input is planned, and how that is shown."""
+    """Settings and presentation of a plan."""
 
     show: Literal["throughput", "curve", "table"]
-    """Throughput over the best (Figure 1); times for every number of devices up to the one given, in a single
-    run, or for several given (Figure 2); times beside printed ones (Table 1)."""
+    """Presentation: throughput, curve, or table.
+
+    throughput: relative to the best (Figure 1); curve: times by number of devices (Figure 2); table: times and
+    printed times (Table 1). One run plans a curve of all numbers of devices up to the given one; if several are
+    given, each is planned.
+    """
     bandwidth_gib: Positive = 25.0
     """Bandwidth B of a device, in GiB/s."""
     planners: tuple[Planner, ...] = Field(PLANNERS, min_length=1)
-    """Piper, and what it is compared with."""
+    """Planners: Piper and its baselines."""
     modes: tuple[Mode, ...] = Field(("program",), min_length=1)
-    """All downsets, gradients synchronised once for N microbatches, d dividing N; or prefixes of one linear
-    order, once for d microbatches, any d, as in the printed Table 1."""
+    """Modes of the planner.
+
+    program: all downsets, gradients synchronised once per N microbatches, d divides N; table-1: prefixes of one
+    linear order, synchronised once per d microbatches, any d, as in the printed Table 1.
+    """
 
 
 class PlanPoint(PlanSettings):
-    """One job: a case with one size, one memory and one N."""
+    """Job of a case: one model size, one memory and one N."""
 
     blocks: int
-    """How often the repeated layer occurs, 0 for as often as in the input."""
+    """Number of repeated layers; 0: as in the input."""
     memory_gib: float
     """Memory M of a device."""
     microbatches: int
-    """N."""
+    """Microbatches N."""
     devices: tuple[int, ...]
     """Devices K."""
 
 
 class PlanCase(PlanSettings):
-    """A figure or a table: an input on clusters, by planners."""
+    """Figure or table: an input planned on clusters by planners."""
 
     input: Name
     """One of `plans.inputs`."""
     clusters: tuple[Clusters, ...] = Field(min_length=1)
-    """Devices and memories."""
+    """Clusters by number of devices and memory."""
     microbatches: tuple[PositiveInt, ...] = Field(min_length=1)
-    """N: what the data parallel degrees of all stages may sum up to."""
+    """N: upper limit of the sum of the data-parallel degrees of all stages."""
     repeat: tuple[PositiveInt, ...] = ()
-    """How often the layer of the most frequent name occurs, for every size; as in the input unless given."""
+    """Numbers of layers with the most frequent name, one model size for each; default: as in the input."""
 
     def points(self) -> dict[str, PlanPoint]:
-        """Jobs of the case by a name that is also a file name."""
+        """Jobs of the case, by a name that is also a file name."""
         devices: dict[float, set[int]] = {}
         for clusters in self.clusters:
             for memory in clusters.memory_gib:
@@ -112,16 +119,16 @@ class PlanCase(PlanSettings):
 
 
 class PlanStudy(Noun):
-    """What is planned with Piper, apart from the models of the study."""
+    """Plans by Piper, independent of the models of the study."""
 
     folder: Location | None = None
-    """Folder with the authors' inputs; without it `own` of every input is taken."""
+    """Folder with the authors' inputs; default: `own` of every input is used."""
     published: Name | None = None
-    """Published plans to show beside ours, a file in config/published."""
+    """Published plans to compare with, a file in config/published."""
     inputs: dict[Name, PlanInput] = Field(default_factory=dict)
-    """What is planned, by name."""
+    """Inputs by name."""
     cases: dict[Name, PlanCase] = Field(default_factory=dict)
-    """Figures and tables, by name."""
+    """Figures and tables by name."""
 
     @model_validator(mode="after")
     def _known_inputs(self) -> Self:
@@ -131,26 +138,26 @@ class PlanStudy(Noun):
 
     @property
     def made(self) -> dict[str, PlanCase]:
-        """Cases whose input there is."""
+        """Cases that have an input, by name."""
         return {name: case for name, case in self.cases.items() if self.file_of(case) or self.own_of(case)}
 
     @property
     def stand_ins(self) -> dict[str, OwnInput]:
-        """Inputs of cases that are made from models of ours."""
+        """Inputs made from our own models, by name; only those of cases."""
         found = {case.input: self.own_of(case) for case in self.cases.values()}
         return {name: own for name, own in found.items() if own is not None}
 
     def file_of(self, case: PlanCase) -> Path | None:
-        """File that a case plans, None if it plans a model of ours or nothing."""
+        """File that a case plans; None if it plans one of our models or nothing."""
         file = self.inputs[case.input].file
         return None if file is None or self.folder is None else Path(self.folder) / file
 
     def own_of(self, case: PlanCase) -> OwnInput | None:
-        """Model of ours that a case plans, None if it plans a file or nothing."""
+        """Our own model that a case plans; None if it plans a file or nothing."""
         return None if self.file_of(case) else self.inputs[case.input].own
 
     def check_files(self, source: str) -> None:
-        """Raise PhazeError unless every file that a case plans is there; `source` says who asked."""
+        """Raise PhazeError if an input file of a case is missing; `source` is the prefix of the message."""
         for case in self.cases.values():
             file = self.file_of(case)
             if file is not None and self.folder is not None:

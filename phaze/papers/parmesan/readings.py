@@ -62,7 +62,7 @@ def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd
 def _by_partitioner(
     inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
 ) -> Iterator[Row]:
-    """Yield the speed-ups over PipeDream's partition with CS map under a reading, without the baseline."""
+    """Yield speed-ups over PipeDream's partition with CS map under a reading, except the baseline's own."""
     first = reading.partitioner
     for graph in case.graphs:
         steps = rows[rows["graph"] == graph]

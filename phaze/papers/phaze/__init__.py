@@ -1,4 +1,4 @@
-"""The Phaze paper beside a study of models: accelerators, claims, readings, and why results differ."""
+"""Studies of models compared with the Phaze paper: accelerators, claims, readings, and differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phaze.tables import ReadingFigures, ReadingScores
 
 
 def phaze_paper(beside: Beside) -> Paper:
-    """The Phaze paper beside a study; speed-ups and utilisations only beside its own baseline."""
+    """Phaze's section, comparing the paper with a study; speed-ups and utilisations only for its baseline."""
     figures, claims = reading_figures(beside), claims_of(beside)
     scores = reading_scores(beside, figures)
     blocks: list[Block] = list(sizes_sheet(beside))

@@ -1,4 +1,4 @@
-"""A study of models beside Phaze's paper: accelerators, utilisation, sizes, and walks down the areas."""
+"""Comparison with Phaze's paper: accelerators, utilisation, model sizes, and walks down the areas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = words_of("phaze")
 
 @dataclass(frozen=True)
 class Beside:
-    """A publication, and the result tables of the study that stand beside it."""
+    """Publication, and the result tables of a study that are compared with it."""
 
     inputs: Inputs
     published: Published
@@ -41,19 +41,19 @@ class Beside:
 
     @property
     def shares_baseline(self) -> bool:
-        """Whether speed-ups of study and publication are over the same baseline."""
+        """True if speed-ups of study and publication have the same baseline."""
         return self.published.baseline in (None, self.inputs.study.architectures.baseline)
 
     @cached_property
     def workloads(self) -> list[tuple[str, PublishedWorkload, pd.Series]]:
-        """Name, printed figures and our best row of every workload that has both."""
+        """Name, printed figures and our best row of each workload; only workloads with both."""
         rows = {m: row_of(self.results, m, PER_MODEL) for m in self.inputs.study.models}
         printed = self.published.workloads
         return [(m, printed[m], row) for m, row in rows.items() if m in printed and row is not None]
 
     @property
     def common_name(self) -> str:
-        """The named architecture that is the printed common one; empty if none is."""
+        """Named architecture equal to the printed common accelerator; empty if there is none."""
         members = {name for family in self.published.families.values() for name in family.values()}
         chips = self.inputs.cluster.architectures
         named = chips[chips["named"] & ~chips["architecture"].isin(members)]
@@ -62,29 +62,29 @@ class Beside:
 
     @property
     def common(self) -> str:
-        """The design that is the printed common accelerator; ours where none of that is named."""
+        """Design equal to the printed common accelerator; our own common design if there is none."""
         return self.common_name or COMMON
 
     @property
     def designs(self) -> dict[str, str]:
-        """Our design for every kind of utilisation that is printed."""
+        """Our design by kind of printed utilisation."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
         names = {"baseline_expert": expert, "baseline": baseline, "common": self.common}
         return {kind: name for kind, name in names.items() if name is not None}
 
     def mfu(self, model: str, kind: str) -> float | None:
-        """The printed utilisation, or None."""
+        """Printed utilisation of a workload on a kind of design; None if not printed."""
         mfu = self.published.workloads[model].mfu if model in self.published.workloads else None
         return None if mfu is None else float(getattr(mfu, kind))
 
     def source(self, kind: str) -> str:
-        """Where a kind of figure is printed."""
+        """Place in the publication of a kind of figure."""
         return self.published.sources.get(kind, "the publication")
 
 
 def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
-    """The rows of table architectures that have the cores and the buffer of a printed one."""
+    """Rows of table architectures with the cores and global buffer of a printed accelerator."""
     same = architectures["glb_bytes"] == chip.glb_mib * MIB
     for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
         same &= architectures[key] == getattr(chip, key)
@@ -92,12 +92,12 @@ def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.Data
 
 
 def as_row(chip: PublishedArchitecture) -> pd.Series:
-    """A printed accelerator as a row of table architectures, as far as it is printed."""
+    """Printed accelerator as a row of table architectures, with only the printed columns."""
     return pd.Series(dict(chip), dtype=object)
 
 
 def accelerators_sheet(beside: Beside) -> Sheet:
-    """Our best accelerators and placements, each above the printed one."""
+    """Table of best accelerators and placements, ours above the printed one."""
     rows: Rows = []
     for model, theirs, row in beside.workloads:
         chip, a, p = chip_of(beside.inputs.cluster, row), theirs.architecture, theirs.placement
@@ -117,7 +117,7 @@ def _ours(rows: Rows) -> frozenset[int]:
 
 
 def utilisation_sheet(beside: Beside) -> Sheet:
-    """MFU and time per batch beside the printed MFU and the time that it implies."""
+    """Table of MFU and time per batch: ours, printed, and implied by the printed MFU."""
     rows, speedups = [], printed_speedups(beside)
     for model, (kind, design) in product(beside.inputs.study.models, beside.designs.items()):
         row = row_of(beside.results, model, design)
@@ -135,13 +135,13 @@ def utilisation_sheet(beside: Beside) -> Sheet:
 
 
 def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
-    """Matrix multiplication FLOP/s of a chip, 2 per multiply-accumulate unit and cycle."""
+    """Peak matrix FLOP/s of a chip: 2 per multiply-accumulate unit and cycle."""
     clock_hz = inputs.cluster.scenario.clock_hz
     return peak_flops_per_s(int(chip["num_tc"]), int(chip["pe_x"]), int(chip["pe_y"]), clock_hz)
 
 
 def implied_s(beside: Beside, row: pd.Series, kind: str, mfu: float | None) -> float | None:
-    """The time per batch that a printed MFU implies, with our FLOPs per batch and that chip's peak."""
+    """Time per batch implied by a printed MFU, our FLOPs per batch, and the chip's peak; None if unknown."""
     common = beside.published.common
     if mfu is None or (kind == "common" and common is None):
         return None
@@ -151,7 +151,7 @@ def implied_s(beside: Beside, row: pd.Series, kind: str, mfu: float | None) -> f
 
 
 def printed_speedups(beside: Beside) -> dict[tuple[str, str], float]:
-    """The speed-ups that the printed utilisations imply where chips have the same peak."""
+    """Speed-ups implied by the printed utilisations if chips have the same peak, by workload and design."""
     return {
         (model, design): getattr(workload.mfu, kind) / workload.mfu.baseline_expert
         for model, workload in beside.published.workloads.items()
@@ -161,7 +161,7 @@ def printed_speedups(beside: Beside) -> dict[tuple[str, str], float]:
 
 
 def utilisation_chart(beside: Beside) -> Iterator[Chart]:
-    """The figure of the workloads that have a result on every design of which one is printed."""
+    """Yield the chart of utilisations, for workloads with a result on every printed design."""
     ours, theirs = {}, {}
     for model in beside.inputs.study.models:
         rows = [row_of(beside.results, model, design) for design in beside.designs.values()]
@@ -183,11 +183,11 @@ SIZES = {
     "tensor FLOPs of the model": ("{tensor_flops:FLOP}", "{tensor_flops:FLOP}"),
     "vector FLOPs of the model": ("{vector_flops:FLOP}", "{vector_flops:FLOP}"),
 }
-"""Sizes of a model that are printed: ours and theirs, beside what they fit best."""
+"""Templates of the printed sizes of a model, ours and the paper's, by name of the size."""
 
 
 def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
-    """Sizes of the models (Table 4), each of ours above the printed one."""
+    """Yield the table of model sizes (Table 4), ours above the printed one."""
     rows: Rows = []
     for _, row in beside.complexities.iterrows():
         workload = beside.published.workloads.get(row["model"])
@@ -202,7 +202,7 @@ def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
 
 
 def walk_sheets(beside: Beside) -> Iterator[Block]:
-    """What each level of the walk down the areas chooses and visits, where something of it is printed."""
+    """Yield tables of designs chosen and visited by hysteresis level of the walk, if any are printed."""
     chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
     chosen = chosen[chosen["model"].isin([*beside.published.walks])]
     if len(chosen):
@@ -217,7 +217,7 @@ def walk_sheets(beside: Beside) -> Iterator[Block]:
 
 
 def claims_of(beside: Beside) -> pd.DataFrame:
-    """Table claims of the best accelerators."""
+    """Table claims: printed claims checked on the best accelerators."""
     best = placed_rows(beside.results, PER_MODEL)
     if best.empty:
         return Claims.empty()
@@ -231,7 +231,7 @@ def claims_of(beside: Beside) -> pd.DataFrame:
 
 
 def _means(beside: Beside) -> pd.DataFrame:
-    """The geometric means that are printed, as far as the study has both designs of each."""
+    """Our geometric means for the printed ones whose two designs the study has."""
     rows: list[dict[str, object]] = []
     if beside.published.headline and beside.shares_baseline:
         means = geometric_means(beside.results).set_index("design")["speedup"]
@@ -251,7 +251,7 @@ def _means(beside: Beside) -> pd.DataFrame:
 
 
 def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
-    """The best accelerator of every workload: area, global buffer, cores and lanes."""
+    """Best accelerator of each workload: area, global buffer, cores and lanes."""
     cluster, baseline = inputs.cluster, inputs.study.architectures.baseline
     base = None if baseline is None else chip_named(cluster, baseline)
     every = cluster.architectures["area_um2"]
@@ -276,7 +276,7 @@ def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
 
 
 def _largest_memory(chosen: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Which workloads need the largest HBM, here and as printed."""
+    """Workloads that need the largest HBM, ours and printed, and True under `same` if they agree."""
     ours = set(chosen.loc[chosen["hbm_gib"] == chosen["largest"], "model"])
     theirs = set(printed) & set(chosen["model"])  # type: ignore[call-overload]
     return {

@@ -1,4 +1,4 @@
-"""Why our results differ from a publication's: every reason is computed from the tables."""
+"""Reasons for differences between our results and a publication's, all computed from tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phaze.tables.columns import layout_of
 
 
 def differences(beside: Beside) -> Iterator[Block]:
-    """Why results differ from the publication's, workload by workload."""
+    """Yield the reasons for differences from the publication, by workload."""
     for model, theirs, _ in beside.workloads:
         if found := reasons(beside, model):
             yield Heading(f"Why {model} differs ({theirs.label} in the paper)")
@@ -33,7 +33,7 @@ def differences(beside: Beside) -> Iterator[Block]:
 
 
 def reasons(beside: Beside, model: str) -> tuple[str, ...]:
-    """Why our result for a workload differs from the printed one, as far as the tables tell."""
+    """Sentences on the differences of a workload; empty without a result or printed figures."""
     row = row_of(beside.results, model, PER_MODEL)
     theirs = beside.published.workloads.get(model)
     if row is None or theirs is None:
@@ -72,7 +72,7 @@ def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series
 
 
 def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
-    """Why an architecture was not placed, as the rest of a sentence."""
+    """Reason that an architecture was not placed, as the rest of a sentence."""
     if beside.inputs.study.screen.strategy == "hysteresis":
         return " was not visited before the walk down the areas ended."
     bound = least_bound(beside.inputs, str(ours["model"]), architecture)
@@ -124,7 +124,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
 
 
 def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Iterator[str]:
-    """Network that the printed utilisation needs for the synchronisation alone, if a faster one."""
+    """Yield a sentence if the printed utilisation needs a faster network for synchronisation alone."""
     row = row_of(beside.results, model, beside.common)
     implied = implied_s(beside, row, "common", beside.mfu(model, "common")) if row is not None else None
     bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
@@ -138,7 +138,7 @@ def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Ite
 
 
 def _weight_bytes(beside: Beside, model: str, layout: Layout) -> float:
-    """The weights of one slice of a model, 0 if it was not extracted for that TMP width."""
+    """Weight bytes of one tensor-parallel rank; 0 if the model was not extracted for that TMP width."""
     if layout.tp not in beside.inputs.study.workloads[model].tensor:
         return 0.0
     layers = beside.inputs.details.rows(Layers, Slicing(model, layout.key), "")
@@ -154,7 +154,7 @@ def _part(beside: Beside, row: pd.Series, part: str) -> float:
 
 
 def _about_utilisation(beside: Beside, model: str) -> Iterator[str]:
-    """Where the time goes on the designs whose utilisation is beside."""
+    """Yield a sentence on the time breakdown of each design with a printed utilisation."""
     for kind, design in beside.designs.items():
         theirs = beside.mfu(model, kind)
         row = row_of(beside.results, model, design)
@@ -171,7 +171,7 @@ def _about_utilisation(beside: Beside, model: str) -> Iterator[str]:
 
 
 def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:
-    """The row of table screens with the architecture's least lower bound, None if nothing fits it."""
+    """Row of table screens with the architecture's smallest lower bound; None if nothing fits."""
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
@@ -183,7 +183,7 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
 
 
 def limits_on_all_cores(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """The part of all layers' busy time that each limit binds, with every operator on all cores."""
+    """Share of all layers' busy time bound by each limit, with every operator on all cores."""
     point = point_of(row)
     operators = inputs.details.rows(Operators, point, "").assign(core_index=-1, start_s=0.0, end_s=0.0)
     found = with_estimates(operators, inputs.details, point, chip_of(inputs.cluster, row))

@@ -1,4 +1,4 @@
-"""Published accelerators, placements and utilisations of workloads."""
+"""Published results of Phaze: accelerators, placements and utilisations of workloads."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class PublishedArchitecture(Noun):
-    """An accelerator as printed: cores, buffers, memory."""
+    """Printed accelerator: cores, buffers, memory."""
 
     num_tc: PositiveInt
     """Tensor cores."""
@@ -27,13 +27,13 @@ class PublishedArchitecture(Noun):
     pe_vc: PositiveInt
     """Lanes of a vector core."""
     glb_mib: Positive
-    """Global buffer."""
+    """Size of the global buffer."""
     hbm_gib: Positive
     """HBM capacity."""
 
 
 class PublishedPlacement(Noun):
-    """A placement as printed."""
+    """Printed placement."""
 
     pipeline: PositiveInt
     """Pipeline depth p."""
@@ -44,11 +44,11 @@ class PublishedPlacement(Noun):
     microbatch: PositiveInt
     """Samples in a microbatch."""
     recompute: bool
-    """Activations are recomputed."""
+    """True if activations are recomputed."""
 
 
 class PublishedMfu(Noun):
-    """Model FLOPs utilisation as printed, as a fraction."""
+    """Printed model FLOPs utilisation, as a fraction."""
 
     baseline_expert: Share
     """Baseline accelerator with the experts' placement."""
@@ -59,7 +59,7 @@ class PublishedMfu(Noun):
 
 
 class PublishedComplexity(Noun):
-    """Size of a model as printed."""
+    """Printed size of a model."""
 
     layers: PositiveInt
     """Layers."""
@@ -76,14 +76,14 @@ class PublishedComplexity(Noun):
 
 
 class PublishedWorkload(Noun):
-    """What is printed about one workload."""
+    """Printed results of one workload."""
 
     label: str
     """Name of the workload in the publication."""
     architecture: PublishedArchitecture | None = None
     """Best accelerator for this workload."""
     placement: PublishedPlacement | None = None
-    """Placement on it."""
+    """Placement on the best accelerator."""
     mfu: PublishedMfu | None = None
     """Model FLOPs utilisation."""
     complexity: PublishedComplexity | None = None
@@ -102,24 +102,26 @@ class PublishedHeadline(Noun):
     common_over_family: Positive
     """Common accelerator over the accelerators of `compared_family` with the searched placement."""
     compared_family: str
-    """Family of named accelerators that the last one compares with."""
+    """Family of named accelerators that `common_over_family` compares with."""
 
 
 class Published(Publication):
-    """Phaze's results, or those of another publication about accelerators for models."""
+    """Published results of Phaze, or of another publication about accelerators for models."""
 
     families: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Families of named accelerators: for every workload the one that was made for it."""
+    """Families of named accelerators: the accelerator designed for each workload, by workload."""
     workloads: dict[str, PublishedWorkload] = Field(default_factory=dict)
-    """What is printed, by workload."""
+    """Printed results by workload."""
     baseline: str | None = None
-    """Named architecture that its speed-ups and utilisations are about; a study with another baseline is not
-    beside them."""
+    """Named architecture that printed speed-ups and utilisations refer to; default: any.
+
+    They are not compared with a study that has another baseline.
+    """
     common: PublishedArchitecture | None = None
     """Common accelerator."""
     headline: PublishedHeadline | None = None
     """Geometric means."""
     walks: dict[str, dict[PositiveInt, str]] = Field(default_factory=dict)
-    """What the walk down the areas chooses: by workload and hysteresis level."""
+    """Accelerator chosen by the walk down the areas, by workload and hysteresis level."""
     walk_savings: dict[PositiveInt, PositiveFloat] = Field(default_factory=dict)
-    """How much longer the walk takes at the largest hysteresis level than at others: by level."""
+    """Duration of the walk at the largest hysteresis level over its duration at another, by level."""

@@ -1,7 +1,7 @@
-"""What the readings of a study give, side by side, and which printed figures each of them explains.
+"""Comparison of a study's readings, and the printed figures that each of them explains.
 
-Every figure of a reading is of the same choice of HBM: the best over the sizes of the study, on whatever
-accelerator. The baseline's experts cut the layers evenly where that fits, else in the way that suits best.
+Every figure uses the best HBM size of the study, on any accelerator. The experts' placement on the baseline
+splits the layers evenly if that fits, and otherwise uses the best split.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from phaze.tables import ReadingFigures, ReadingScores
 from phaze.tables.columns import layout_of
 
 NEAR_MEAN, NEAR_MFU = 1.1, 1.25
-"""A mean agrees with a printed one within this factor, a utilisation within that."""
+"""Factors within which a mean, and a utilisation, agree with the printed one."""
 DECIDES = 3.0
-"""Where a reading changes a speed-up by more than this factor, one assumption decides it."""
+"""Change of a speed-up by a reading above which it depends on one assumption; a factor."""
 MEANS = {
     "per_model": ("per-model", "expert", "per-model over baseline with experts"),
     "common": ("common", "expert", "common over baseline with experts"),
     "common_over_baseline": ("common", "baseline", "common over baseline"),
     "common_over_family": ("common", "family", "common over the other family"),
 }
-"""The printed geometric means: throughput of the first over that of the second, and their words."""
+"""Printed geometric means: the two roles whose throughputs are divided, and a label."""
 MFUS = {
     "expert": ("baseline_expert", "baseline, experts"),
     "baseline": ("baseline", "baseline"),
     "common": ("common", "common"),
 }
-"""What utilisations are printed of, with their key in the publication and their words."""
+"""Printed utilisations by role: key in the publication, and label."""
 Row = dict[str, object]
 WORDS = words_of("phaze")
 
 
 @dataclass(frozen=True)
 class ReadingsBeside:
-    """The readings of a study beside its publication."""
+    """Readings of a study, compared with its publication."""
 
     beside: Beside
     family: str
-    """The family of the publication's own accelerators."""
+    """Family of the publication's own accelerators."""
 
     @property
     def inputs(self) -> Inputs:
@@ -60,12 +60,12 @@ class ReadingsBeside:
 
     @property
     def published(self) -> Published:
-        """The publication."""
+        """Publication that the study is compared with."""
         return self.beside.published
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The workloads that the publication is about."""
+        """Workloads of the study that the publication has."""
         return tuple(m for m in self.inputs.study.models if m in self.published.workloads)
 
     @cached_property
@@ -75,7 +75,7 @@ class ReadingsBeside:
         return dict(iter(placed.groupby(keys)))  # type: ignore[arg-type]
 
     def best(self, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-        """Best throughput, or utilisation, of what a role stands for; 0 if nothing is placed."""
+        """Best throughput, or another `value`, of a role's accelerator and planner; 0 if nothing is placed."""
         families, headline = self.published.families, self.published.headline
         baseline = str(self.inputs.study.architectures.baseline)
         other = families.get(headline.compared_family, {}) if headline else {}
@@ -91,18 +91,18 @@ class ReadingsBeside:
         return 0.0
 
     def ratio(self, reading: str, model: str, mean: str) -> float:
-        """What a printed mean is a mean of; 0 if one of the two is not placed."""
+        """Throughput ratio of one workload that enters a printed mean; 0 if either role is not placed."""
         above, below = (self.best(reading, model, role) for role in MEANS[mean][:2])
         return above / below if below else 0.0
 
     def is_decided(self, model: str) -> bool:
-        """Whether some reading changes the common accelerator's speed-up very much."""
+        """True if a reading changes the common accelerator's speed-up by more than `DECIDES`."""
         found = [self.ratio(reading, model, "common") for reading in self.inputs.study.shown_readings]
         changes = [ratio / found[0] for ratio in found if ratio and found[0]]
         return any(change > DECIDES or change < 1 / DECIDES for change in changes)
 
     def figures(self, reading: str) -> Iterator[Row]:
-        """Rows of table reading_figures of a reading."""
+        """Yield the rows of table reading_figures for a reading."""
         for model in self.models:
             yield from self._placement(reading, model)
             mfu = self.published.workloads[model].mfu
@@ -122,7 +122,7 @@ class ReadingsBeside:
                 yield {"reading": reading, "model": models, "kind": "mean", "of": mean, **row}
 
     def _placement(self, reading: str, model: str) -> Iterator[Row]:
-        """The plan on the accelerator that is printed for a workload, with the HBM that suffices."""
+        """Yield the row on the placement on a workload's printed accelerator, at the chosen HBM size."""
         printed = self.published.workloads[model]
         plan, chip = printed.placement, printed.architecture
         if plan is None or chip is None:
@@ -161,7 +161,7 @@ def _figure(theirs: float, ours: float, near: float, words: Callable[[float], st
 
 
 def reading_figures(beside: Beside) -> pd.DataFrame:
-    """Table reading_figures; empty for a study that is not beside a publication with accelerators."""
+    """Table reading_figures; empty for a study not comparable with the publication's accelerators."""
     study, families = beside.inputs.study, beside.published.families
     named = set(study.architectures.named)
     own = next((f for f, chips in families.items() if set(chips.values()) & named), None)
@@ -174,7 +174,7 @@ def reading_figures(beside: Beside) -> pd.DataFrame:
 
 
 def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
-    """Table reading_scores from the figures; empty where there are none."""
+    """Table reading_scores, computed from the figures; empty without figures."""
     notes = {name: reading.note for name, reading in beside.inputs.study.shown_readings.items()}
     headline = beside.published.headline
     rows = []
@@ -197,7 +197,7 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def readings(beside: Beside, every: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Block]:
-    """The readings side by side, from tables reading_figures and reading_scores; nothing without readings."""
+    """Yield the blocks that compare readings, from both tables of readings; nothing without readings."""
     if not scores.empty:
         figures = _in_order(beside.inputs, every)
         figures = figures.assign(
@@ -208,7 +208,7 @@ def readings(beside: Beside, every: pd.DataFrame, scores: pd.DataFrame) -> Itera
 
 
 def _in_order(inputs: Inputs, figures: pd.DataFrame) -> pd.DataFrame:
-    """Figures by kind, workload and accelerator in the order of page and study, then by reading."""
+    """Figures sorted by kind, workload, accelerator and reading, in the order of page and study."""
     orders = {
         "kind": list(_KINDS),
         "model": list(inputs.study.models),
@@ -220,7 +220,7 @@ def _in_order(inputs: Inputs, figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_words(scores: pd.DataFrame) -> str:
-    """How near the best reading comes to the publication in a sentence; empty without readings."""
+    """Sentence on the agreement of the best reading with the publication; empty without readings."""
     if len(scores) < 2:
         return ""
     own = scores[scores["reading"] == OWN_READING].iloc[0]
@@ -231,7 +231,7 @@ def in_words(scores: pd.DataFrame) -> str:
 
 
 def _scores_sheet(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Sheet:
-    """How near every reading comes, with the printed figures as the first row."""
+    """Table of the agreement of each reading, with the printed figures as first row."""
     headline = beside.published.headline
     scores = scores.set_index("reading").loc[list(beside.inputs.study.shown_readings)].reset_index()
     means = figures[(figures["kind"] == "mean") & (figures["model"] == "undecided")]
@@ -249,7 +249,7 @@ _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
 def _explained(every: pd.DataFrame) -> Iterator[Block]:
-    """For every printed figure which readings give it, or that none does."""
+    """Yield the blocks on each printed figure: the readings that reproduce it, if any."""
     rows = []
     for (kind, model, _), mine in every[every["model"] != "undecided"].groupby(
         ["kind", "model", "of"], sort=False
@@ -279,7 +279,7 @@ def _called(kind: str, of: str) -> str:
 
 
 def _beside(figures: pd.DataFrame) -> Iterator[Block]:
-    """Utilisations and placements with a column for every reading."""
+    """Yield tables of utilisations and placements, with a column per reading."""
     for kind in ("mfu", "placement"):
         mine = figures[figures["kind"] == kind].replace({"ours": {"": "fits nowhere"}})
         printed = mine.drop_duplicates(["model", "of"]).assign(

@@ -1,1 +1,1 @@
-"""The page of the plans: figures and tables of the Piper paper, claims, and checks."""
+"""Plans compared with the Piper paper: figures, tables, claims, and checks."""

@@ -1,4 +1,4 @@
-"""The page of the plans: figures and tables of the Piper paper beside ours, its claims, and checks."""
+"""Section of the Piper paper: figures, tables, claims, and checks of plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phaze.tables import TABLES
 
 
 def piper_paper(inputs: PlanInputs) -> Paper:
-    """The Piper paper beside the plans of a study."""
+    """Piper's section, comparing the paper with the plans of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     checks, table = checked("case-checks", PLAN_CHECKS, inputs)
     planned = {name: (TABLES[name], getattr(inputs, name)) for name in PLANNED}
@@ -34,7 +34,7 @@ def piper_paper(inputs: PlanInputs) -> Paper:
 
 
 def _answer(inputs: PlanInputs, claims: pd.DataFrame) -> str:
-    """Which of the claims hold, and of what."""
+    """Summary: number of claims that hold, source of the inputs, and number of plans."""
     planned = int((inputs.cases["status"] == "planned").sum())
     source = "the authors' inputs" if not inputs.study.stand_ins else "inputs of our own"
     return (

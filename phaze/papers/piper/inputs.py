@@ -1,4 +1,4 @@
-"""What the page of the plans is made from, the printed table beside ours, and what claims are about."""
+"""Inputs of Piper's section, its printed table compared with ours, and the tables of its claims."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from phaze.report.words import join, percent
 
 @dataclass(frozen=True)
 class PlanInputs(PlanCases):
-    """Plans of a study beside Piper's publication."""
+    """Plans of a study, with Piper's publication to compare with."""
 
     published: PublishedPlans | None = None
 
     def label(self, name: str) -> str:
-        """Name of an input for readers: our own says so."""
+        """Display name of an input; marks inputs made from our own models."""
         given = self.study.inputs[name]
         own = self.study.stand_ins.get(name)
         return given.label if own is None else f"{given.label} (ours, on {own.architecture})"
 
     def scale_s(self, name: str) -> float:
-        """Seconds of an input's unit of time."""
+        """Seconds per unit of time of an input."""
         ours = name in self.study.stand_ins
         return 1e-3 if self.study.inputs[name].unit == "ms" and not ours else 1.0
 
 
 _DIGITS = 6
-"""Significant digits of the printed table, without trailing zeros: what a C++ stream prints by default."""
+"""Significant digits of the printed table, without trailing zeros: the default of C++ streams."""
 
 
 def as_printed(value: float) -> str:
-    """A time with as many digits as the table prints; a dash where nobody planned."""
+    """Time in the format of the printed table; a dash for NaN, if nothing was planned."""
     if np.isnan(value):
         return "–"
     return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
 
 
 def printed_times(inputs: PlanInputs) -> pd.DataFrame:
-    """Printed times that the study planned, beside ours in every mode: as numbers, and as they would print.
+    """Printed times of planned rows, with our times in each mode as numbers and in printed format.
 
-    A row for input, row of the printed table, mode and planner; ours is NaN where nobody planned.
+    One row per input, row of the printed table, mode and planner. Our time is NaN if nothing was planned.
     """
     table = inputs.published.table if inputs.published else {}
     told = [
@@ -74,7 +74,7 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
 
 
 def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
-    """How much more time equi takes than Piper with so many devices, where both have a plan."""
+    """Relative extra time of equi over Piper at the numbers of devices `ks` where both have a plan."""
     piper, equi = (read_curve(rows[rows["planner"] == p], ks) for p in ("piper", "equi"))
     both = np.isfinite(piper) & np.isfinite(equi)
     more: np.ndarray = equi[both] / piper[both] - 1
@@ -82,7 +82,7 @@ def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
 
 
 def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
-    """The tables that claims are about, by the names that they have there, each with labels for readers."""
+    """Tables that claims are checked on, by their name in the publication, with display labels."""
     times = printed_times(inputs)
     times = times[times["mode"] == "table-1"].assign(agrees=lambda f: f["ours"] == f["printed"])
     printed = times.pivot(index=["input", "row"], columns="planner", values="time_per_sample")
@@ -122,7 +122,7 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def _panels(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Label and rows of every panel of curves."""
+    """Yield label and rows of each panel of curves."""
     for name, case in inputs.of("curve"):
         for mode in case.modes:
             mine = inputs.curves[(inputs.curves["case"] == name) & (inputs.curves["mode"] == mode)]
@@ -131,7 +131,7 @@ def _panels(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Quartiles of how much more time equi takes, and the share of them within a printed range."""
+    """Quartiles of equi's extra time, and the share of device counts within the printed range."""
     low, high = map(float, cast("tuple[float, float]", printed))
     more = rows["more"].to_numpy()
     quarters = [percent(float(q)) for q in np.quantile(more, (0.25, 0.5, 0.75))]
@@ -140,4 +140,4 @@ def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
 
 
 FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
-"""What claims find that no aggregate says."""
+"""Functions that claims refer to by name."""

@@ -1,4 +1,4 @@
-"""Piper's published plans."""
+"""Published results of Piper."""
 
 import re
 from typing import Annotated
@@ -20,24 +20,24 @@ def _as_printed(text: str) -> str:
 
 
 Printed = Annotated[str, AfterValidator(_as_printed)]
-"""A time with the digits that are printed, or OOM."""
+"""Time with its printed digits, or OOM."""
 
 
 class PrintedPlan(Noun):
-    """A row of a printed table of plans."""
+    """Row of a printed table of plans."""
 
     devices: PositiveInt
-    """Devices."""
+    """Number of devices."""
     memory_gib: Positive
     """Memory of a device."""
     piper: Printed
-    """Time per sample that Piper finds."""
+    """Time per sample of Piper's plan."""
     equi: Printed
     """Time per sample of the best equal stages."""
 
 
 class PublishedPlans(Publication):
-    """Piper's plans."""
+    """Published plans of Piper."""
 
     table: dict[Name, tuple[PrintedPlan, ...]] = Field(default_factory=dict)
     """Printed rows, by input (Table 1)."""

@@ -1,4 +1,4 @@
-"""The parts of Piper's section: throughput, curves, and printed plans."""
+"""Parts of Piper's section: throughput, curves, and printed plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = words_of("piper")
 
 
 def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Figure 1 with its table."""
+    """Section of Figure 1 with its table."""
     rows = inputs.cases[inputs.cases["case"] == name]
     about = {"label": inputs.label(case.input), "batches": _batches(case)}
     blocks: list[Block] = []
@@ -45,7 +45,7 @@ def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
 
 
 def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Figure 2 with its table."""
+    """Section of Figure 2 with its table."""
     rows = inputs.curves[inputs.curves["case"] == name]
     label, scale = inputs.label(case.input), inputs.scale_s(case.input)
     every_k = all(len(point.devices) == 1 for point in case.points().values())
@@ -77,7 +77,7 @@ def _heads(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Table 1: printed and ours in every mode."""
+    """Section of Table 1: printed times, and ours in each mode."""
     times = printed_times(inputs)
     times = times[times["input"] == case.input]
     mine = inputs.cases[inputs.cases["case"] == name]
@@ -93,7 +93,7 @@ def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 
 def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
-    """Printed times, ours in every mode, and the modes that give all printed digits of a row."""
+    """Table of printed times, our times in each mode, and the modes that match all digits of a row."""
     agree = times[times["ours"] == times["printed"]].groupby(["row", "mode"]).size() == 2
     same = times.assign(
         whose="same",
@@ -112,7 +112,7 @@ def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
 
 
 def unplanned(inputs: PlanInputs) -> tuple[str, ...]:
-    """What the study could not plan, with the reasons."""
+    """Sentences on cases that the study could not plan, with the reason."""
     rows = [
         {"name": name, "input": case.input, "file": inputs.study.inputs[case.input].file}
         for name, case in inputs.study.cases.items()
@@ -122,7 +122,7 @@ def unplanned(inputs: PlanInputs) -> tuple[str, ...]:
 
 
 def stand_ins(inputs: PlanInputs) -> tuple[str, ...]:
-    """What of ours stands in for inputs of the authors."""
+    """Sentences on our models that replace inputs of the authors."""
     rows = [
         {"label": inputs.study.inputs[name].label, **own.model_dump()}
         for name, own in inputs.study.stand_ins.items()
@@ -137,10 +137,10 @@ def _batches(case: PlanCase) -> str:
 PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
     "table": table, "throughput": throughput, "curve": curve,
 }  # fmt: skip
-"""How cases are shown, in the order of the page."""
+"""Section builders by `show` value of a case, in the order of the page."""
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """The sections of all cases."""
+    """Yield the sections of all cases."""
     for show, part in PARTS.items():
         yield from (part(inputs, name, case) for name, case in inputs.of(show))
