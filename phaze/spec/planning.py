@@ -60,9 +60,9 @@ class PlanSettings(Noun):
     show: Literal["throughput", "curve", "table"]
     """Presentation: throughput, curve, or table.
 
-    throughput: relative to the best (Figure 1); curve: times by number of devices (Figure 2); table: times and
-    printed times (Table 1). One run plans a curve of all numbers of devices up to the given one; if several are
-    given, each is planned.
+    throughput: relative to the best (Figure 1); curve: times by number of devices (Figure 2); table: our times
+    and printed ones (Table 1). A curve has all numbers of devices up to a single given one, planned in one
+    run; if several are given, each is planned.
     """
     bandwidth_gib: Positive = 25.0
     """Bandwidth B of a device, in GiB/s."""
@@ -71,8 +71,8 @@ class PlanSettings(Noun):
     modes: tuple[Mode, ...] = Field(("program",), min_length=1)
     """Modes of the planner.
 
-    program: all downsets, gradients synchronised once per N microbatches, d divides N; table-1: prefixes of one
-    linear order, synchronised once per d microbatches, any d, as in the printed Table 1.
+    program: all downsets, gradients synchronised once per N microbatches, d divides N; table-1: prefixes of
+    one linear order, synchronised once per d microbatches, any d, as in the printed Table 1.
     """
 
 
