@@ -60,7 +60,7 @@ class PlanSettings(Noun):
     show: Literal["throughput", "curve", "table"]
     """Presentation: throughput, curve, or table.
 
-    throughput: relative to the best (Figure 1); curve: times by number of devices (Figure 2); table: our times
+    throughput: relative to the best (Figure 1); curve: times by devices (Figure 2); table: our times
     and printed ones (Table 1). A curve has all numbers of devices up to a single given one, planned in one
     run; if several are given, each is planned.
     """
