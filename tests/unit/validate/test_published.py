@@ -19,7 +19,6 @@ from phaze.validate.intervals import ERRORS, KEYS, error_table
 from phaze.validate.rows import read_row, read_rows
 from phaze.validate.scoreboard import (
     MEASURED,
-    Score,
     measured_files,
     predicted_runs,
     runs_with_intervals,
@@ -62,10 +61,10 @@ EVERY = 6
 
 
 @cache
-def compared(source: str) -> tuple[pd.DataFrame, Score]:
+def compared(source: str) -> tuple[pd.DataFrame, pd.Series]:
     """Return the runs of a source and their score."""
     runs = runs_with_intervals(predicted_runs(MEASURED / f"{source}.csv"))
-    return runs, score(source, runs)
+    return runs, pd.Series(score(source, runs))
 
 
 @cache
