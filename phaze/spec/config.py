@@ -35,7 +35,7 @@ from phaze.spec.tiled_study import check_tiled
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
 NAMED_SHARD = "named"
-"""What is asked for by name, in a study without a grid."""
+"""Shard of the named architectures, in a study without a grid."""
 SMALLER_SHARD = "smaller"
 """What of the grid only smaller area limits allow: the least area of an architecture depends on the limit."""
 

@@ -16,7 +16,7 @@ Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S a
 Search = Literal["ours", "authors"]
 """All searches and the local search; or the better of the two instantiations of the paper."""
 Judge = Literal["step", "shared-step", "held-step", "stage-time"]
-"""What mappings are compared by."""
+"""Objectives by which mappings are compared."""
 
 
 class MapGraph(Noun):
@@ -67,12 +67,12 @@ class MapTopology(Noun):
 
 
 class StagesPoint(Noun):
-    """What one job cuts."""
+    """Input of one partitioning job."""
 
     graph: Name
     """One of `maps.graphs`."""
     partitioner: Partitioner
-    """Who cuts."""
+    """Partitioner."""
     hyper_operators: PositiveInt
     """K."""
     stages: PositiveInt
@@ -93,13 +93,13 @@ class MapReading(Noun):
     """One way to read what a paper leaves open about its speed-ups."""
 
     label: str
-    """What is assumed, for readers."""
+    """Assumption, as a sentence for readers."""
     graph: Name | None = None
     """One of `maps.graphs`, for speed-ups by topology; that of the case unless given."""
     partitioner: Partitioner = "full"
-    """Who cuts; of speed-ups by partitioner, who stands for PipeDream."""
+    """Partitioner; for speed-ups by partitioner, the one that stands for PipeDream."""
     search: Search = "ours"
-    """Who maps: ours, the three searches and the local search; or the authors, the better of (6) and (7)."""
+    """Mapper: ours (three searches and the local search) or the authors' (the better of (6) and (7))."""
     judge: Judge = "step"
     """By what mappings are compared: the simulated step; the same where the devices of a node share its port,
     or where messages under way hold both devices; or the longest stage time (5). The searches do not know."""
@@ -114,7 +114,7 @@ class Unexplained(Noun):
     """Printed figures that no reading comes near."""
 
     about: str
-    """What is printed, and why that is odd; a sentence for readers."""
+    """Printed figure and why it is odd, as a sentence for readers."""
     topologies: tuple[Name, ...] = ()
     """Their topologies; all of the case unless given."""
     graphs: tuple[Name, ...] = ()
@@ -136,7 +136,7 @@ class MapCase(Noun):
     """Speed-ups over the first partitioner with CS map (Tables I, II, IV); speed-ups by topology (Tables III,
     VI); samples per second (Figure 4); by K (Figure 5); the local search alone beside optima and bounds."""
     partitioners: tuple[Partitioner, ...] = Field(("full",), min_length=1)
-    """Who cuts."""
+    """Partitioner."""
     microbatches: tuple[PositiveInt, ...] = Field((4,), min_length=1)
     """MB."""
     hyper_operators: tuple[PositiveInt, ...] = ()
@@ -181,7 +181,7 @@ class Job(NamedTuple):
 
 
 class Maps(Noun):
-    """What is partitioned and mapped, apart from the models of the study."""
+    """Graphs to partition and map, in addition to the models of the study."""
 
     published: Name | None = None
     """Published results to show beside ours, a file in config/published."""

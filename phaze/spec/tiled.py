@@ -114,7 +114,7 @@ class Dram(Noun):
     edges: Annotated[tuple[Edge, ...], Field(min_length=1)] = ("west", "east")
     """Edges with memories."""
     around: Literal["system", "chip"] = "system"
-    """Whose edges: those of the whole mesh, or those of every chip."""
+    """Edges with DRAM: of the whole mesh, or of every chip."""
     ports_per_edge: Count | None = None
     """Places with a port on each chip's side of an edge, evenly spread; all unless given."""
     tiles: Annotated[tuple[tuple[Position, Position], ...], Field(min_length=1)] | None = None

@@ -140,7 +140,7 @@ class ExchangeReading(Noun):
 
 
 class TiledStudy(Noun):
-    """What is simulated on tiled accelerators, apart from the models of the study."""
+    """Cases to simulate on tiled accelerators, in addition to the models of the study."""
 
     published: Name | None = None
     """Published results to show beside ours, a file in config/published."""
