@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 from phaze.spec.noun import Noun
-from phaze.spec.reference_pages import PAGES, Entry, Page
+from phaze.spec.reference_pages import PAGES, Entry, ReferencePage
 from phaze.spec.study import Study
 
 LONGEST_EXAMPLE = 24
@@ -44,7 +44,7 @@ class _Section:
     heading: str
     noun: type[Noun]
     entry: Entry | None = None
-    """Page entry of the noun; None for a noun nested in another."""
+    """ReferencePage entry of the noun; None for a noun nested in another."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def _index() -> str:
     return _INDEX + "".join(rows) + _OTHERS
 
 
-def _page(page: Page, folder: Path) -> str:
+def _page(page: ReferencePage, folder: Path) -> str:
     sections = list(_page_sections(page))
     links = _Links({e.noun.__name__: f"{other}.md" for other, p in PAGES.items() for e in p.entries})
     anchors: dict[str, int] = {}
@@ -85,7 +85,7 @@ def _page(page: Page, folder: Path) -> str:
     return _HEAD.format(title=page.title) + "".join(_text(section, links, folder) for section in sections)
 
 
-def _page_sections(page: Page) -> Iterator[_Section]:
+def _page_sections(page: ReferencePage) -> Iterator[_Section]:
     """Yield the sections of a page: each entry followed by the nouns inside it, without repeats."""
     seen = {entry.noun for other in PAGES.values() for entry in other.entries}
     for entry in page.entries:

@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     """Top-level key that holds the noun; default: the noun is the whole file."""
 
 
-class Page(NamedTuple):
+class ReferencePage(NamedTuple):
     """Reference page: title and entries."""
 
     title: str
@@ -47,23 +47,23 @@ class Page(NamedTuple):
 
 _STUDY = "`config.yaml`, `studies/*.yaml`"
 
-PAGES: dict[str, Page] = {
-    "study": Page("The study", (Entry("A study", Study, _STUDY, "studies/quick.yaml"),)),
-    "study-layouts": Page(
+PAGES: dict[str, ReferencePage] = {
+    "study": ReferencePage("The study", (Entry("A study", Study, _STUDY, "studies/quick.yaml"),)),
+    "study-layouts": ReferencePage(
         "Training plans in a study",
         (Entry("`layouts`", LayoutStudy, _STUDY, "studies/llama-3.1.yaml", "layouts"),),
     ),
-    "study-plans": Page(
+    "study-plans": ReferencePage(
         "Piper's plans in a study", (Entry("`plans`", PlanStudy, _STUDY, "studies/piper.yaml", "plans"),)
     ),
-    "study-tiled": Page(
+    "study-tiled": ReferencePage(
         "Tiled accelerators in a study", (Entry("`tiled`", TiledStudy, _STUDY, "studies/palm.yaml", "tiled"),)
     ),
-    "study-maps": Page(
+    "study-maps": ReferencePage(
         "Partitions and mappings in a study",
         (Entry("`maps`", Maps, _STUDY, "studies/parmesan.yaml", "maps"),),
     ),
-    "models": Page(
+    "models": ReferencePage(
         "Models",
         (
             Entry("A transformer", Model, "`models/*.yaml`", "models/llama-3.1-8b.yaml"),
@@ -79,14 +79,14 @@ PAGES: dict[str, Page] = {
             ),
         ),
     ),
-    "architectures": Page(
+    "architectures": ReferencePage(
         "Architectures",
         (
             Entry("An architecture", Architecture, "`architectures/*.yaml`", "architectures/tpu-v4.yaml"),
             Entry("A technology", Technology, "`technologies/*.yaml`", "technologies/22nm.yaml"),
         ),
     ),
-    "systems": Page(
+    "systems": ReferencePage(
         "Systems",
         (
             Entry("A system of devices on levels", Cluster, "`systems/*.yaml`", "templates/system.yaml"),
@@ -101,7 +101,7 @@ PAGES: dict[str, Page] = {
             Entry("Measured collectives of NCCL", NcclSpeeds, "`networks/*.yaml`", "networks/nvlink-4.yaml"),
         ),
     ),
-    "devices": Page(
+    "devices": ReferencePage(
         "Devices",
         (
             Entry(
@@ -114,10 +114,10 @@ PAGES: dict[str, Page] = {
             Entry("A chip of tiles", TiledDevice, "`devices/*.yaml`", "devices/wafer-tile.yaml"),
         ),
     ),
-    "stacks": Page(
+    "stacks": ReferencePage(
         "Software stacks", (Entry("A software stack", Stack, "`stacks/*.yaml`", "stacks/megatron-core.yaml"),)
     ),
-    "topologies": Page(
+    "topologies": ReferencePage(
         "Topologies",
         (
             Entry(
@@ -158,10 +158,10 @@ PAGES: dict[str, Page] = {
             ),
         ),
     ),
-    "measured": Page(
+    "measured": ReferencePage(
         "Measured runs", (Entry("Measured runs", PublishedRuns, "`measured.yaml`", "measured.yaml"),)
     ),
-    "partitions": Page(
+    "partitions": ReferencePage(
         "Operators, stages and mappings",
         (
             Entry(
@@ -179,7 +179,7 @@ PAGES: dict[str, Page] = {
             ),
         ),
     ),
-    "training-plan": Page(
+    "training-plan": ReferencePage(
         "Training plans",
         (
             Entry(

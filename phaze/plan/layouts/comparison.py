@@ -20,7 +20,8 @@ from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.words import table, wrapped
+from phaze.plan.layouts.ranked_table import wrapped
+from phaze.plan.layouts.words import table
 from phaze.plan.runs import Run
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.recipe import Recipe

@@ -23,7 +23,7 @@ MOST_READY = 32
 
 
 @dataclass(eq=False)
-class Contender:
+class LayoutContender:
     """A layout of an open family."""
 
     place: int
@@ -47,9 +47,9 @@ class Contenders:
     on_better: Callable[[PlannedLayout], None]
     distinct: DistinctPlans = field(default_factory=DistinctPlans)
     """Fastest plan of every family, and the time of the last row that is searched for."""
-    looked_at: list[Contender] = field(default_factory=list)
+    looked_at: list[LayoutContender] = field(default_factory=list)
     """Layouts with simulated pipeline splits."""
-    _known: dict[int, Contender] = field(default_factory=dict)
+    _known: dict[int, LayoutContender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
     """Layouts without recompute, with the index of the same layout with recompute of any layers."""
     _flows: dict[FlowKey, Flow] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Contenders:
         """Time that a bound need not exceed."""
         return self.distinct.longest_s * (1 - self.gap)
 
-    def enough_of(self, contender: Contender) -> float:
+    def enough_of(self, contender: LayoutContender) -> float:
         """Time that a layout's bound need not exceed: the table has only the fastest layout of a family."""
         return min(self.enough_s, self.fastest_s(contender.place) * (1 - self.gap))
 
@@ -79,11 +79,11 @@ class Contenders:
         """Step time of the fastest plan in the family of a layout."""
         return self.distinct.fastest_s(int(self.families.family[place]))
 
-    def at(self, place: int) -> Contender:
+    def at(self, place: int) -> LayoutContender:
         """Layout at an index of the grid."""
-        return self._known.setdefault(place, Contender(place))
+        return self._known.setdefault(place, LayoutContender(place))
 
-    def bound_of(self, contender: Contender) -> float:
+    def bound_of(self, contender: LayoutContender) -> float:
         """Best lower bound on the step time of a layout so far."""
         own_s = float(self.bounds.time_s[contender.place])
         return own_s if contender.search is None else max(own_s, contender.search.bound_s)
@@ -98,7 +98,7 @@ class Contenders:
             place: whole[family] for place, family, word in each if word == "none" and family in whole
         }
 
-    def begun(self, contender: Contender) -> DivisionSearch:
+    def begun(self, contender: LayoutContender) -> DivisionSearch:
         """Search over the pipeline splits of a contender, started with a first split."""
         if contender.search is None:
             place = contender.place
@@ -113,7 +113,7 @@ class Contenders:
             self._note(contender)
         return contender.search
 
-    def look_at(self, contender: Contender) -> None:
+    def look_at(self, contender: LayoutContender) -> None:
         """Raise the bound of a layout, first by the linear relaxation, finally with whole layers."""
         search, other = self.begun(contender), self._recomputed(contender.place)
         if not search.done:
@@ -154,14 +154,14 @@ class Contenders:
             one.park()
         del self._ready[MOST_READY:]
 
-    def _raise(self, contender: Contender) -> None:
+    def _raise(self, contender: LayoutContender) -> None:
         """Raise the bound of a layout by one step, unless it is high enough."""
         search, enough_s = self.begun(contender), self.enough_of(contender)
         if search.bound_s < enough_s and not search.done:
             (search.finish if search.relaxed else search.relax)(enough_s)
             self._note(contender)
 
-    def _recomputed(self, place: int) -> Contender | None:
+    def _recomputed(self, place: int) -> LayoutContender | None:
         """Layout that differs only by recompute of any number of layers, none included.
 
         Its bound therefore also holds for this layout.
@@ -169,7 +169,7 @@ class Contenders:
         other = self._whole.get(place)
         return None if other is None else self.at(other)
 
-    def _note(self, contender: Contender) -> None:
+    def _note(self, contender: LayoutContender) -> None:
         search = contender.search
         if search is not None and search.found is not None:
             plan = PlannedLayout(search.divided, search.found)

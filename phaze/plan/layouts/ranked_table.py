@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
-from textwrap import wrap
+from textwrap import fill
 
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
@@ -48,7 +48,7 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
         yield line
     if letters:
         spelt = ", ".join(f"{letter} {words}" for words, letter in letters.items())
-        yield from wrap(f"Recompute {spelt}.", COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
+        yield wrapped(f"Recompute {spelt}.")
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -111,3 +111,8 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
         yield layout.schedule
     if layout.offload != "none":
         yield f"offload {layout.offload}"
+
+
+def wrapped(sentence: str) -> str:
+    """Sentence wrapped to terminal width."""
+    return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -21,7 +21,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds
-from phaze.plan.layouts.contenders import Contender, Contenders
+from phaze.plan.layouts.contenders import Contenders, LayoutContender
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
@@ -75,7 +75,7 @@ class LayoutSearch:
     contenders: Contenders = field(init=False)
     """Layouts of open families."""
     _shapes: ShapeFlows = field(init=False)
-    _queue: list[tuple[float, int, Contender]] = field(default_factory=list)
+    _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
     _sharpened: Bools = field(init=False)
     """True for families with sharpened bounds."""
 
@@ -86,13 +86,13 @@ class LayoutSearch:
 
     @property
     def grid(self) -> LayoutGrid:
-        """Layouts of the families opened so far; indices stay valid when more families are opened."""
-        return self.families.grid
+        """Layouts of the families opened so far, see `Contenders`."""
+        return self.contenders.grid
 
     @property
     def bounds(self) -> LayoutBounds:
         """Lower bounds of these layouts."""
-        return self.families.own
+        return self.contenders.bounds
 
     @property
     def distinct(self) -> DistinctPlans:

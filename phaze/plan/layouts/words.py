@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from textwrap import fill
 
 from phaze.base.units import digits
-from phaze.plan.layouts.ranked_table import COLUMNS, WIDTHS, differences, ranked_table, recompute, unusual
+from phaze.plan.layouts.ranked_table import WIDTHS, differences, ranked_table, recompute, unusual, wrapped
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.training_plan import (
     TIE,
@@ -191,11 +190,6 @@ def unfit_in_words(plan: UnfitPlan) -> str:
     if plan.layout is not None:
         said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
     return "\n".join(map(wrapped, [*said, *_counts(plan.certificate)]))
-
-
-def wrapped(sentence: str) -> str:
-    """Sentence wrapped to terminal width."""
-    return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def better_line(time_s: float, layout: str, seconds: float, *, first: bool) -> str:
