@@ -11,9 +11,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
 from math import inf
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
 
 from phaze.base.errors import PhazeError
+
+if TYPE_CHECKING:  # numpy takes longer to import than a misspelt name to report
+    from phaze.base.arrays import Bools, Ints
 
 Zero = Literal[0, 1, 2, 3]
 """ZeRO stage: replicas shard nothing, optimizer state, also gradients, also weights.
@@ -96,7 +99,16 @@ Axis = Literal["tp", "cp", "cp-heads", "cp-ring", "ep", "etp", "edp", "dp", "dp-
 `dp-cp`: all ranks with the same dense weights. `cp-heads`: ranks that exchange heads. `cp-ring`: ranks that
 pass keys and values around a ring, one of each `cp-heads` group.
 """
+LAYER_AXES: tuple[Axis, ...] = ("tp", "cp", "cp-heads", "cp-ring", "ep", "etp")
+"""Axes whose collectives are part of layers."""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
+"""Fields that are widths of a kind of parallelism."""
+MODEL_WIDTHS = WIDTHS[:-1]
+"""Widths that divide the model; the remaining one counts its replicas."""
+EXPERT_FIELDS = ("ep", "etp", "load")
+"""Fields without effect on a model without experts."""
+SHARD_FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
+"""Fields of `Layout.key` in which the layouts of one training job differ."""
 
 _KEY = re.compile(
     r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load((?:power_law_|max_vio_)?\d+(?:\.\d+)?))?(-sp)?"
@@ -118,51 +130,94 @@ class Group:
 
 DEVICE_AXES = ("tp", "cp", "pp", "dp")
 """Axes whose widths multiply to the device count of a layout."""
+Number = TypeVar("Number", int, "Ints")
+Truth = TypeVar("Truth", bool, "Bools")
+Stage = TypeVar("Stage", Zero, "Ints")
+Option = TypeVar("Option", str, "Ints")
+_ONE: Any = 1
+_NO: Any = False
+_REPLICATED: Any = 0
+_STORED: Any = "none"
+_GATHERED: Any = "all_gather"
+"""Defaults of generic fields, which suit a single layout only."""
+
+
+@dataclass(frozen=True)
+class LayoutFields(Generic[Number, Truth, Stage, Option]):
+    """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
+
+    Values are those of one layout (`Layout`), or arrays over many layouts.
+    """
+
+    tp: Number = _ONE
+    """Tensor-parallel ranks, which share every layer."""
+    cp: Number = _ONE
+    """Context-parallel ranks, which share every sequence."""
+    ep: Number = _ONE
+    """Expert-parallel ranks, over which experts are sharded."""
+    etp: Number = _ONE
+    """Tensor-parallel ranks inside an expert."""
+    pp: Number = _ONE
+    """Pipeline-parallel devices that a microbatch passes."""
+    vp: Number = _ONE
+    """Virtual stages per pipeline device (interleaving)."""
+    dp: Number = _ONE
+    """Data-parallel replicas."""
+    microbatch: Number = _ONE
+    """Samples in a microbatch."""
+    sequence_parallel: Truth = _NO
+    """Shard along the sequence what tensor parallelism leaves whole (Korthikanti et al. 2023)."""
+    zero: Stage = _REPLICATED
+    """ZeRO stage, see `Zero`."""
+    recompute: Option = _STORED
+    """Activation recompute, see `Recompute`."""
+    precision: Precision = "mixed"
+    """Precision of the weights."""
+    compute: Compute = "bf16"
+    """Operand format of the matrix products with a block's weights."""
+    cp_kind: Option = _GATHERED
+    """Exchange of keys and values among context-parallel ranks, see `CpKind`."""
+    load: Load = BALANCED
+    """Tokens dispatched to the experts of the busiest rank, relative to balanced routing."""
+    offload: Offload = "none"
+    """Activations and states offloaded to host memory, see `Offload`."""
+
+    @property
+    def stages(self) -> Number:
+        """Pipeline stages, with all virtual stages counted."""
+        return self.pp * self.vp
+
+    @property
+    def sharers(self) -> Number:
+        """Ranks with the same dense weights, dp · cp."""
+        return self.dp * self.cp
+
+    @property
+    def expert_ranks(self) -> Number:
+        """Ranks of a stage, into which its experts fold."""
+        return self.tp * self.cp * self.dp
+
+    def microbatches(self, global_batch: int) -> Number:
+        """Microbatches per replica in a global batch."""
+        return global_batch // (self.microbatch * self.dp)
 
 
 @dataclass(frozen=True, order=True)
-class Layout:
-    """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
+class Layout(LayoutFields[int, bool, Zero, str]):
+    """Layout of one training job.
 
     Layouts are ordered by the values of their fields: tp2-b1 comes before tp16-b1.
     """
 
-    tp: int = 1
-    """Tensor-parallel ranks, which share every layer."""
-    cp: int = 1
-    """Context-parallel ranks, which share every sequence."""
-    ep: int = 1
-    """Expert-parallel ranks, over which experts are sharded."""
-    etp: int = 1
-    """Tensor-parallel ranks inside an expert."""
-    pp: int = 1
-    """Pipeline-parallel devices that a microbatch passes."""
-    vp: int = 1
-    """Virtual stages per pipeline device (interleaving)."""
-    dp: int = 1
-    """Data-parallel replicas."""
-    microbatch: int = 1
-    """Samples in a microbatch."""
-    sequence_parallel: bool = False
-    """Shard along the sequence what tensor parallelism leaves whole (Korthikanti et al. 2023)."""
-    zero: Zero = 0
-    recompute: Recompute = "none"
-    precision: Precision = "mixed"
-    compute: Compute = "bf16"
-    cp_kind: CpKind = "all_gather"
-    load: Load = BALANCED
-    """Tokens dispatched to the experts of the busiest rank, relative to balanced routing."""
-    offload: Offload = "none"
-
     @property
     def devices(self) -> int:
         """Devices of all stages and replicas."""
-        return self.tp * self.cp * self.dp * self.pp
+        return self.expert_ranks * self.pp
 
     @property
-    def stages(self) -> int:
-        """Pipeline stages, with all virtual stages counted."""
-        return self.pp * self.vp
+    def folds_experts(self) -> bool:
+        """True if experts have process groups of their own."""
+        return self.ep > 1 or (self.etp > 1 and self.sequence_parallel)
 
     @property
     def expert_slices(self) -> int:
@@ -176,7 +231,7 @@ class Layout:
     @property
     def edp(self) -> int:
         """Expert-data-parallel ranks, which store the same experts."""
-        return self.tp * self.cp * self.dp // (self.expert_slices * self.ep)
+        return self.expert_ranks // (self.expert_slices * self.ep)
 
     @property
     def heads_ranks(self) -> int:
@@ -257,19 +312,15 @@ class Layout:
         }
         return {axis: Group(*own) for axis, own in every.items()}
 
-    def microbatches(self, global_batch: int) -> int:
-        """Microbatches per replica in a global batch."""
-        return global_batch // (self.microbatch * self.dp)
-
     def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
         """Raise PhazeError naming two fields that disagree; device count and batch are checked if given."""
         for name in (*WIDTHS, "microbatch"):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
         self._check_words()
-        if self.tp * self.cp * self.dp % (self.etp * self.ep):
+        if self.expert_ranks % (self.etp * self.ep):
             raise PhazeError(
-                f"ep * etp must divide tp * cp * dp {self.tp * self.cp * self.dp}, got {self.ep * self.etp}"
+                f"ep * etp must divide tp * cp * dp {self.expert_ranks}, got {self.ep * self.etp}"
             )
         if self.ep > 1 and self.tp > 1 and not self.sequence_parallel:
             raise PhazeError(f"sequence_parallel must be true with ep {self.ep} and tp {self.tp}, got false")

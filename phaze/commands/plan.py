@@ -254,13 +254,13 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
     if text is None:
         return {}
     from phaze.base.nearest import choices
-    from phaze.runtimes.grid import COLUMNS
+    from phaze.runtimes.grid import FIXABLE
 
     found: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
-        if not equals or not value or name not in (*COLUMNS, "offload") or name in found:
-            near = choices(name, (*COLUMNS, "offload"), "config/commands.md")
+        if not equals or not value or name not in FIXABLE or name in found:
+            near = choices(name, FIXABLE, "config/commands.md")
             raise PhazeError(
                 f"plan: {option}: must be fields with values such as tp=8,pp=16, each once, of {near}, "
                 f"got {part.strip()!r}"

@@ -135,8 +135,7 @@ def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -
     channels = machine.stack.held_processors
     if not channels or layout.devices == 1:
         return NOTHING
-    experts = layout.ep > 1 or (layout.etp > 1 and layout.sequence_parallel)
-    axes: tuple[Axis, ...] = ("tp", "cp", "dp-cp", "pp", *(("ep", "edp") if experts else ()))
+    axes: tuple[Axis, ...] = ("tp", "cp", "dp-cp", "pp", *(("ep", "edp") if layout.folds_experts else ()))
     groups = sum(layout.group(axis).ranks > 1 for axis in axes) + (layout.tp > 1 and layout.pp > 1)
     least, usual = CONNECTIONS
     usual *= 1 + groups + (tied and layout.pp > 1)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer
-from phaze.layout import BALANCED, Layout, pairs_passes
+from phaze.layout import EXPERT_FIELDS, Layout, pairs_passes
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
@@ -70,11 +70,10 @@ class Run:
         # Chunks are checked with the schedule, by their name in a row.
         replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
         experts = self.spec.experts if self.spec else None
-        for name, usual in (("ep", 1), ("etp", 1), ("load", BALANCED)):
-            if experts is None and getattr(self.layout, name) != usual:
-                raise PhazeError(
-                    f"{name} must be {usual} for a model without experts, got {getattr(self.layout, name)}"
-                )
+        for name in () if experts else EXPERT_FIELDS:
+            value, usual = getattr(self.layout, name), getattr(Layout(), name)
+            if value != usual:
+                raise PhazeError(f"{name} must be {usual} for a model without experts, got {value}")
         if self.lora and experts:
             raise PhazeError(f"lora must be 0 for a model with experts, got {self.lora}")
         if self.spec is None and self.hidden % self.heads:

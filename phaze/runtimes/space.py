@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
 from phaze.layout import Layout, Offload
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.runtimes.grid import COLUMNS, WORDS, LayoutGrid
+from phaze.runtimes.grid import COLUMNS, FIXABLE, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 MOST = 2**31 - 1
@@ -153,7 +154,7 @@ def given_values(
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
     """Value of a fixed column; an index for named options."""
     if name not in COLUMNS:
-        near = choices(name, (*COLUMNS, "offload"), "config/commands.md")
+        near = choices(name, FIXABLE, "config/commands.md")
         raise PhazeError(f"{name}: is no field of a layout; there are {near}")
     words: dict[str, Sequence[int | str]] = {
         "schedule": runtime.schedules,
@@ -273,14 +274,13 @@ def _where(columns: Columns, kept: Bools) -> Columns:
 def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, offload: Offload) -> LayoutGrid:
     """Grid of columns; columns that are not known yet are zero."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
-    found = {name: columns.get(name, unknown) for name in COLUMNS}
-    cut = found.pop("sequence_parallel").astype(np.bool_)
+    found: dict[str, Any] = {name: columns.get(name, unknown) for name in COLUMNS}
+    found["sequence_parallel"] = found["sequence_parallel"].astype(np.bool_)
     return LayoutGrid(
         **found,
         offload=offload,
         compute=runtime.compute_of(task.compute),
         load=task.load,
-        sequence_parallel=cut,
         schedules=runtime.schedules,
         recomputes=runtime.recomputes(task.model),
         cp_kinds=runtime.cp_kinds,

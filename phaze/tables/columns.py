@@ -21,8 +21,6 @@ OPERATOR = {
     "operator": count("topological index within layer and pass"),
 }
 CORES = ("tensor", "vector", "fused", "network", "none")
-AXES = ("tp", "cp", "cp-heads", "cp-ring", "ep", "etp")
-"""Axes of parallelism whose collectives are part of layers."""
 LIMITS = ("compute", "vector", "global_buffer", "hbm", "network")
 ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 

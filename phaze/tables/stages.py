@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from phaze.layout import LAYER_AXES
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
-    AXES,
     CORES,
     DIRECTION,
     ENERGIES,
@@ -66,7 +66,7 @@ class Parts(Table):
         "streamed_bytes": real("HBM bytes beside a matmul's operands and result"),
         "network_bytes": real("bytes of the tensor that a collective combines"),
         "unrolled": count("elements of a matmul that a convolution makes of others on the chip"),
-        "axis": text("axis of the layout whose group a collective is of, empty otherwise", "", *AXES),
+        "axis": text("axis of the layout whose group a collective is of, empty otherwise", "", *LAYER_AXES),
     }
 
 

@@ -51,18 +51,15 @@ ABOUT = (
 )  # fmt: skip
 """Columns that do not describe the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-LAYOUT = {name: name for name in ("tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "sequence_parallel")} | {
-    "chunks": "vp", "zero": "zero", "recompute": "recompute", "precision": "precision", "compute": "compute",
-    "cp_kind": "cp_kind",
-    "load": "load", "offload": "offload",
-}  # fmt: skip
+_FIELDS = {field.name: field for field in fields(Layout)}
+LAYOUT = {"chunks" if name == "vp" else name: name for name in _FIELDS}
 """Layout fields by column."""
 READ = LAYOUT | {"capacity": "load"}
 """The same with aliases that are only read."""
 DERIVED = ("layout", "spec", "division", "recomputed")
 """Fields of a run that depend on several columns, or on a file named by one."""
 OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
-    column: next(field for field in fields(Layout) if field.name == name) for column, name in READ.items()
+    column: _FIELDS[name] for column, name in READ.items()
 }
 MEANT = ("model", "vp", "pipeline_layout")
 """Columns of a run that are no fields: a file, an alias of `chunks`, and the layers of every stage."""

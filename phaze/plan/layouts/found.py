@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from phaze.layout import Layout
+from phaze.layout import MODEL_WIDTHS, Layout
 from phaze.plan.layouts.division_search import FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
 from phaze.spec.training_plan import PlanCertificate
@@ -38,9 +38,8 @@ class PlannedLayout:
     @property
     def kinds(self) -> int:
         """Number of kinds of parallelism other than data parallelism, plus one for recompute."""
-        layout = self.layout
-        widths = (layout.tp, layout.cp, layout.ep, layout.etp, layout.pp, layout.vp)
-        return sum(width > 1 for width in widths) + (layout.recompute != "none")
+        wide = [name for name in MODEL_WIDTHS if getattr(self.layout, name) > 1]
+        return len(wide) + (self.layout.recompute != "none")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import GIB
+from phaze.layout import SHARD_FIELDS
 from phaze.pipeline.durations import JobKind, occupied_s
 from phaze.pipeline.graph import Lag
 from phaze.plan.layouts.bounds import LayoutLoads, loads_of
@@ -28,7 +29,7 @@ from phaze.plan.layouts.pipeline_shapes import PipelineShape, ShortGraph
 from phaze.plan.layouts.planes import Paths, Planes
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.room_prices import least_costs
-from phaze.plan.layouts.slices import FIELDS, distinct_rows
+from phaze.plan.layouts.slices import distinct_rows
 from phaze.plan.overlap import lost_to_messages
 from phaze.plan.stage_costs import send_s
 from phaze.runtimes.grid import LayoutGrid
@@ -282,7 +283,7 @@ def _held(moments: list[tuple[Ints, Ints]], prices: Floats, count: int) -> Float
 
 def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:
     """Shortest transfer times of an activation and of a gradient between ranks, (N, 2)."""
-    columns = [getattr(grid, name) for name in (*FIELDS, "dp")]  # shards, and the distance of stages
+    columns = [getattr(grid, name) for name in (*SHARD_FIELDS, "dp")]  # shards, and the distance of stages
     _, places, where = distinct_rows(np.stack(columns, axis=1))
     found = np.zeros((len(places), 2))
     for row, layout in enumerate(map(grid.layout, places.tolist())):

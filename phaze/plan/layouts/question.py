@@ -11,7 +11,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
-from phaze.layout import Layout, Recompute
+from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
@@ -61,7 +61,7 @@ class PlanQuestion:
 
         Of the temporary copies only the buffers of tensor-parallel overlap are subtracted.
         """
-        names = ("tp", "cp", "pp", "dp", "ep", "etp")
+        names = [name for name in WIDTHS if name != "vp"]
         columns = np.stack([getattr(grid, name) for name in names], axis=1)
         if not self.task.experts:  # then only the presence of a group matters
             columns = np.minimum(columns, 2)

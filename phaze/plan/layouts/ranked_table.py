@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 from textwrap import fill
 
+from phaze.layout import MODEL_WIDTHS
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
 """Line width of a terminal."""
-WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp")
-"""Fields that get a column if a layout has more than 1."""
 FIGURES = ("", "expected", "MFU", "GiB", "bubble", "comm")
 PRUDENT = "prudent"
 MOST_TWINS = 1
@@ -28,7 +27,7 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     Long sets of recomputed modules are abbreviated by letters, explained in the last line. Other long notes
     are on lines of their own.
     """
-    axes = [name for name in WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
+    axes = [name for name in MODEL_WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
     prudent = all(one.prudent_s is not None for one in plans)
     head = [*FIGURES[:1], *[PRUDENT] * prudent, *FIGURES[1:], *axes, "dp", "mbs", "ZeRO"]
     rows = [[*_figures(i, one, prudent), *_axes(one, axes)] for i, one in enumerate(plans, start=1)]

@@ -17,16 +17,13 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.layout import ON_DEVICE, Offloaded, Recompute, pairs_passes
+from phaze.layout import ON_DEVICE, SHARD_FIELDS, Offloaded, Recompute, pairs_passes
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost
 from phaze.plan.machines import host_bytes_per_s
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
-
-FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
-"""Layout fields that its shards depend on."""
 
 Common = Literal["nothing", "recompute", "microbatch", "tokens"]
 """Permitted differences between layouts that share a shard, whose figures then bound all of them.
@@ -141,7 +138,7 @@ class Slices:
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
         paired = np.full(len(grid), "ep" in question.machine.stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
         whole = (grid.zero == 3) & grid.sequence_parallel & question.machine.stack.ordered_queue
-        columns = [*(getattr(grid, name) for name in FIELDS), paired.astype(np.int64), 3 * whole]
+        columns = [*(getattr(grid, name) for name in SHARD_FIELDS), paired.astype(np.int64), 3 * whole]
         _, places, where = distinct_rows(np.stack(columns, axis=1))
         layouts = [
             replace(grid.layout(place), pp=1, vp=1, dp=1, zero=3 if whole[place] else 0)
