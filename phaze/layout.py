@@ -6,7 +6,7 @@ own data-parallel width is edp = tp · cp · dp / (etp · ep) (Megatron-Core, `p
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
@@ -197,6 +197,32 @@ class LayoutFields(Generic[Number, Truth, Stage, Option]):
         """Ranks of a stage, into which its experts fold."""
         return self.tp * self.cp * self.dp
 
+    @property
+    def folded(self) -> Number:
+        """Ranks over which the experts of a layer are sharded if every rank has its own tokens."""
+        return self.ep * self.etp
+
+    @property
+    def expert_slices(self) -> Number:
+        """Tensor-parallel ranks that share an expert.
+
+        This is etp, except without sequence parallelism: then every tensor-parallel rank has all tokens, so
+        experts are sharded like the dense layers.
+        """
+        own: Any = self.sequence_parallel | (self.tp == 1) | (self.ep > 1)
+        found: Number = self.tp + own * (self.etp - self.tp)
+        return found
+
+    @property
+    def expert_stride(self) -> Number:
+        """Distance between ranks with the same experts."""
+        return self.expert_slices * self.ep
+
+    @property
+    def edp(self) -> Number:
+        """Expert-data-parallel ranks, which store the same experts."""
+        return self.expert_ranks // self.expert_stride
+
     def microbatches(self, global_batch: int) -> Number:
         """Microbatches per replica in a global batch."""
         return global_batch // (self.microbatch * self.dp)
@@ -218,20 +244,6 @@ class Layout(LayoutFields[int, bool, Zero, str]):
     def folds_experts(self) -> bool:
         """True if experts have process groups of their own."""
         return self.ep > 1 or (self.etp > 1 and self.sequence_parallel)
-
-    @property
-    def expert_slices(self) -> int:
-        """Tensor-parallel ranks that share an expert.
-
-        This is etp, except without sequence parallelism: then every tensor-parallel rank has all tokens, so
-        experts are sharded like the dense layers.
-        """
-        return self.etp if self.sequence_parallel or self.tp == 1 or self.ep > 1 else self.tp
-
-    @property
-    def edp(self) -> int:
-        """Expert-data-parallel ranks, which store the same experts."""
-        return self.expert_ranks // (self.expert_slices * self.ep)
 
     @property
     def heads_ranks(self) -> int:
@@ -307,7 +319,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             "dp-cp": (self.dp * self.cp, self.tp),
             "etp": (self.expert_slices, 1),
             "ep": (self.ep, self.expert_slices),
-            "edp": (self.edp, self.expert_slices * self.ep),
+            "edp": (self.edp, self.expert_stride),
             "pp": (self.pp, dense * self.dp),
         }
         return {axis: Group(*own) for axis, own in every.items()}
@@ -318,10 +330,8 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
         self._check_words()
-        if self.expert_ranks % (self.etp * self.ep):
-            raise PhazeError(
-                f"ep * etp must divide tp * cp * dp {self.expert_ranks}, got {self.ep * self.etp}"
-            )
+        if self.expert_ranks % self.folded:
+            raise PhazeError(f"ep * etp must divide tp * cp * dp {self.expert_ranks}, got {self.folded}")
         if self.ep > 1 and self.tp > 1 and not self.sequence_parallel:
             raise PhazeError(f"sequence_parallel must be true with ep {self.ep} and tp {self.tp}, got false")
         if self.vp > 1 and self.pp < 2:
@@ -344,14 +354,10 @@ class Layout(LayoutFields[int, bool, Zero, str]):
         kind = cp_kind_of(self.cp_kind)
         if kind not in CP_KINDS and (self.heads_ranks in (1, self.cp) or self.cp % self.heads_ranks):
             raise PhazeError(f"cp_kind a2a+p2p:k must have 1 < k < cp {self.cp} that divides it, got {kind}")
-        if recompute_of(self.recompute) != self.recompute:
-            raise PhazeError(
-                f"recompute must be {recompute_of(self.recompute)} in order, got {self.recompute}"
-            )
-        if offload_of(self.offload) != self.offload:
-            raise PhazeError(f"offload must be {offload_of(self.offload)} in order, got {self.offload}")
-        if load_of(self.load) != self.load:
-            raise PhazeError(f"load must be {load_of(self.load)}, got {self.load}")
+        for name in ("recompute", "offload", "load"):
+            value, read = getattr(self, name), READERS[name](getattr(self, name))
+            if value != read:
+                raise PhazeError(f"{name} must be {read}{' in order' * ('+' in read)}, got {value}")
 
 
 def pairs_passes(layout: Layout, mtp: int) -> bool:
@@ -471,6 +477,13 @@ def law_of_load(text: str) -> tuple[str, float]:
         laws = (f"{law}x with {low:g} < x < {high:g}" for law, (low, high) in LOADS.items())
         raise PhazeError(f"load must be {BALANCED}, a factor > 0, {', or '.join(laws)}, got {text[:40]}")
     return law, number
+
+
+READERS: dict[str, Callable[[str], str]] = {
+    "recompute": recompute_of, "compute": compute_of, "cp_kind": cp_kind_of, "load": load_of,
+    "offload": offload_of,
+}  # fmt: skip
+"""Readers of options, in canonical form; they raise PhazeError for an invalid text."""
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:

@@ -25,6 +25,7 @@ from phaze.plan.given import Lowerings
 from phaze.plan.machines import load_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
+from phaze.runtimes.grid import OPTIONS
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
@@ -245,12 +246,11 @@ class PlanLot:
             left //= gcd(left, widths[name])
         tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
         size = self._one_of(divisors(max(task.global_batch // left, 1)), "microbatch")
-        offload = str(self.plan.question.fixed.get("offload", "none"))
         own = Layout(
-            tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, load=task.load,
-            offload=offload,
+            tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, load=task.load
         )  # fmt: skip
-        return self._chosen(self._with_experts(own))
+        options = {name: str(v) for name, v in self.plan.question.fixed.items() if name in OPTIONS}
+        return self._chosen(self._with_experts(replace(own, **options)))  # type: ignore[arg-type]
 
     def _with_experts(self, layout: Layout) -> Layout:
         """Copy of a layout with new expert-parallel and expert-tensor-parallel widths."""

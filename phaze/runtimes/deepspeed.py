@@ -17,7 +17,8 @@ from phaze.layout import Layout
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.recipe import Recipe, shown
-from phaze.runtimes.rules import (
+from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_RANKS,
     EXPERT_SLICES,
@@ -28,9 +29,6 @@ from phaze.runtimes.rules import (
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
-    Rule,
-    Runtime,
-    TrainingTask,
     leaves_rest,
 )
 from phaze.runtimes.untimed import unsaid

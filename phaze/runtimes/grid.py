@@ -13,12 +13,14 @@ from phaze.layout import WIDTHS, CpKind, Layout, LayoutFields, Recompute
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
 """Grid fields that are indices, with the field that they index."""
-ALIKE = ("offload", "compute", "load")
+OPTIONS = ("offload",)
+"""Grid fields that all layouts share, and that a user can fix."""
+ALIKE = (*OPTIONS, "compute", "load")
 """Grid fields that all layouts share."""
 COLUMNS = (*WIDTHS, "microbatch", "zero", "sequence_parallel", *WORDS)
 """Fields of a grid that are arrays."""
-FIXABLE = (*COLUMNS, *ALIKE[:1])
-"""Fields that a user can fix; the remaining ones are options of the question."""
+FIXABLE = (*COLUMNS, *OPTIONS)
+"""Fields that a user can fix."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,17 +36,6 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
     def __len__(self) -> int:
         """Number of layouts, N."""
         return len(self.tp)
-
-    @property
-    def edp(self) -> Ints:
-        """Ranks with the same experts, (N,)."""
-        return self.expert_ranks // self.expert_stride
-
-    @property
-    def expert_stride(self) -> Ints:
-        """Distance between ranks with the same experts, (N,); see `Layout.edp`."""
-        slices = np.where(self.sequence_parallel | (self.tp == 1) | (self.ep > 1), self.etp, self.tp)
-        return slices * self.ep
 
     def under(self, *schedules: str) -> Bools:
         """True where the schedule is one of these, (N,)."""

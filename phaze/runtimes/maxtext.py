@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from phaze.base.arrays import Bools
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import (
+from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_SLICES,
     EXPERTS,
+    EXPERTS_BY_TENSOR,
     FEED_FORWARD,
     HEADS,
     KEY_VALUE_HEADS,
     SEQUENCE_PARALLEL,
     VIRTUAL_STAGES,
-    Rule,
-    Runtime,
-    TrainingTask,
     uneven_sequence,
 )
 from phaze.spec.training_plan import ChosenLayout
@@ -37,11 +36,6 @@ def _fsdp(_: TrainingTask, grid: LayoutGrid) -> Bools:
 def _expert_axis(_: TrainingTask, grid: LayoutGrid) -> Bools:
     broken: Bools = grid.dp % grid.ep != 0
     return broken
-
-
-def _expert_widths(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    uneven: Bools = grid.etp != grid.tp
-    return uneven & (task.experts > 0)
 
 
 MAXTEXT = Runtime(
@@ -62,12 +56,7 @@ MAXTEXT = Runtime(
         EXPERTS,
         Rule("expert axis", "ep must divide dp {dp}, got {ep}", ("ep", "dp"), _expert_axis),
         EXPERT_SLICES,
-        Rule(
-            "expert widths",
-            "tensor cuts experts as all else, etp must be tp {tp}, got {etp}",
-            ("tp", "etp"),
-            _expert_widths,
-        ),
+        EXPERTS_BY_TENSOR,
         SEQUENCE_PARALLEL,
         Rule(
             "sequence slices",

@@ -10,8 +10,10 @@ import numpy as np
 from phaze.base.arrays import Bools
 from phaze.layout import Offloaded, heads_ranks_of
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import (
+from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.shared_rules import (
     BATCH,
+    EXPERT_BIAS,
     EXPERT_RANKS,
     EXPERT_SLICES,
     EXPERTS,
@@ -23,9 +25,6 @@ from phaze.runtimes.rules import (
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
-    Rule,
-    Runtime,
-    TrainingTask,
     leaves_rest,
 )
 
@@ -79,12 +78,6 @@ def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     model = task.model
     whole = model.delta is not None or (model.latent is not None and model.latent.index is not None)
     return whole & (grid.cp > 1)
-
-
-def _expert_bias(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that would shard the biases of experts, which `TransformerConfig` does not allow."""
-    experts = task.model.experts
-    return (experts is not None and experts.bias) & (grid.etp > 1)
 
 
 def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -187,7 +180,7 @@ MEGATRON = Runtime(
             ("cp",),
             _whole_sequences,
         ),
-        Rule("expert bias", "experts with biases need etp 1, got {etp}", ("etp",), _expert_bias),
+        EXPERT_BIAS,
         Rule(
             "delayed scaling",
             "fp8 needs neither moe_act nor layernorm to run forward again, got {recompute}",
@@ -216,7 +209,7 @@ MEGATRON = Runtime(
         ),
     ),
     two_levels=True,
-    offloads=True,
+    without=(),
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe"),
 )
 """Megatron-Core, with its distributed optimizer as ZeRO 1.

@@ -1,38 +1,34 @@
-"""Rules for the layouts that a runtime can run, with error messages, and rules that all runtimes share."""
+"""Training software: its layout options, and its rules for the layouts that it can run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Self
 
-import numpy as np
-
-from phaze.base.arrays import Bools, Ints
+from phaze.base.arrays import Bools
 from phaze.base.errors import PhazeError
 from phaze.layout import (
     BALANCED,
     COMPUTES,
     LEVELS,
     MODULES,
+    READERS,
     RECOMPUTES,
-    WIDTHS,
     Compute,
     CpKind,
     Layout,
     Load,
     Module,
-    Offload,
     Recompute,
     Zero,
     cp_kind_of,
     modules_of,
-    offload_of,
     recompute_of,
 )
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.grid import OPTIONS, LayoutGrid
 from phaze.spec.model import Model
 from phaze.spec.training_plan import AskedPlan
 
@@ -98,8 +94,8 @@ class Runtime:
     rules: tuple[Rule, ...]
     two_levels: bool = False
     """True if context-parallel ranks can exchange heads inside groups and run a ring among groups."""
-    offloads: bool = False
-    """True if activations and states can be offloaded to host memory."""
+    without: tuple[str, ...] = OPTIONS
+    """Options that the runtime does not have, so that only their default is valid."""
     recomputes_part: bool = True
     """True if a stage can recompute only some of its blocks in full."""
     computes: tuple[Compute, ...] = COMPUTES
@@ -133,11 +129,11 @@ class Runtime:
             )
         return found
 
-    def offload_of(self, text: str) -> Offload:
-        """Parse an offload option; PhazeError if the runtime does not support it."""
-        found = offload_of(text)
-        if found != "none" and not self.offloads:
-            raise PhazeError(f"{self.name}: offload must be none, got {found}")
+    def option_of(self, name: str, text: str) -> str:
+        """Read an option; PhazeError if the runtime does not have it."""
+        found, usual = READERS[name](text), getattr(Layout(), name)
+        if found != usual and name in self.without:
+            raise PhazeError(f"{self.name}: {name} must be {usual}, got {found}")
         return found
 
     def compute_of(self, compute: Compute) -> Compute:
@@ -191,7 +187,7 @@ class Runtime:
             "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
             "compute": (layout.compute, self.computes),
-            "offload": (layout.offload, ("none", *([layout.offload] if self.offloads else []))),
+            **{name: (getattr(layout, name), (getattr(Layout(), name),)) for name in self.without},
         }
         for name, (value, words) in allowed.items():
             if value not in words:
@@ -220,21 +216,18 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
     """Values that an error message may name: layout fields, model sizes, and quantities of both."""
     model = task.model
     return {
-        **{name: getattr(layout, name) for name in (*WIDTHS, "microbatch", "zero", "cp_kind")},
+        **{field.name: getattr(layout, field.name) for field in fields(layout)},
         "sequence_parallel": str(layout.sequence_parallel).lower(),
         "schedule": schedule,
         "chunks": SCHEDULES[schedule].allowed_chunks,
-        "recompute": layout.recompute,
-        "offload": layout.offload,
-        "compute": layout.compute,
         "aligned_rows": MULTIPLES[layout.compute][0],
         "aligned_width": MULTIPLES[layout.compute][1],
         "rows": layout.microbatch * (task.sequence // layout.cp),
         "experts": task.experts,
         "expert_width": model.experts.width if model.experts else 0,
         "shared_width": model.experts.shared_width if model.experts else 0,
-        "expert_ranks": layout.tp * layout.cp * layout.dp,
-        "folded": layout.ep * layout.etp,
+        "expert_ranks": layout.expert_ranks,
+        "folded": layout.folded,
         "mtp": model.mtp,
         "heads": model.heads,
         "kv_heads": model.kv_heads,
@@ -260,163 +253,6 @@ MULTIPLES: dict[Compute, tuple[int, int]] = {
 Source: Transformer Engine, `assert_dim_for_fp8_exec`, and the quantizability conditions of `MXFP8Quantizer`
 and `NVFP4Quantizer`.
 """
-
-
-def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts with product shapes that the format does not allow, (N,); experts' rows are padded."""
-    model, (rows, width) = task.model, MULTIPLES[grid.compute]
-    cut = [model.feed_forward]
-    if model.latent is None:
-        cut += [model.query_width, model.query_width + 2 * model.kv_width]
-    slices: list[int | Ints] = [model.hidden, *(size // grid.tp for size in cut)]
-    if model.experts is not None:
-        slices += [model.experts.width // grid.etp, model.experts.shared_width // grid.tp]
-    broken: Bools = leaves_rest(grid.microbatch * (task.sequence // grid.cp), np.array(rows))
-    for size in slices:
-        broken = broken | leaves_rest(size, np.array(width))
-    return broken
-
-
-def leaves_rest(number: int | Ints, by: Ints) -> Bools:
-    """True where a number is not a multiple of the divisor, (N,)."""
-    rest: Bools = np.mod(number, by) != 0
-    return rest
-
-
-def _virtual_stages(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    least, most = np.array([SCHEDULES[name].chunks for name in grid.schedules])[grid.schedule].T
-    outside: Bools = (grid.vp < least) | (grid.vp > most)
-    return outside
-
-
-def _pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    return grid.under(*PIPELINED) & (grid.pp < 2)
-
-
-def _heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(task.model.heads, grid.tp)
-
-
-def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(task.model.kv_heads, grid.tp)
-
-
-def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that do not shard the sequence evenly, (N,).
-
-    Each context-parallel rank has two chunks, and tensor-parallel ranks share each chunk.
-    """
-    chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
-    return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
-
-
-def _feed_forward(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(task.model.feed_forward, grid.tp)
-
-
-def _batch(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(task.global_batch, grid.microbatch * grid.dp)
-
-
-def _stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return grid.stages > task.model.layers + task.model.mtp + ENDS
-
-
-def _sequence_parallel(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    return grid.sequence_parallel & (grid.tp < 2)
-
-
-def _experts(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(max(task.experts, 1), grid.ep)
-
-
-def _expert_ranks(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    return leaves_rest(grid.expert_ranks, grid.ep * grid.etp)
-
-
-def _expert_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    experts = task.model.experts
-    if experts is None:
-        return grid.etp > 1
-    return leaves_rest(experts.width, grid.etp) | leaves_rest(experts.shared_width, grid.tp)
-
-
-def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    pairs, place = np.unique(np.stack((grid.tp, grid.cp)), axis=1, return_inverse=True)
-    return np.array([not task.model.divides_scans(tp, cp) for tp, cp in pairs.T.tolist()], bool)[place]
-
-
-EXPERTS = Rule("experts", "ep must divide the {experts} experts of a layer, got {ep}", ("ep",), _experts)
-EXPERT_RANKS = Rule(
-    "expert ranks",
-    "ep * etp must divide tp * cp * dp {expert_ranks}, got {folded}",
-    ("tp", "cp", "dp", "ep", "etp"),
-    _expert_ranks,
-)
-EXPERT_SLICES = Rule(
-    "expert slices",
-    "the width {expert_width} of an expert must be a multiple of etp, got {etp}, that of shared experts "
-    "{shared_width} one of tp, got {tp}",
-    ("tp", "etp"),
-    _expert_slices,
-)
-SCANS = Rule(
-    "scans",
-    "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
-    "divisor of cp, got tp {tp} and cp {cp}",
-    ("tp", "cp"),
-    _scans,
-)
-VIRTUAL_STAGES = Rule(
-    "virtual stages",
-    "vp must be {chunks} under {schedule}, got {vp}",
-    ("schedule", "vp"),
-    _virtual_stages,
-)
-PIPELINE = Rule(
-    "pipeline", "{schedule} needs a pipeline, pp must be >= 2, got {pp}", ("schedule", "pp"), _pipeline
-)
-HEADS = Rule("heads", "heads {heads} must be a multiple of tp, got {tp}", ("tp",), _heads)
-KEY_VALUE_HEADS = Rule(
-    "key-value heads",
-    "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
-    ("tp",),
-    _key_value_heads,
-)
-"""For runtimes that never replicate key-value heads."""
-FEED_FORWARD = Rule(
-    "feed-forward",
-    "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}",
-    ("tp",),
-    _feed_forward,
-)
-BATCH = Rule(
-    "batch",
-    "microbatch * dp must divide the global batch {global_batch}, got {samples}",
-    ("microbatch", "dp"),
-    _batch,
-)
-STAGES = Rule(
-    "stages",
-    "pp * vp must be at most {most_stages}, the {layers} layers, embedding and head, as no stage may be "
-    "empty, got {stages}",
-    ("pp", "vp"),
-    _stages,
-)
-SEQUENCE_PARALLEL = Rule(
-    "sequence parallel",
-    "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got {tp}",
-    ("sequence_parallel", "tp"),
-    _sequence_parallel,
-)
-LOW_PRECISION = Rule(
-    "low precision",
-    "products in {compute} need rows in multiples of {aligned_rows} and slices of hidden, attention and "
-    "feed-forward in multiples of {aligned_width}, got {rows} rows of hidden {hidden}, feed-forward "
-    "{feed_forward} and experts {expert_width} with tp {tp} and etp {etp}",
-    ("tp", "etp", "cp", "microbatch"),
-    _low_precision,
-)
 
 
 CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"

@@ -11,9 +11,9 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import Layout, Offload
+from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.runtimes.grid import COLUMNS, FIXABLE, WORDS, LayoutGrid
+from phaze.runtimes.grid import COLUMNS, FIXABLE, OPTIONS, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 MOST = 2**31 - 1
@@ -23,6 +23,8 @@ ROW, BECOMES = "row", "becomes"
 
 Columns = dict[str, Ints]
 Fixed = Mapping[str, int | str]
+Options = Mapping[str, str]
+"""Options of all layouts, by name; missing ones have their default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fix
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
         and layout.recompute in asked.recomputes(task.model)
         and layout.cp_kind in asked.cp_kinds
-        and layout.offload == fixed.get("offload", "none")
+        and all(getattr(layout, name) == fixed.get(name, getattr(Layout(), name)) for name in OPTIONS)
     )
 
 
@@ -103,7 +105,7 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 
     Each rule is applied as soon as a row has its columns, which drops the row with all its expansions.
     """
-    runtime, given, offload = given_values(runtime, task, fixed)
+    runtime, given, shared = given_values(runtime, task, fixed)
     words = np.arange(len(runtime.recomputes(task.model)))
     words = words[words == given.get("recompute", words)]
     widths = _widths(task.devices, given)
@@ -116,13 +118,13 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
         columns = columns if choice is None else _chosen(columns, choice)
         for rule in rules:
             if columns.keys() >= set(rule.columns) and (choice is None or not known >= set(rule.columns)):
-                broken = rule.broken(task, _grid(columns, runtime, task, offload))
+                broken = rule.broken(task, _grid(columns, runtime, task, shared))
                 illegal[rule.name] = int(columns[BECOMES][broken].sum())
                 columns = _where(columns, ~broken)
     if not becomes.sum():
         said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
-    grid = _grid(columns, runtime, task, offload)
+    grid = _grid(columns, runtime, task, shared)
     options = np.ones((len(grid), len(words)), np.bool_)
     for rule in rules:
         if "recompute" in rule.columns:
@@ -139,16 +141,17 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 
 def given_values(
     runtime: Runtime, task: TrainingTask, fixed: Fixed
-) -> tuple[Runtime, dict[str, int], Offload]:
-    """Runtime with the options named in `fixed`, fixed column values, and the offload option.
+) -> tuple[Runtime, dict[str, int], Options]:
+    """Runtime with the options named in `fixed`, fixed column values, and options of all layouts.
 
     Raises PhazeError for an unknown field or value.
     """
     asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
     kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
     runtime = replace(runtime, cp_kinds=kinds, asked_recomputes=(asked,))
-    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name != "offload"}
-    return runtime, given, runtime.offload_of(str(fixed.get("offload", "none")))
+    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in OPTIONS}
+    shared = {name: runtime.option_of(name, str(fixed[name])) for name in OPTIONS if name in fixed}
+    return runtime, given, shared
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
@@ -271,14 +274,13 @@ def _where(columns: Columns, kept: Bools) -> Columns:
     return {name: values[kept] for name, values in columns.items()}
 
 
-def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, offload: Offload) -> LayoutGrid:
+def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, shared: Options) -> LayoutGrid:
     """Grid of columns; columns that are not known yet are zero."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
-    found: dict[str, Any] = {name: columns.get(name, unknown) for name in COLUMNS}
+    found: dict[str, Any] = {**shared, **{name: columns.get(name, unknown) for name in COLUMNS}}
     found["sequence_parallel"] = found["sequence_parallel"].astype(np.bool_)
     return LayoutGrid(
         **found,
-        offload=offload,
         compute=runtime.compute_of(task.compute),
         load=task.load,
         schedules=runtime.schedules,

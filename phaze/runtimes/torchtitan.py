@@ -10,11 +10,13 @@ import numpy as np
 
 from phaze.base.arrays import Bools
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import (
+from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_RANKS,
     EXPERT_SLICES,
     EXPERTS,
+    EXPERTS_WHOLE,
     FEED_FORWARD,
     HEADS,
     KEY_VALUE_HEADS,
@@ -24,9 +26,6 @@ from phaze.runtimes.rules import (
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
-    Rule,
-    Runtime,
-    TrainingTask,
     leaves_rest,
     uneven_sequence,
 )
@@ -63,15 +62,6 @@ def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
     The mesh needs dp_shard · cp · tp = efsdp · ep. Replicas with ZeRO 0 are not part of dp_shard.
     """
     return (grid.zero < 1) & leaves_rest(grid.cp * grid.tp, grid.ep)
-
-
-def _expert_widths(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts with another etp than 1 with ep >= 2, or than tp with ep 1 (`moe_sharding.py`).
-
-    torchtitan shards whole experts over ep, or else all of them by tp.
-    """
-    uneven: Bools = grid.etp != np.where(grid.ep > 1, 1, grid.tp)
-    return uneven & (task.experts > 0)
 
 
 def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -148,13 +138,7 @@ TORCHTITAN = Runtime(
             ("zero", "ep", "cp", "tp"),
             _expert_mesh,
         ),
-        Rule(
-            "expert widths",
-            "experts are dealt out whole with ep >= 2, else cut by tp, etp must be 1 or tp, got ep {ep}, etp "
-            "{etp} and tp {tp}",
-            ("tp", "ep", "etp"),
-            _expert_widths,
-        ),
+        EXPERTS_WHOLE,
         Rule(
             "further tokens",
             "layers of multi-token prediction need latent attention, pp 1 and cp 1, got {mtp} with pp {pp} "

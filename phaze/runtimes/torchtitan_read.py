@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from phaze.base.errors import PhazeError
@@ -15,6 +16,7 @@ from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_words import (
     ASYNC_TP,
@@ -110,7 +112,6 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         tp=tp,
         cp=cp,
         ep=ep if model.experts else 1,
-        etp=tp if model.experts and ep == 1 else 1,
         pp=pp,
         vp=len(blocks) // pp,
         dp=copies * shards,
@@ -120,6 +121,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         recompute=recompute,
         compute=_compute(said),
     )
+    layout = replace(layout, **expert_widths(model, tp, ep, whole=True))  # type: ignore[arg-type]
     batch = local * layout.dp if str(said[BATCH]) == "-1" else _whole(said, BATCH)
     schedule = _word(said, SCHEDULE, OURS) if pp > 1 else "1f1b"
     recomputed = blocks if recompute == "full" else (0,) * len(blocks)

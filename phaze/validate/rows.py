@@ -14,21 +14,17 @@ from phaze.base.nearest import choices
 from phaze.cost.memory import Optimizer
 from phaze.layout import (
     COMPUTE_NAMES,
+    READERS,
     Layout,
-    Load,
-    Offload,
     Precision,
-    Recompute,
     Zero,
     compute_of,
-    cp_kind_of,
     load_of,
-    offload_of,
-    recompute_of,
 )
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.runs import Gradients, Run
 from phaze.runtimes.layout_string import stages_of
+from phaze.runtimes.shared_rules import expert_widths
 from phaze.spec.files import is_path, within
 from phaze.spec.memory import MemoryKind
 from phaze.spec.model import Model
@@ -261,7 +257,8 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
         values["spec"] = spec = _spec(given["model"], folder)
         values.setdefault("mtp", spec.mtp)
         # Megatron-Core's default of --expert-tensor-parallel-size
-        layout.setdefault("etp", layout.get("tp", 1) if spec.experts else 1)
+        tp, ep = (_whole(name, given.get(name, "1")) for name in ("tp", "ep"))
+        layout = {**expert_widths(spec, tp, ep), **layout}
     elif values.get("mtp"):
         raise PhazeError(f"mtp must be 0 without model, got {given['mtp']}")
     if "pipeline_layout" in given:
@@ -293,16 +290,8 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _word
     if name == "overlap":
         return _overlap
-    if name == "recompute":
-        return _recompute
-    if name in ("load", "capacity"):
-        return _load
-    if name == "offload":
-        return _offload
-    if name == "cp_kind":
-        return _cp_kind
-    if name == "compute":
-        return _compute
+    if name in READERS or name == "capacity":
+        return _option
     if name == "flash_attention" or isinstance(OWN[name].default, bool):
         return _flag
     if name in ("mtp", "lora"):
@@ -310,8 +299,9 @@ def _reader(name: str) -> Callable[[str, str], object]:
     return _zero if name == "zero" else _whole
 
 
-def _load(name: str, text: str) -> Load:
-    return load_of(f"{_positive(name, text):f}" if name == "capacity" else text)
+def _option(name: str, text: str) -> str:
+    """Option of a layout; a capacity is a load of this factor."""
+    return load_of(f"{_positive(name, text):f}") if name == "capacity" else READERS[name](text.lower())
 
 
 def _natural(name: str, text: str) -> int:
@@ -323,22 +313,6 @@ def _word(name: str, text: str) -> str:
         near = choices(text, WORDS[name], "config/formats.md")
         raise PhazeError(f"{name} must be one of {near}, got {short(text)}")
     return text.lower()
-
-
-def _recompute(_: str, text: str) -> Recompute:
-    return recompute_of(text.lower())
-
-
-def _cp_kind(_: str, text: str) -> str:
-    return cp_kind_of(text.lower())
-
-
-def _compute(_: str, text: str) -> str:
-    return compute_of(text)
-
-
-def _offload(_: str, text: str) -> Offload:
-    return offload_of(text.lower())
 
 
 def _overlap(name: str, text: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 from textwrap import fill
 
-from phaze.layout import MODEL_WIDTHS
+from phaze.layout import MODEL_WIDTHS, Layout
+from phaze.runtimes.grid import OPTIONS
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
@@ -108,8 +109,9 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
         yield layout.cp_kind
     if layout.schedule not in USUAL:
         yield layout.schedule
-    if layout.offload != "none":
-        yield f"offload {layout.offload}"
+    for name in OPTIONS:
+        if getattr(layout, name) != getattr(Layout(), name):
+            yield f"{name} {getattr(layout, name)}"
 
 
 def wrapped(sentence: str) -> str:

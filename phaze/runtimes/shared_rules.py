@@ -1,0 +1,179 @@
+"""Rules for layouts that several runtimes share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Ints
+from phaze.pipeline.schedules import SCHEDULES
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import ENDS, MULTIPLES, PIPELINED, Rule, TrainingTask
+from phaze.spec.model import Model
+
+
+def leaves_rest(number: int | Ints, by: Ints) -> Bools:
+    """True where a number is not a multiple of the divisor, (N,)."""
+    rest: Bools = np.mod(number, by) != 0
+    return rest
+
+
+def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
+    """Widths of experts where no option sets their tensor parallelism: tp, or 1 with `whole` and ep >= 2."""
+    return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
+
+
+def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Layouts that do not shard the sequence evenly, (N,).
+
+    Each context-parallel rank has two chunks, and tensor-parallel ranks share each chunk.
+    """
+    chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
+    return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
+
+
+def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Layouts with product shapes that the format does not allow, (N,); experts' rows are padded."""
+    model, (rows, width) = task.model, MULTIPLES[grid.compute]
+    cut = [model.feed_forward]
+    if model.latent is None:
+        cut += [model.query_width, model.query_width + 2 * model.kv_width]
+    slices: list[int | Ints] = [model.hidden, *(size // grid.tp for size in cut)]
+    if model.experts is not None:
+        slices += [model.experts.width // grid.etp, model.experts.shared_width // grid.tp]
+    broken: Bools = leaves_rest(grid.microbatch * (task.sequence // grid.cp), np.array(rows))
+    for size in slices:
+        broken = broken | leaves_rest(size, np.array(width))
+    return broken
+
+
+def _virtual_stages(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    least, most = np.array([SCHEDULES[name].chunks for name in grid.schedules])[grid.schedule].T
+    outside: Bools = (grid.vp < least) | (grid.vp > most)
+    return outside
+
+
+def _expert_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    experts = task.model.experts
+    if experts is None:
+        return grid.etp > 1
+    return leaves_rest(experts.width, grid.etp) | leaves_rest(experts.shared_width, grid.tp)
+
+
+def _expert_bias(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    experts = task.model.experts
+    return (experts is not None and experts.bias) & (grid.etp > 1)
+
+
+def _experts_by_tensor(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    other: Bools = grid.etp != grid.tp
+    return other & (task.experts > 0)
+
+
+def _experts_whole(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    other: Bools = grid.etp != np.where(grid.ep > 1, 1, grid.tp)
+    return other & (task.experts > 0)
+
+
+def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    pairs, place = np.unique(np.stack((grid.tp, grid.cp)), axis=1, return_inverse=True)
+    return np.array([not task.model.divides_scans(tp, cp) for tp, cp in pairs.T.tolist()], bool)[place]
+
+
+EXPERTS = Rule(
+    "experts",
+    "ep must divide the {experts} experts of a layer, got {ep}",
+    ("ep",),
+    lambda task, grid: leaves_rest(max(task.experts, 1), grid.ep),
+)
+EXPERT_RANKS = Rule(
+    "expert ranks",
+    "ep * etp must divide tp * cp * dp {expert_ranks}, got {folded}",
+    ("tp", "cp", "dp", "ep", "etp"),
+    lambda _, grid: leaves_rest(grid.expert_ranks, grid.folded),
+)
+EXPERT_SLICES = Rule(
+    "expert slices",
+    "the width {expert_width} of an expert must be a multiple of etp, got {etp}, that of shared experts "
+    "{shared_width} one of tp, got {tp}",
+    ("tp", "etp"),
+    _expert_slices,
+)
+EXPERT_BIAS = Rule("expert bias", "experts with biases need etp 1, got {etp}", ("etp",), _expert_bias)
+"""For runtimes that do not shard the biases of experts (Megatron-Core, `TransformerConfig`)."""
+EXPERTS_BY_TENSOR = Rule(
+    "expert widths",
+    "tensor cuts experts as all else, etp must be tp {tp}, got {etp}",
+    ("tp", "etp"),
+    _experts_by_tensor,
+)
+"""For runtimes that shard experts over tensor-parallel ranks like everything else."""
+EXPERTS_WHOLE = Rule(
+    "expert widths",
+    "experts are dealt out whole with ep >= 2, else cut by tp, etp must be 1 or tp, got ep {ep}, etp {etp} "
+    "and tp {tp}",
+    ("tp", "ep", "etp"),
+    _experts_whole,
+)
+"""For runtimes that shard whole experts over ep, or all of them by tp (torchtitan, `moe_sharding.py`)."""
+SCANS = Rule(
+    "scans",
+    "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
+    "divisor of cp, got tp {tp} and cp {cp}",
+    ("tp", "cp"),
+    _scans,
+)
+VIRTUAL_STAGES = Rule(
+    "virtual stages", "vp must be {chunks} under {schedule}, got {vp}", ("schedule", "vp"), _virtual_stages
+)
+PIPELINE = Rule(
+    "pipeline",
+    "{schedule} needs a pipeline, pp must be >= 2, got {pp}",
+    ("schedule", "pp"),
+    lambda _, grid: grid.under(*PIPELINED) & (grid.pp < 2),
+)
+HEADS = Rule(
+    "heads",
+    "heads {heads} must be a multiple of tp, got {tp}",
+    ("tp",),
+    lambda task, grid: leaves_rest(task.model.heads, grid.tp),
+)
+KEY_VALUE_HEADS = Rule(
+    "key-value heads",
+    "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
+    ("tp",),
+    lambda task, grid: leaves_rest(task.model.kv_heads, grid.tp),
+)
+"""For runtimes that never replicate key-value heads."""
+FEED_FORWARD = Rule(
+    "feed-forward",
+    "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}",
+    ("tp",),
+    lambda task, grid: leaves_rest(task.model.feed_forward, grid.tp),
+)
+BATCH = Rule(
+    "batch",
+    "microbatch * dp must divide the global batch {global_batch}, got {samples}",
+    ("microbatch", "dp"),
+    lambda task, grid: leaves_rest(task.global_batch, grid.microbatch * grid.dp),
+)
+STAGES = Rule(
+    "stages",
+    "pp * vp must be at most {most_stages}, the {layers} layers, embedding and head, as no stage may be "
+    "empty, got {stages}",
+    ("pp", "vp"),
+    lambda task, grid: grid.stages > task.model.layers + task.model.mtp + ENDS,
+)
+SEQUENCE_PARALLEL = Rule(
+    "sequence parallel",
+    "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got {tp}",
+    ("sequence_parallel", "tp"),
+    lambda _, grid: grid.sequence_parallel & (grid.tp < 2),
+)
+LOW_PRECISION = Rule(
+    "low precision",
+    "products in {compute} need rows in multiples of {aligned_rows} and slices of hidden, attention and "
+    "feed-forward in multiples of {aligned_width}, got {rows} rows of hidden {hidden}, feed-forward "
+    "{feed_forward} and experts {expert_width} with tp {tp} and etp {etp}",
+    ("tp", "etp", "cp", "microbatch"),
+    _low_precision,
+)
