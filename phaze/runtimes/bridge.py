@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from phaze.runtimes.flags import Emitted, Flags, parse_flags
-from phaze.runtimes.megatron_flags import LAYOUT, STRATEGY, emit_megatron
+from phaze.runtimes.megatron_flags import emit_megatron
+from phaze.runtimes.megatron_layout import LAYOUT, OFFLOADED_PARTS, STRATEGY
 from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid
 from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.recipe import Recipe, shown
@@ -46,7 +47,7 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--recompute-num-layers": (None, ("model.recompute_num_layers",)),
     "--recompute-modules": (None, ("model.recompute_modules",)),
     "--fine-grained-activation-offloading": (False, ("model.fine_grained_activation_offloading",)),
-    "--offload-modules": (None, ("model.offload_modules",)),
+    OFFLOADED_PARTS: (None, ("model.offload_modules",)),
     "--cpu-offloading": (False, ("model.cpu_offloading",)),
     "--cpu-offloading-num-layers": (0, ("model.cpu_offloading_num_layers",)),
     "--overlap-grad-reduce": (False, ("ddp.overlap_grad_reduce",)),
@@ -90,7 +91,7 @@ UNTIMED = {
 
 Other such flags have different names in recipes and are listed as settings of the user.
 """
-LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
+LISTS = ("--recompute-modules", OFFLOADED_PARTS, "--hierarchical-context-parallel-sizes")
 KEPT = ("--bf16", "--transformer-impl", "--attention-backend", "--no-rope-fusion")
 """Flags for behaviour that Megatron-Bridge always has."""
 READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS, *UNTIMED_FLAGS}

@@ -1,0 +1,299 @@
+"""Megatron-LM flags of the layout, as one table that writes a recipe's flags and reads them back.
+
+Without a flag, Megatron-LM's default holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import inf, prod
+
+from phaze.base.errors import PhazeError
+from phaze.layout import (
+    BALANCED,
+    CP_KINDS,
+    LEVELS,
+    MODULES,
+    OFFLOADED_MODULES,
+    Compute,
+    CpKind,
+    Load,
+    Offload,
+    Precision,
+    Recompute,
+    load_of,
+    offload_of,
+    recompute_of,
+)
+from phaze.runtimes.flags import Flags, one_value, whole_number, word_of
+from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.megatron_model import is_hybrid
+from phaze.runtimes.megatron_software import GROUP
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.shared_rules import expert_widths
+from phaze.spec.model import Model
+from phaze.spec.plain import short
+
+TP, CP, PP = (f"--{name}-parallel-size" for name in ("tensor-model", "context", "pipeline-model"))
+EP, ETP = "--expert-model-parallel-size", "--expert-tensor-parallel-size"
+SEQUENCE, MICROBATCH, BATCH = "--seq-length", "--micro-batch-size", "--global-batch-size"
+SEQUENCE_PARALLEL = "--sequence-parallel"
+LAYOUT, VIRTUAL = "--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank"
+CP_KIND, SIZES_OF_LEVELS = "--cp-comm-type", "--hierarchical-context-parallel-sizes"
+"""Exchange kind of context-parallel ranks, for all layers; ranks that exchange heads, and groups of them."""
+OPTIMIZER, FSDP, STRATEGY = (
+    "--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy",
+)  # fmt: skip
+SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+"""Strategies of Megatron-FSDP by ZeRO stage."""
+WITH_FSDP = (
+    (FSDP,), (OPTIMIZER,), ("--no-gradient-accumulation-fusion",), ("--ckpt-format", "fsdp_dtensor"),
+)  # fmt: skip
+"""Flags that Megatron-FSDP needs in addition to its strategy (its user guide)."""
+AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES = (
+    f"--recompute-{name}" for name in ("granularity", "method", "num-layers", "modules")
+)
+FINE, OFFLOADED_PARTS = "--fine-grained-activation-offloading", "--offload-modules"
+OFFLOADED_LAYERS, OFFLOADED_STATES = "--cpu-offloading-num-layers", "--offload-optimizer-states"
+CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
+MIXED = ("--bf16", "--fp16", "--fp8-format", "--fp4-format")
+"""Flags without which weights are in single precision."""
+PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
+    "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    "fp8-cs": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
+    "fp8-block": (("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
+    "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+"""Flags of each compute format: its number format and its scaling recipe."""
+
+Written = Iterable[tuple[str, ...]]
+"""Flags with their values."""
+
+
+@dataclass(frozen=True)
+class FieldFlags:
+    """Flags of one field of a recipe or its layout."""
+
+    field: str
+    flags: tuple[str, ...]
+    """All flags that the field determines, the most telling one first."""
+    write: Callable[[Recipe], Written]
+    """Flags of a recipe."""
+    read: Callable[[Flags, Model], object] | None = None
+    """Value of the layout's field; None if it depends on other fields."""
+    shown: str = ""
+    """Name of the field in messages, unless that is its first flag."""
+
+    @property
+    def name(self) -> str:
+        """Name of the field in messages about flags."""
+        return f"{self.field} ({self.shown})" if self.shown else self.flags[0]
+
+
+def _width(field: str, flag: str) -> FieldFlags:
+    """Width of dense layers, 1 without its flag."""
+
+    def write(recipe: Recipe) -> Written:
+        yield flag, str(getattr(recipe.layout, field))
+
+    return FieldFlags(field, (flag,), write, lambda flags, _: whole_number(flags, flag, 1))
+
+
+def _expert_width(field: str, flag: str) -> FieldFlags:
+    """Width of experts, which a dense model has no flag for."""
+    dense = _width(field, flag)
+
+    def read(flags: Flags, model: Model) -> object:
+        usual = expert_widths(model, whole_number(flags, TP, 1), 1)[field]
+        return whole_number(flags, flag, usual) if model.experts or field == "ep" else usual
+
+    return FieldFlags(
+        field, (flag,), lambda recipe: dense.write(recipe) if recipe.model.experts else (), read
+    )
+
+
+def _number(field: str, flag: str, of: Callable[[Recipe], int]) -> FieldFlags:
+    """Number that is always written."""
+    return FieldFlags(field, (flag,), lambda recipe: [(flag, str(of(recipe)))])
+
+
+def _write_cp_kind(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    layout, inner = recipe.layout, recipe.layout.heads_ranks
+    if layout.cp > 1:
+        yield CP_KIND, layout.cp_kind.partition(":")[0]
+        if layout.cp_kind not in CP_KINDS:
+            yield SIZES_OF_LEVELS, str(inner), str(layout.cp // inner)
+
+
+def _cp_kind(flags: Flags, _: Model) -> CpKind:
+    """Exchange kind of context-parallel ranks; Megatron-LM's default is p2p."""
+    cp = whole_number(flags, CP, 1)
+    if cp == 1:
+        return MEGATRON.cp_kinds[0]
+    found = word_of(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
+    if found != LEVELS:
+        return found
+    sizes = flags.get(SIZES_OF_LEVELS, ())
+    if len(sizes) != 2 or not all(one.isdecimal() for one in sizes) or prod(map(int, sizes)) != cp:
+        raise PhazeError(f"{SIZES_OF_LEVELS}: must be two numbers with product {cp}, got {' '.join(sizes)}")
+    return f"{LEVELS}:{sizes[0]}"
+
+
+def _write_stages(recipe: Recipe) -> Written:
+    staged = recipe.layout.pp > 1 and not is_hybrid(recipe.model)
+    return [(LAYOUT, layout_string(recipe.blocks, recipe.model.mtp))] * staged
+
+
+def _write_group(recipe: Recipe) -> Written:
+    return [(GROUP, str(recipe.microbatch_group))] * (recipe.microbatch_group != recipe.layout.pp)
+
+
+def _write_zero(recipe: Recipe) -> Written:
+    zero = recipe.layout.zero
+    return (*WITH_FSDP, (STRATEGY, SHARDED[zero])) if zero > 1 else [(OPTIMIZER,)] * zero
+
+
+def _zero(flags: Flags, _: Model) -> int:
+    if FSDP not in flags:
+        return int(OPTIMIZER in flags)
+    return int(word_of(flags, STRATEGY, {str(zero): word for zero, word in enumerate(SHARDED)}, "0"))
+
+
+def _write_recompute(recipe: Recipe) -> Written:
+    most = max(recipe.recomputed)
+    modules = [module for module in MODULES if module in recipe.layout.modules]
+    if modules or recipe.layout.recompute == "selective":
+        return (AGAIN, "selective"), (AGAIN_MODULES, *(modules or ["core_attn"]))
+    method, layers = ("uniform", 1) if recipe.recomputed == recipe.blocks else ("block", most)
+    return ((AGAIN, "full"), (METHOD, method), (AGAIN_LAYERS, str(layers))) if most else ()
+
+
+def recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:
+    """Recompute option, and fully recomputed blocks per virtual stage."""
+    none = (0,) * len(blocks)
+    selective = "--recompute-activations" in flags
+    if AGAIN not in flags:
+        return ("selective" if selective else "none"), none
+    if word_of(flags, AGAIN, {"full": "full", "selective": "selective"}) == "selective":
+        modules = flags.get(AGAIN_MODULES, ("core_attn",))
+        try:
+            return "selective" if modules == ("core_attn",) else recompute_of("+".join(modules)), none
+        except PhazeError as error:
+            raise PhazeError(f"{AGAIN_MODULES}: {error}") from error
+    method = word_of(flags, METHOD, {"uniform": "uniform", "block": "block"})
+    count = whole_number(flags, AGAIN_LAYERS)
+    if method == "uniform" and count > 1:
+        raise PhazeError(f"{AGAIN_LAYERS}: must be 1 with uniform, got {count}")
+    return "full", blocks if method == "uniform" else tuple(min(count, held) for held in blocks)
+
+
+def _write_offload(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    offloaded = recipe.layout.offloaded
+    modules = [module for module in OFFLOADED_MODULES if module in offloaded.modules]
+    if modules:
+        yield from ((FINE,), (OFFLOADED_PARTS, *modules))
+    if offloaded.layers:
+        yield from (("--cpu-offloading",), (OFFLOADED_LAYERS, str(offloaded.layers)))
+    if offloaded.optimizer:
+        yield (OFFLOADED_STATES,)
+
+
+def _offload(flags: Flags, _: Model) -> Offload:
+    layers = whole_number(flags, OFFLOADED_LAYERS, 0)
+    words = [*flags.get(OFFLOADED_PARTS, ())] if FINE in flags else []
+    words += [f"layers:{layers}"] * bool(layers) + ["optimizer"] * (OFFLOADED_STATES in flags)
+    try:
+        return offload_of("+".join(words) or "none")
+    except PhazeError as error:
+        raise PhazeError(f"{OFFLOADED_PARTS}: {error}") from error
+
+
+def _compute(flags: Flags, _: Model) -> Compute:
+    """Operand format of the products with blocks' weights."""
+    for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
+        if f"{bits}-format" in flags:
+            recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
+            words = {said[1][1]: ours for ours, said in PRECISIONS.items() if said[1][0] == f"{bits}-recipe"}
+            if (recipe or usual) not in words:
+                raise PhazeError(f"{bits}-recipe: must be one of {', '.join(words)}, got {short(recipe)}")
+            return words[recipe or usual]
+    return "bf16"
+
+
+def _precision(flags: Flags, _: Model) -> Precision:
+    return "mixed" if flags.keys() & {*MIXED} else "single"
+
+
+def _load(flags: Flags, _: Model) -> Load:
+    """Expert load of the busiest rank: the capacity factor where tokens are padded to it."""
+    if CAPACITY not in flags or PADDED not in flags:
+        return BALANCED
+    text = one_value(flags, CAPACITY)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < inf:
+        raise PhazeError(f"{CAPACITY}: must be a number > 0, got {short(text)}")
+    return load_of(f"{value:f}")
+
+
+OF_BATCH = (
+    _number("sequence", SEQUENCE, lambda recipe: recipe.sequence),
+    FieldFlags(
+        "microbatch", (MICROBATCH,), lambda recipe: [(MICROBATCH, str(recipe.layout.microbatch))],
+        lambda flags, _: whole_number(flags, MICROBATCH),
+    ),
+    _number("global_batch", BATCH, lambda recipe: recipe.global_batch),
+    FieldFlags("precision", MIXED, lambda _: [("--bf16",)], _precision, "--bf16"),
+    FieldFlags(
+        "compute", ("--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe"),
+        lambda recipe: PRECISIONS.get(recipe.layout.compute, ()), _compute, "--fp8-format, --fp4-format",
+    ),
+)  # fmt: skip
+"""Flags of batch and precision, in the order in which they are written."""
+OF_LAYOUT = (
+    _width("tp", TP),
+    _width("cp", CP),
+    _width("pp", PP),
+    _expert_width("ep", EP),
+    _expert_width("etp", ETP),
+    FieldFlags("cp_kind", (CP_KIND, SIZES_OF_LEVELS), _write_cp_kind, _cp_kind),
+    FieldFlags("stages", (LAYOUT,), _write_stages),
+    FieldFlags("microbatch_group", (GROUP,), _write_group),
+    FieldFlags("vp", (VIRTUAL,), lambda _: ()),
+    FieldFlags(
+        "sequence_parallel", (SEQUENCE_PARALLEL,),
+        lambda recipe: [(SEQUENCE_PARALLEL,)] * recipe.layout.sequence_parallel,
+        lambda flags, _: SEQUENCE_PARALLEL in flags and whole_number(flags, TP, 1) > 1,
+    ),
+    FieldFlags(
+        "zero", (OPTIMIZER, STRATEGY, *(flag for flag, *_ in WITH_FSDP)), _write_zero, _zero,
+        f"{OPTIMIZER}, FSDP",
+    ),
+    FieldFlags(
+        "recompute", (AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES, "--recompute-activations"),
+        _write_recompute, None, AGAIN,
+    ),
+    FieldFlags(
+        "offload", (OFFLOADED_PARTS, FINE, "--cpu-offloading", OFFLOADED_LAYERS, OFFLOADED_STATES),
+        _write_offload, _offload, OFFLOADED_PARTS,
+    ),
+    FieldFlags("load", (CAPACITY, PADDED), lambda _: (), _load),
+)  # fmt: skip
+"""Flags of the layout, in the order in which they are written."""
+FIELDS = (*OF_BATCH, *OF_LAYOUT)
+
+
+def written(fields: Iterable[FieldFlags], recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    """Flags of a recipe for these fields."""
+    for one in fields:
+        yield from one.write(recipe)
+
+
+def read_fields(flags: Flags, model: Model) -> dict[str, object]:
+    """Layout fields of flags, without those that depend on others: vp, dp and recompute."""
+    return {one.field: one.read(flags, model) for one in FIELDS if one.read is not None}
