@@ -300,23 +300,28 @@ class Walk(NamedTuple):
     """Devices of all slots in the best mapping, shape (D,)."""
 
 
+class Cooling(NamedTuple):
+    """Steps of an annealing chain, and its temperatures relative to the objective at the start."""
+
+    steps: int
+    hot: float
+    """First temperature."""
+    cold: float
+    """Last temperature."""
+
+
 def anneal(
     task: AnnealingTask,
     state: AnnealingState,
     near: Ints,
     rng: np.random.Generator,
-    steps: int,
-    hot: float,
-    cold: float,
+    cooling: Cooling,
     deadline: Deadline | None = None,
 ) -> tuple[Ints, float]:
-    """Best devices of all slots and their objective after `steps` steps or at the deadline.
-
-    `hot` and `cold` are the first and last temperature, relative to the objective at the start.
-    """
+    """Best devices of all slots and their objective after all steps or at the deadline."""
     walk = _begin(task, state)
-    for begin, end in slices(steps, deadline or Deadline()):
-        _walk(task, state, near, rng, walk, begin, end, steps, hot, cold)
+    for begin, end in slices(cooling.steps, deadline or Deadline()):
+        _walk(task, state, near, rng, walk, cooling, begin, end)
     return walk.best, float(walk.values[3])
 
 
@@ -335,17 +340,16 @@ def _walk(
     near: Ints,
     rng: np.random.Generator,
     walk: Walk,
+    cooling: Cooling,
     begin: int,
     end: int,
-    steps: int,
-    hot: float,
-    cold: float,
 ) -> None:
-    """Run annealing steps `begin` to `end` out of `steps`."""
+    """Run annealing steps `begin` to `end`."""
+    hot, cold = cooling.hot, cooling.cold
     value, spread, scale, best_value = walk.values[0], walk.values[1], walk.values[2], walk.values[3]
     worst, at = walk.worst[0], state.at
     for step in range(begin, end):
-        share = step / steps
+        share = step / cooling.steps
         a = _draw_slot(task, state, worst, rng)
         b = _draw_place(task, state, near, a, rng)
         if a == b:

@@ -196,7 +196,7 @@ def descend(
     """
     outcome, k, tried = PAUSED, 0, 0
     for _, until in slices(limit + 1, deadline):
-        outcome, k, tried = _descend(plan, costs, near, exchange, state, target, limit, k, tried, until)
+        outcome, k, tried = _descend((plan, costs, near, exchange), state, target, limit, k, tried, until)
         if outcome != PAUSED:
             return outcome, tried
     return STOPPED, tried
@@ -228,10 +228,7 @@ def _next_device(
 
 @njit_beside_others
 def _descend(
-    plan: SlotOrder,
-    costs: LinkCosts,
-    near: Ints,
-    exchange: DeviceSymmetry,
+    search: tuple[SlotOrder, LinkCosts, Ints, DeviceSymmetry],
     state: DescentState,
     target: float,
     limit: int,
@@ -240,6 +237,7 @@ def _descend(
     until: int,
 ) -> tuple[int, int, int]:
     """Continue at slot k until `until` devices were tried; returns the outcome, slot and devices tried."""
+    plan, costs, near, exchange = search
     n = len(plan.order)
     while 0 <= k < n:
         if tried >= until:

@@ -14,7 +14,7 @@ from phaze.base.arrays import Ints
 from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.base.progress import counted
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.map.annealing import AnnealingTask, anneal, new_state, step_task
+from phaze.map.annealing import AnnealingTask, Cooling, anneal, new_state, step_task
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import (
     INSTANTIATIONS,
@@ -201,9 +201,8 @@ def best_of_chains(
         mapping = starts[k // 2 % len(starts)]
         if k % 4 == 3:
             hot, mapping = 0.05, random_map(stages, replicas, devices, chains.seed + k)
-        found, value = anneal(
-            task, new_state(task, _with_free(mapping, devices)), near, rng, chains.steps, hot, 1e-5, until
-        )
+        cooling = Cooling(chains.steps, hot, 1e-5)
+        found, value = anneal(task, new_state(task, _with_free(mapping, devices)), near, rng, cooling, until)
         return value, k, found
 
     with ThreadPoolExecutor(chains.count) as pool, until.for_threads():

@@ -12,6 +12,8 @@ pyramid, are merged into one node.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import networkx as nx
 import numpy as np
 
@@ -31,10 +33,12 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
     values, choices = _intervals(
         weights.compute_s,
         weights.memory_bytes,
-        weights.sources[order],
-        np.searchsorted(weights.targets[order], np.arange(len(weights) + 1)),
-        weights.edge_bytes[order],
-        _sent(weights),
+        _Messages(
+            weights.sources[order],
+            np.searchsorted(weights.targets[order], np.arange(len(weights) + 1)),
+            weights.edge_bytes[order],
+            _sent(weights),
+        ),
         weights.seconds_per_byte,
         np.inf if overlapped else weights.limit_bytes * (1 + ROUNDING),
         stages,
@@ -93,20 +97,29 @@ def _sent(weights: Weights) -> Floats:
     return sent
 
 
+class _Messages(NamedTuple):
+    """Edges sorted by target, and bytes over the borders of the order."""
+
+    source: Ints
+    first: Ints
+    """First edge into each node, and the end, (n + 1,)."""
+    size: Floats
+    sent: Floats
+    """Bytes over each border, (n + 1,)."""
+
+
 @njit
 def _intervals(
     compute: Floats,
     memory: Floats,
-    source: Ints,
-    first: Ints,
-    size: Floats,
-    sent: Floats,
+    messages: _Messages,
     seconds_per_byte: float,
     most_memory: float,
     stages: int,
     overlapped: bool,
 ) -> tuple[Floats, Ints]:
-    """T[s, j] and the best i for each. Edges are sorted by target; those of node v start at first[v]."""
+    """T[s, j] and the best i for each."""
+    source, first, size, sent = messages
     n = len(compute)
     value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
     value[0, 0] = 0.0

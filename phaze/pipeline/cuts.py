@@ -10,6 +10,7 @@ devices, and keeps the table small.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,32 @@ class Shape:
     """Largest number of stages that the devices allow."""
     singles: int
     """Largest useful number of single-device stages, 0 if all stages take equally many devices."""
+
+
+class SplitCosts(NamedTuple):
+    """Stages of a chain of n layers, by first layer i and end j."""
+
+    last: Floats
+    """Load of the last stage [i, n), infinite where it does not fit, shape (n,)."""
+    load: Floats
+    """Load of a stage [i, j) with stages behind it, shape (n, n + 1)."""
+    most_stages: Ints
+    """Stages from [i, j) to the end for which it has memory, shape (n, n + 1)."""
+    single: Bools
+    """True if a stage takes a single device, shape (n, n + 1)."""
+
+
+class PipelineCounts(NamedTuple):
+    """Devices, and the useful numbers of pipelines."""
+
+    wide: int
+    """Devices of a stage that is not single."""
+    devices: int
+    """Devices of all pipelines."""
+    counts: Ints
+    """Microbatches of a pipeline, ceil(B/d)."""
+    data: Ints
+    """Numbers of pipelines d, ascending."""
 
 
 def refuse_large(layers: int, shape: Shape) -> None:
@@ -101,47 +128,38 @@ def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[
 
 @njit
 def best_first_stage(
-    dp: Floats,
-    load: Floats,
-    most_stages: Ints,
-    single: Bools,
-    first_sync: Floats,
-    wide: int,
-    devices: int,
-    counts: Ints,
-    widths: Ints,
-    fewest: int,
-    most: int,
+    dp: Floats, costs: SplitCosts, first_sync: Floats, pipelines: PipelineCounts, fewest: int, most: int
 ) -> tuple[float, int, int, int, int]:
     """Best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
 
         min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
 
-    with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `counts` and `widths` are the useful ceil(B/d)
-    and d, with d ascending. `first_sync` is the exchange of infinitely many replicas, in seconds. Ties go to
-    the fewest devices, then the smallest d, s and j. The time is infinite if nothing fits.
+    with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `first_sync` is the exchange of infinitely
+    many replicas, in seconds. Ties go to the fewest devices, then the smallest d, s and j. The time is
+    infinite if nothing fits.
     """
+    counts, data = pipelines.counts, pipelines.data
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     best, answer = (np.inf, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0)
     for s in range(fewest, most + 1):
         for u in range(min(s, singles) + 1):
-            used = devices_of(s, u, wide)
-            top = len(widths) - 1
-            while top >= 0 and widths[top] > devices // used:
+            used = devices_of(s, u, pipelines.wide)
+            top = len(data) - 1
+            while top >= 0 and data[top] > pipelines.devices // used:
                 top -= 1
             for j in range(1 if s > 1 else n, n + 1):
-                if s > 1 and most_stages[0, j] < s:
+                if s > 1 and costs.most_stages[0, j] < s:
                     break
-                step = min(int(single[0, j]), singles)
+                step = min(int(costs.single[0, j]), singles)
                 if s > 1 and step > u:
                     continue
-                worst = max(load[0, j], dp[s - 1, u - step, j]) if s > 1 else dp[1, u, 0]
+                worst = max(costs.load[0, j], dp[s - 1, u - step, j]) if s > 1 else dp[1, u, 0]
                 for w in range(top, -1, -1):
                     busy = (counts[w] + s - 1) * worst
                     if not busy <= best[0] or busy == np.inf:
                         break
-                    d = widths[w]
+                    d = data[w]
                     time = busy + (d - 1) / d * first_sync[j]
                     rank = (time, used * d, d, s, j)
                     if rank < best:
@@ -159,16 +177,10 @@ def limits_of(exchange: Floats) -> Floats:
 
 @njit
 def best_cut(
-    last: Floats,
-    load: Floats,
-    most_stages: Ints,
-    single: Bools,
+    costs: SplitCosts,
     exchange: Floats,
     caps: Floats,
-    wide: int,
-    devices: int,
-    counts: Ints,
-    widths: Ints,
+    pipelines: PipelineCounts,
     fewest: int,
     most: int,
     singles: int,
@@ -187,27 +199,22 @@ def best_cut(
     smallest therefore bound the whole range. Depths whose bound exceeds the best time are dropped, and the
     range is halved for the others. Times not below `limit` are not searched.
     """
-    growth = np.zeros(load.shape)
     if len(caps) == 0:
-        dp = least_worst(last, load, growth, most_stages, single, most, singles)
-        time, d, s, u, j = best_first_stage(
-            dp, load, most_stages, single, exchange[0], wide, devices, counts, widths, fewest, most
-        )
-        return time, d, _trace_back(dp, load, most_stages, single, s, u, j)
-    n = len(last)
+        dp = _without_growth(costs, most, singles)
+        time, d, s, u, j = best_first_stage(dp, costs, exchange[0], pipelines, fewest, most)
+        return time, d, _trace_back(dp, costs, s, u, j)
     best, answer = (limit, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0, np.inf)
     ranges = [(0, len(caps) - 1, fewest, most)]
     while ranges:
         low, high, fewest, most = ranges.pop()
-        dp, allowed = _capped(last, load, growth, most_stages, single, exchange, caps[high], most, singles)
+        allowed = _capped(costs, exchange, caps[high])
+        dp = _without_growth(allowed, most, singles)
         shortest, deepest = most + 1, 0
         for depth in range(fewest, most + 1):
             for cap in (high, low):
-                wait = np.full(n + 1, caps[cap])
-                time, d, s, u, j = best_first_stage(
-                    dp, allowed, most_stages, single, wait, wide, devices, counts, widths, depth, depth
-                )
-                rank = (time, devices_of(s, u, wide) * d, d, s, j)
+                wait = np.full(len(costs.last) + 1, caps[cap])
+                time, d, s, u, j = best_first_stage(dp, allowed, wait, pipelines, depth, depth)
+                rank = (time, devices_of(s, u, pipelines.wide) * d, d, s, j)
                 if cap == high and time < limit and rank < best:
                     best, answer = rank, (time, d, s, u, j, caps[high])
             if time < best[0]:
@@ -218,46 +225,43 @@ def best_cut(
             if middle + 1 < high:
                 ranges.append((middle + 1, high - 1, shortest, deepest))
     time, d, s, u, j, longest = answer
-    dp, allowed = _capped(last, load, growth, most_stages, single, exchange, longest, s, singles)
-    return time, d, _trace_back(dp, allowed, most_stages, single, s, u, j)
+    allowed = _capped(costs, exchange, longest)
+    return time, d, _trace_back(_without_growth(allowed, s, singles), allowed, s, u, j)
 
 
 @njit
-def _trace_back(dp: Floats, load: Floats, most_stages: Ints, single: Bools, s: int, u: int, j: int) -> Ints:
+def _without_growth(costs: SplitCosts, stages: int, singles: int) -> Floats:
+    """Least worst loads, which do not depend on a stage's position."""
+    growth = np.zeros(costs.load.shape)
+    return least_worst(costs.last, costs.load, growth, costs.most_stages, costs.single, stages, singles)
+
+
+@njit
+def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
     """First layers of s stages, u of them single, with first stage [0, j); the earliest ends on ties."""
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     starts, i = np.zeros(s, np.int64), 0
     for left in range(s - 1, 0, -1):
-        u -= min(int(single[i, j]), singles)
+        u -= min(int(costs.single[i, j]), singles)
         i = j
         starts[s - left] = i
         for end in range(i + 1, n if left > 1 else 0):
-            j, step = end, min(int(single[i, end]), singles)
-            possible = step <= u and most_stages[i, j] >= left
-            if possible and max(dp[left - 1, u - step, j], load[i, j]) == dp[left, u, i]:
+            j, step = end, min(int(costs.single[i, end]), singles)
+            possible = step <= u and costs.most_stages[i, j] >= left
+            if possible and max(dp[left - 1, u - step, j], costs.load[i, j]) == dp[left, u, i]:
                 break
     return starts
 
 
 @njit
-def _capped(
-    last: Floats,
-    load: Floats,
-    growth: Floats,
-    most_stages: Ints,
-    single: Bools,
-    exchange: Floats,
-    cap: float,
-    stages: int,
-    singles: int,
-) -> tuple[Floats, Floats]:
-    """Table of pipeline splits whose exchange stays within a limit, and the loads of their stages."""
-    n = len(last)
-    allowed, ends = load.copy(), last.copy()
+def _capped(costs: SplitCosts, exchange: Floats, cap: float) -> SplitCosts:
+    """Costs of the stages whose exchange stays within a limit; the loads of the others are infinite."""
+    n = len(costs.last)
+    allowed, ends = costs.load.copy(), costs.last.copy()
     for i in range(n):
         if exchange[i, n] > cap:
             ends[i] = np.inf
         for j in range(i + 1, n + 1):
             if exchange[i, j] > cap:
                 allowed[i, j] = np.inf
-    return least_worst(ends, allowed, growth, most_stages, single, stages, singles), allowed
+    return SplitCosts(ends, allowed, costs.most_stages, costs.single)

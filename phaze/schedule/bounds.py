@@ -25,6 +25,7 @@ from phaze.schedule.graphs import (
     VECTOR,
     Component,
     ComponentArrays,
+    Designs,
     Edges,
     LayerSchedule,
     ScheduledLayer,
@@ -122,8 +123,8 @@ def _bound_component(
     tc, vc = np.minimum(num_tc, tensor_users(kinds)), np.minimum(num_vc, vector_users(kinds))
     blocks = None if overlaps(kinds, one) else blocks_of(component)
     if blocks is None:
-        return bound_wide_all(*component.arrays, one, every, tc, vc, effort.moves)
-    return bound_all(blocks, *component.arrays, one, every, tc, vc, effort.rounds, effort.nodes)
+        return bound_wide_all(component.arrays, Designs(one, every, tc, vc), effort.moves)
+    return bound_all(blocks, component.arrays, Designs(one, every, tc, vc), effort.rounds, effort.nodes)
 
 
 def tasks_of(layer: ScheduledLayer) -> tuple[ComponentTask, ...]:

@@ -108,7 +108,7 @@ class Component:
         return tuple((int(i), int(j)) for i, j in np.argwhere(self.order & ~implied))
 
     @cached_property
-    def arrays(self) -> tuple[Ints, Bools, Ints, Ints]:
+    def arrays(self) -> OrderArrays:
         """Kinds, order, offsets and followers, as in `ComponentArrays`."""
         counts = np.bincount([i for i, _ in self.edges], minlength=len(self.operators))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -119,6 +119,10 @@ class Component:
         """Incomparable pairs (i, j) with i < j."""
         apart = ~(self.order | self.order.T)
         return tuple((int(i), int(j)) for i, j in np.argwhere(np.triu(apart, 1)))
+
+
+OrderArrays = tuple[Ints, Bools, Ints, Ints]
+"""Kinds, order, offsets and followers, as in `ComponentArrays`."""
 
 
 class ComponentArrays(NamedTuple):
@@ -135,6 +139,19 @@ class ComponentArrays(NamedTuple):
     """ℓ̂, shape (n,)."""
     num_tc: int
     num_vc: int
+
+
+class Designs(NamedTuple):
+    """Latencies and usable cores of a component on A architectures."""
+
+    one: Floats
+    """ℓ, shape (A, n)."""
+    every: Floats
+    """ℓ̂, shape (A, n)."""
+    num_tc: Ints
+    """Usable tensor cores, shape (A,)."""
+    num_vc: Ints
+    """Usable vector cores, shape (A,)."""
 
 
 @dataclass(frozen=True, eq=False)

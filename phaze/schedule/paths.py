@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_inlined
 from phaze.schedule.barriers import Blocks, Indices
 from phaze.schedule.branching import CLOSE, BarrierBlock, finds_pairs, make_block, run_block
 from phaze.schedule.clock import bound_by_weights
-from phaze.schedule.graphs import ALL_CORES, ComponentArrays
+from phaze.schedule.graphs import ALL_CORES, ComponentArrays, Designs, OrderArrays
 from phaze.schedule.pairing import assign_cores, occupies, sort_stably
 from phaze.schedule.sequences import follow_sequence
 
@@ -57,19 +57,11 @@ class Values(NamedTuple):
 
 @njit
 def bound_all(
-    blocks: Blocks,
-    kinds: Ints,
-    order: Bools,
-    offsets: Ints,
-    followers: Ints,
-    one: Floats,
-    every: Floats,
-    num_tc: Ints,
-    num_vc: Ints,
-    rounds: int,
-    nodes: int,
+    blocks: Blocks, arrays: OrderArrays, designs: Designs, rounds: int, nodes: int
 ) -> tuple[Floats, Floats]:
-    """Lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
+    """Lower bounds and feasible latencies of all architectures, shape (A,)."""
+    kinds, order, offsets, followers = arrays
+    one, every, num_tc, num_vc = designs
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
     for a in range(len(one)):
         part = ComponentArrays(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])

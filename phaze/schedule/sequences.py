@@ -22,7 +22,7 @@ import numpy.typing as npt
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.schedule.clock import bound_by_weights
-from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, ComponentArrays
+from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, ComponentArrays, Designs, OrderArrays
 from phaze.schedule.pairing import sort_stably
 
 
@@ -124,18 +124,10 @@ STARTS = 5
 
 
 @njit
-def bound_wide_all(
-    kinds: Ints,
-    order: Bools,
-    offsets: Ints,
-    followers: Ints,
-    one: Floats,
-    every: Floats,
-    num_tc: Ints,
-    num_vc: Ints,
-    moves: int,
-) -> tuple[Floats, Floats]:
-    """Lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
+def bound_wide_all(arrays: OrderArrays, designs: Designs, moves: int) -> tuple[Floats, Floats]:
+    """Lower bounds and feasible latencies of all architectures, shape (A,)."""
+    kinds, order, offsets, followers = arrays
+    one, every, num_tc, num_vc = designs
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
     for a in range(len(one)):
         part = ComponentArrays(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])

@@ -162,11 +162,22 @@ def bound_times(
     return Bounds(np.minimum(lower_s, feasible_s), feasible_s)
 
 
-def bound_energies(
-    runs: Runs,
+def least_of(
     names: Sequence[str],
     layers: Mapping[tuple[str, str], Bounds],
     energies: Mapping[tuple[str, str], Floats],
+) -> Least:
+    """Lower bounds of layers in the order of their names; a layer without energy takes none."""
+    none = np.zeros_like(next(iter(layers.values())).lower_s)
+    return Least(
+        *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),
+        *(np.stack([energies.get((n, d), none) for n in names], axis=1) for d in DIRECTIONS),
+    )
+
+
+def bound_energies(
+    runs: Runs,
+    least: Least,
     times: Bounds,
     area_um2: Floats,
     settings: Sequence[Setting],
@@ -174,11 +185,6 @@ def bound_energies(
     rates: Rates,
 ) -> Floats:
     """Lower bound (settings, A) on the joules per sample of the best placement; inf where none fits."""
-    none = np.zeros(len(area_um2))
-    least = Least(
-        *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),
-        *(np.stack([energies.get((n, d), none) for n in names], axis=1) for d in DIRECTIONS),
-    )
     watts = rates.leakage_w_per_um2 * area_um2
     known: dict[tuple[bytes, ...], Floats] = {}
     found = []
@@ -190,6 +196,6 @@ def bound_energies(
         )
         key = (depths.key(), lower.tobytes(), feasible.tobytes(), bytes([setting.recompute]))
         if key not in known:
-            known[key] = least_sample_j(runs, least, lower, feasible, watts, depths, setting, batch, rates)
+            known[key] = least_sample_j(runs, least, (lower, feasible), watts, depths, setting, batch, rates)
         found.append(known[key])
     return np.array(found)

@@ -78,8 +78,7 @@ class _Frame(NamedTuple):
 def least_sample_j(
     runs: Runs,
     least: Least,
-    lower_s: Floats,
-    feasible_s: Floats,
+    time_s: tuple[Floats, Floats],
     leakage_w: Floats,
     depths: Depths,
     setting: Setting,
@@ -88,7 +87,7 @@ def least_sample_j(
 ) -> Floats:
     """Lower bound (A,) on the joules per sample of the best placement; inf where none fits.
 
-    Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of an idle
+    Its time per batch lies between the two of `time_s`, (A,) each; `leakage_w` (A,) is the power of an idle
     chip. Gradients take at least as many bytes as the weights.
     """
     kinds = np.array(runs.kinds or range(len(runs.counts)))
@@ -120,8 +119,7 @@ def least_sample_j(
             least.backward_s[:, kinds],
             least.forward_j[:, kinds] * each,
             least.backward_j[:, kinds] * each,
-            lower_s,
-            feasible_s,
+            *time_s,
             leakage_w,
         )
     )

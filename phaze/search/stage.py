@@ -43,7 +43,7 @@ from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
 from phaze.cost.memory import parameter_bytes
 from phaze.plan.phaze.chains import read_runs, read_settings
 from phaze.plan.phaze.energy import Batch, Rates
-from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies
+from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies, least_of
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
@@ -88,9 +88,7 @@ def screen_architectures(
     area = shard["area_um2"].to_numpy(np.float64)
     joules = bound_energies(
         runs,
-        names,
-        passes,
-        energies,
+        least_of(names, passes, energies),
         times,
         area,
         asked,

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.map.annealing import anneal, new_state, step_task
+from phaze.map.annealing import Cooling, anneal, new_state, step_task
 from phaze.map.objective import MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import step_times_s
@@ -23,7 +23,9 @@ def test_differences_are_faster_than_steps_anew(benchmark: BenchmarkFixture) -> 
     start = np.arange(STAGES * REPLICAS)
 
     def search() -> float:
-        return anneal(task, new_state(task, start), near, np.random.default_rng(1), STEPS, 0.05, 1e-4)[1]
+        return anneal(
+            task, new_state(task, start), near, np.random.default_rng(1), Cooling(STEPS, 0.05, 1e-4)
+        )[1]
 
     many = np.tile(start.reshape(1, STAGES, REPLICAS), (100, 1, 1))
     step_times_s(stages, many, network)

@@ -9,6 +9,8 @@ recompute. `held` are the microbatches in flight per rank, see `bounds`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
@@ -163,7 +165,9 @@ def holds_all(
         if spare < back / count:
             continue
         if chunks == 1:
-            end_of = next_layers(kinds, before, placed, placed + taken, held[rank], room, spare, back, count)
+            end_of = next_layers(
+                kinds, before, placed, placed + taken, RankLimits(held[rank], room, spare, back, count)
+            )
             taken, placed = end_of - placed, end_of
             if placed == layers:
                 return True
@@ -196,46 +200,41 @@ def passed_s(
     return there, row[6] * back
 
 
+class RankLimits(NamedTuple):
+    """Memory and time of a rank for its layers."""
+
+    held: Floats
+    """Microbatches in flight, see `held_by_rank`."""
+    room: float
+    """Bytes for layers."""
+    spare_s: float
+    """Time for the layers of a microbatch."""
+    back_s: float
+    """Seconds of the last microbatch's return to the embedding."""
+    microbatches: float
+
+
 @njit
-def next_layers(
-    kinds: Floats,
-    before: Ints,
-    placed: int,
-    near: int,
-    held: Floats,
-    room: float,
-    spare_s: float,
-    back_s: float,
-    count: float,
-) -> int:
+def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: RankLimits) -> int:
     """End of the longest run of layers from `placed` for which a rank has room and time per microbatch.
 
     The search starts at `near`.
     """
     layers = len(before) - 1
     end = min(near, layers)
-    while end > placed and not fits(kinds, before, placed, end, held, room, spare_s, back_s, count):
+    while end > placed and not fits(kinds, before, placed, end, limits):
         end -= 1
     if end < near:
         return end
-    while end < layers and fits(kinds, before, placed, end + 1, held, room, spare_s, back_s, count):
+    while end < layers and fits(kinds, before, placed, end + 1, limits):
         end += 1
     return end
 
 
 @njit
-def fits(
-    kinds: Floats,
-    before: Ints,
-    start: int,
-    end: int,
-    held: Floats,
-    room: float,
-    spare_s: float,
-    back_s: float,
-    count: float,
-) -> bool:
+def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) -> bool:
     """True if a rank has room and time per microbatch for the layers from `start` to `end`."""
+    held, count = limits.held, limits.microbatches
     work, update, kept, saved, cheapest = 0.0, 0.0, 0.0, 0.0, np.inf
     for kind in range(len(kinds)):
         n, own = before[end, kind] - before[start, kind], kinds[kind]
@@ -246,14 +245,14 @@ def fits(
             saved += n * own[6] * held[0]
             if own[6] > 0:
                 cheapest = min(cheapest, own[2] / own[6])
-    over = kept - room
+    over = kept - limits.room
     if over > saved:
         return False
     again = over * cheapest / held[2] if over > 0 else 0.0
     slack = 1 + 1e-9
     return (
-        work + again + update / count <= spare_s * slack
-        and work + again <= (spare_s - back_s / count) * slack
+        work + again + update / count <= limits.spare_s * slack
+        and work + again <= (limits.spare_s - limits.back_s / count) * slack
     )
 
 

@@ -26,8 +26,17 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
+from phaze.pipeline.cuts import PipelineCounts
 from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful_widths
-from phaze.plan.phaze.cuttings import Cutting, DeviceCounts, FirstStage, best_first_stage, cutting_of, needed
+from phaze.plan.phaze.cuttings import (
+    Cutting,
+    DeviceCounts,
+    FirstStage,
+    FirstStageCosts,
+    best_first_stage,
+    cutting_of,
+    needed,
+)
 from phaze.plan.phaze.flush import Infeasible, Placement
 from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
 
@@ -106,6 +115,7 @@ def _best_pipeline(
     """
     first_sync = setting.exchange_s(_weight_bytes_before(cut))
     size = len(cut.graph) - cut.downsets.sizes
+    pipelines = PipelineCounts(cut.layout.tp, setting.devices, counts, data)
     depths = range(1, len(cut.graph) + 1)
     fits = (room >= needed(setting, s, int(counts[-1])) for s in depths)
     costs = [np.where(fit, cut.options.load_s, np.inf) for fit in fits]
@@ -113,10 +123,8 @@ def _best_pipeline(
     best: FirstStage | None = None
     for s, dp in zip(depths, cut.tables(widths, iter(costs)), strict=False):
         tables.append(dp)
-        first = best_first_stage(
-            dp, s, cut.stages, cut.options, widths, costs[s - 1], first_sync, size,
-            setting.devices, counts, data,
-        )  # fmt: skip
+        own = FirstStageCosts(costs[s - 1], first_sync, size)
+        first = best_first_stage(dp, s, cut, widths, own, pipelines)
         if first.option >= 0 and (best is None or first.rank < best.rank):
             best = first
     return None if best is None else _Pipeline(tables, costs, best)

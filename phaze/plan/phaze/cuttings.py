@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import microbatches_in_flight
 from phaze.layout import Layout
+from phaze.pipeline.cuts import PipelineCounts
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.downsets import Downsets, enumerate_downsets
 from phaze.plan.phaze.stage_tables import NestedStages, Options, count_stages, options_of, stages_of
@@ -31,8 +33,7 @@ MOST_STAGES = 1_500_000
 NOWHERE = -1
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceCounts:
+class DeviceCounts(NamedTuple):
     """Possible numbers of devices of a pipeline, and the step to the next for each stage."""
 
     devices: Ints
@@ -80,8 +81,7 @@ class Cutting:
         dp[0, 0] = 0.0
         yield dp
         for cost in costs:
-            stages, options = self.stages, self.options.first
-            dp = _one_more_stage(dp, stages.first, stages.inner, options, widths.step, widths.after, cost)
+            dp = _one_more_stage(dp, self.stages, self.options.first, widths, cost)
             if not np.isfinite(dp).any():
                 return
             yield dp
@@ -124,21 +124,21 @@ def _too_many(found: str, allowed: str) -> str:
 
 @njit
 def _one_more_stage(
-    dp: Floats, first: Ints, inner: Ints, option: Ints, step: Ints, after: Ints, cost: Floats
+    dp: Floats, stages: NestedStages, option: Ints, widths: DeviceCounts, cost: Floats
 ) -> Floats:
     """dp[s] from dp[s - 1]; `cost` (options,) is inf for options that do not fit."""
     grown = np.full(dp.shape, np.inf)
     lowest, highest = _finite(dp)
     for outer in range(len(dp)):
-        for stage in range(first[outer], first[outer + 1]):
-            rest = inner[stage]
+        for stage in range(stages.first[outer], stages.first[outer + 1]):
+            rest = stages.inner[stage]
             if highest[rest] < 0:
                 continue
             for o in range(option[stage], option[stage + 1]):
                 if cost[o] == np.inf:
                     continue
                 for k in range(lowest[rest], highest[rest] + 1):
-                    more = after[step[o], k]
+                    more = widths.after[widths.step[o], k]
                     if more >= 0:
                         grown[outer, more] = min(grown[outer, more], max(dp[rest, k], cost[o]))
     return grown
@@ -168,34 +168,28 @@ class FirstStage:
     """Index of the devices of a pipeline."""
 
 
+class FirstStageCosts(NamedTuple):
+    """Costs of a pipeline's first stage."""
+
+    load_s: Floats
+    """Load of each option, infinite if it does not fit, (options,)."""
+    sync_s: Floats
+    """Exchange of infinitely many replicas, by the downset behind the stage."""
+    size: Ints
+    """Layers of the stage, by the downset behind it."""
+
+
 def best_first_stage(
-    dp: Floats,
-    s: int,
-    stages: NestedStages,
-    options: Options,
-    widths: DeviceCounts,
-    cost: Floats,
-    first_sync: Floats,
-    size: Ints,
-    devices: int,
-    counts: Ints,
-    data: Ints,
+    dp: Floats, s: int, cut: Cutting, widths: DeviceCounts, costs: FirstStageCosts, pipelines: PipelineCounts
 ) -> FirstStage:
     """Best pipeline of s stages: its first stage is added to dp[s - 1] (Phaze, Section 5).
 
         min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
         first_sync[D']
 
-    with d k <= K. `cost` (options,) is the load, inf for options that do not fit. `first_sync` is the
-    exchange in the limit of many replicas and `size` the layers of the first stage, both by D'. `counts` and
-    `data` are the useful ceil(B/d) and d, d ascending. Ties go to the fewest devices, then the smallest d and
-    first stage.
+    with d k <= K. Ties go to the fewest devices, then the smallest d and first stage.
     """
-    rank, (option, k) = _best_first_stage(
-        dp, s, (int(stages.first[-2]), int(stages.first[-1])), stages.inner, options.first,
-        cost, first_sync, size, widths.step, widths.after,
-        widths.devices, devices, counts, data,
-    )  # fmt: skip
+    rank, (option, k) = _best_first_stage(dp, s, cut.stages, cut.options.first, widths, costs, pipelines)
     return FirstStage(rank, option, k)
 
 
@@ -203,38 +197,31 @@ def best_first_stage(
 def _best_first_stage(
     dp: Floats,
     s: int,
-    stages: tuple[int, int],
-    inner: Ints,
+    stages: NestedStages,
     option: Ints,
-    cost: Floats,
-    first_sync: Floats,
-    size: Ints,
-    step: Ints,
-    after: Ints,
-    devices: Ints,
-    most_devices: int,
-    counts: Ints,
-    data: Ints,
+    widths: DeviceCounts,
+    costs: FirstStageCosts,
+    pipelines: PipelineCounts,
 ) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
     """Rank of the best pipeline, its first stage's option and the index of its devices."""
     best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
-    for stage in range(stages[0], stages[1]):
-        rest = inner[stage]
+    for stage in range(stages.first[-2], stages.first[-1]):
+        rest = stages.inner[stage]
         for o in range(option[stage], option[stage + 1]):
             for k in range(dp.shape[1]):
-                total = after[step[o], k]
-                worst = max(dp[rest, k], cost[o])
+                total = widths.after[widths.step[o], k]
+                worst = max(dp[rest, k], costs.load_s[o])
                 if total < 0 or worst == np.inf:
                     continue
-                used = devices[total]
-                top = np.searchsorted(data, most_devices // used, side="right") - 1
+                used = widths.devices[total]
+                top = np.searchsorted(pipelines.data, pipelines.devices // used, side="right") - 1
                 for w in range(top, -1, -1):
-                    busy = (counts[w] + s - 1) * worst
+                    busy = (pipelines.counts[w] + s - 1) * worst
                     if not busy <= best[0] or busy == np.inf:
                         break
-                    d = data[w]
-                    time = busy + (d - 1) / d * first_sync[rest]
-                    rank = (time, used * d, d, s, size[rest])
+                    d = pipelines.data[w]
+                    time = busy + (d - 1) / d * costs.sync_s[rest]
+                    rank = (time, used * d, d, s, costs.size[rest])
                     if rank < best:
                         best, answer = rank, (o, total)
     return best, answer

@@ -21,7 +21,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
-from phaze.pipeline.cuts import best_cut, limits_of, refuse_large, shape_of
+from phaze.pipeline.cuts import PipelineCounts, SplitCosts, best_cut, limits_of, refuse_large, shape_of
 from phaze.pipeline.flushing import (
     Chain,
     Loads,
@@ -142,10 +142,11 @@ def place_within(
         fitting = room(footprints, setting, int(counts[0]))
         load_s = loads.of(setting.recompute)
         last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
+        costs = SplitCosts(last, load_s, fitting.most_stages, footprints.single)
+        pipelines = PipelineCounts(shape.wide, setting.devices, counts, data)
         time, d, starts = best_cut(
-            last, load_s, fitting.most_stages, footprints.single, exchange, caps,
-            shape.wide, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
-        )  # fmt: skip
+            costs, exchange, caps, pipelines, widths.fewest, most, shape.singles, limit_s
+        )
         if time < np.inf:
             candidate = evaluate_cut(chain, replace(layout, dp=int(d)), setting, starts.tolist(), loads)
             best = candidate if best is None or candidate.rank() < best.rank() else best

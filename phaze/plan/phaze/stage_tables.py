@@ -8,7 +8,7 @@ level is a flat array, with the index of the first entry of each part of the lev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from phaze.plan.phaze.stages import TimedLayers, all_assignments, stage_schedule
 Values = TypeVar("Values", Ints, Floats)
 
 
-@dataclass(frozen=True, eq=False)
-class NestedStages:
+class NestedStages(NamedTuple):
     """Stages of a graph, by the downset that they begin with."""
 
     first: Ints

@@ -146,7 +146,9 @@ def stage_schedules(
             constants[v, g] += constant[b]
             stashes[v, g] += stashed[b]
         devices[v] = _devices(group[v], groups[v], split, work.wide)
-        load[v] = _load_s(work, branches, back, inside, outside, group[v], groups[v], linked, recompute, desk)
+        load[v] = _load_s(
+            work, (branches, back), (inside, outside), group[v], groups[v], linked, recompute, desk
+        )
     kept = np.empty(len(group), np.int64)
     found = GroupSchedules(group, groups, devices, load, constants, stashes, kept)
     return GroupSchedules(group, groups, devices, load, constants, stashes, kept[: _keep(found)])
@@ -199,24 +201,22 @@ def _devices(group: Ints, groups: int, split: Bools, wide: int) -> int:
 @njit
 def _load_s(
     work: TimedLayers,
-    branches: Branches,
-    back: Branches,
-    inside: Bools,
-    outside: Bools,
+    branches: tuple[Branches, Branches],
+    inside: tuple[Bools, Bools],
     group: Ints,
     groups: int,
     linked: Bools,
     recompute: bool,
     desk: Desk,
 ) -> float:
-    """Load of a stage under one assignment."""
+    """Load of a stage under one assignment; branches and layers in the order of both passes."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
-    run_pass(work.forward, branches, inside, group, first, True, desk)
+    run_pass(work.forward, branches[0], inside[0], group, first, True, desk)
     if recompute and groups > 1:
-        run_pass(work.forward, branches, inside, group, second, False, desk)
-    run_pass(work.backward, back, outside, turned, second, True, desk)
+        run_pass(work.forward, branches[0], inside[0], group, second, False, desk)
+    run_pass(work.backward, branches[1], inside[1], turned, second, True, desk)
     if recompute and groups == 1:
-        second[0] = max(_total_s(work, inside), second[0])
+        second[0] = max(_total_s(work, inside[0]), second[0])
     if groups == 1:
         return float(first[0] + second[0])
     return _together_s(first, second, _crew(linked, group, groups))

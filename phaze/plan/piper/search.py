@@ -175,7 +175,7 @@ def _extend(
             fast_s = base_s + problem.exchanged[index] * weight_s
             if fast_s / d <= threshold_s * SLACK:
                 margin_s = threshold_s * d - fast_s
-                _follow(problem, known, states, most, margin_s, i, j, t, index)
+                _follow(problem, known, states, most, margin_s, (i, j, t, index))
 
 
 @njit
@@ -185,15 +185,13 @@ def _follow(
     states: States,
     most: int,
     margin_s: float,
-    i: int,
-    j: int,
-    t: int,
-    index: int,
+    stage: tuple[int, int, int, int],
 ) -> None:
     """Relax states of downset j with stage (i, j) at t and d, from states of i with at most `most` devices.
 
     margin_s: allowed extra time of saving memory, for d times the time.
     """
+    i, j, t, index = stage
     fewest, d = states.fewest, problem.degrees[index]
     checked, fits = -1, False
     for s in range(states.low[i] + d, min(states.high[i] + d, fewest.shape[1] - 1) + 1):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phaze.map.annealing import anneal, new_state, stage_task, step_task
+from phaze.map.annealing import Cooling, anneal, new_state, stage_task, step_task
 from phaze.map.objective import INSTANTIATIONS, Instantiation, MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import step_time_s
@@ -15,7 +15,9 @@ def test_steps_known_by_differences_are_those_simulated(shape: tuple[int, int], 
     stages, network = drawn_stages(2, *shape), drawn_network(2, devices, "directed", latency=True)
     task, near = step_task(stages, network, 50.0), near_devices(MappingProblem(stages, network, "exact"), 0)
     start = np.arange(devices)
-    found, value = anneal(task, new_state(task, start), near, np.random.default_rng(1), 3000, 0.05, 1e-4)
+    found, value = anneal(
+        task, new_state(task, start), near, np.random.default_rng(1), Cooling(3000, 0.05, 1e-4)
+    )
     mapping = found[: shape[0] * shape[1]].reshape(shape)
     assert sorted(found) == start.tolist()
     assert value == pytest.approx(step_time_s(stages, mapping, network, 50.0), rel=1e-12)
@@ -28,7 +30,7 @@ def test_small_cases_reach_the_least_stage_time(instantiation: Instantiation) ->
         problem = MappingProblem(drawn_stages(seed, 3, 2), drawn_network(seed, 6, "directed"), instantiation)
         task, rng = stage_task(problem), np.random.default_rng(seed)
         devices, value = anneal(
-            task, new_state(task, np.arange(6)), near_devices(problem, 0), rng, 20_000, 1.0, 1e-2
+            task, new_state(task, np.arange(6)), near_devices(problem, 0), rng, Cooling(20_000, 1.0, 1e-2)
         )
         assert value == pytest.approx(problem.value_s(devices.reshape(3, 2)), rel=1e-12)
         assert value == pytest.approx(least_by_trying_all(problem), rel=1e-9)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from phaze.__main__ import app
 from phaze.base.deadline import Deadline, OutOfTimeError, slices
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.map.annealing import anneal, new_state, step_task
+from phaze.map.annealing import Cooling, anneal, new_state, step_task
 from phaze.map.ensemble import Mapped, MapSettings, map_stages
 from phaze.map.heuristics import compact_maps
 from phaze.map.networks import read_topology
@@ -127,7 +127,7 @@ def endless_chain(until: Deadline) -> None:
     """Run a chain of the local search that would take hours."""
     task, near = step_task(*BIG, np.inf), near_devices(MappingProblem(*BIG, "exact"), 0)
     state = new_state(task, np.arange(len(near)))
-    anneal(task, state, near, np.random.default_rng(0), 10**11, 0.05, 1e-4, until)
+    anneal(task, state, near, np.random.default_rng(0), Cooling(10**11, 0.05, 1e-4), until)
 
 
 def mapped(limits: SearchLimits) -> Mapped:

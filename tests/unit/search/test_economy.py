@@ -62,7 +62,7 @@ def bound(
     batch = Batch(Layout(tp=tensor, microbatch=samples), setting.microbatches * samples)
     watts = RATES.leakage_w_per_um2 * area
     depths = possible_depths(runs, Layout(tp=tensor), setting)
-    return least_sample_j(runs, Least(*seconds, *spent), *times, watts, depths, setting, batch, RATES)
+    return least_sample_j(runs, Least(*seconds, *spent), times, watts, depths, setting, batch, RATES)
 
 
 def random_case(rng: Generator) -> tuple[Runs, int, Setting]:
