@@ -17,7 +17,7 @@ from phaze.base.arrays import Bools, Floats
 from phaze.base.errors import PhazeError
 from phaze.spec.speeds.attention import HEAD, AttentionKernel, AttentionPass
 from phaze.spec.system import Device
-from phaze.workload.primitives import Scores
+from phaze.workload.primitives import Scores, ScoreSizes
 
 ARITHMETIC, TRAFFIC, START = range(3)
 """Columns of `attention_s`."""
@@ -30,18 +30,8 @@ BYTES = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Shapes:
-    """Attention kernels as arrays (R,); fields as in `Scores`."""
-
-    samples: Floats
-    queries: Floats
-    keys: Floats
-    longest: Floats
-    mean: Floats
-    heads: Floats
-    kv_heads: Floats
-    size: Floats
-    value_size: Floats
+class Shapes(ScoreSizes[Floats, Floats]):
+    """Attention kernels as arrays (R,)."""
 
     @classmethod
     def of(cls, kernels: Sequence[Scores]) -> Shapes:

@@ -19,6 +19,7 @@ from phaze.base.compiled import njit, njit_beside_others
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import MappingProblem
+from phaze.map.schemes import Links
 from phaze.pipeline.gpipe import StageArrays, pass_through, stage_arrays
 from phaze.workload.operator_graphs import StageGraph
 
@@ -29,13 +30,8 @@ class AnnealingTask(NamedTuple):
     simulated: bool
     """True to minimise the simulated step time, False for the longest stage time."""
     work: StageArrays
-    ring_bytes: Floats
-    ring_waits: float
     replicas: int
-    seconds: Floats
-    waits: Floats
-    message: Floats
-    message_wait: Floats
+    links: Links
 
 
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
@@ -51,15 +47,12 @@ def stage_task(problem: MappingProblem) -> AnnealingTask:
     task = _task(problem, counted, simulated=False)
     if problem.counts_rings:
         return task
-    return task._replace(ring_bytes=np.zeros_like(task.ring_bytes), ring_waits=0.0)
+    links = task.links._replace(ring_bytes=np.zeros_like(task.links.ring_bytes), ring_waits=0.0)
+    return task._replace(links=links)
 
 
 def _task(problem: MappingProblem, work: StageArrays, *, simulated: bool) -> AnnealingTask:
-    network = problem.network
-    return AnnealingTask(
-        simulated, work, problem.ring_bytes, problem.ring_waits, problem.stages.replicas,
-        network.seconds_per_byte, network.waits_s, *problem.network.both_ways,
-    )  # fmt: skip
+    return AnnealingTask(simulated, work, problem.stages.replicas, Links.of(problem))
 
 
 class AnnealingState(NamedTuple):
@@ -119,7 +112,7 @@ def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
 def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Floats) -> None:
     """Write the time of each stage of one replica without its all-reduce, shape (S,)."""
     if task.simulated:
-        pass_through(task.work, devices, task.seconds, task.waits, times, scratch)
+        pass_through(task.work, devices, task.links.seconds, task.links.waits, times, scratch)
         return
     work = task.work
     for s in range(len(times)):
@@ -127,15 +120,15 @@ def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Fl
     for e in range(len(work.edges)):
         s, t = work.edges[e]
         d, c = devices[s], devices[t]
-        cost = work.sizes[e] * task.message[d, c] + task.message_wait[d, c]
+        cost = work.sizes[e] * task.links.message[d, c] + task.links.message_wait[d, c]
         times[s] += cost
         times[t] += cost
 
 
 @njit
 def _link(task: AnnealingTask, stage: int, source: int, target: int) -> float:
-    wait = task.ring_waits * task.waits[source, target]
-    return float(wait + task.ring_bytes[stage] * task.seconds[source, target])
+    wait = task.links.ring_waits * task.links.waits[source, target]
+    return float(wait + task.links.ring_bytes[stage] * task.links.seconds[source, target])
 
 
 @njit

@@ -89,14 +89,14 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
     before, after = plan.previous[k], plan.following[k]
     if before < 0:
         return float(ring)
-    size = costs.ring_bytes[stage]
+    size = costs.links.ring_bytes[stage]
     ring = max(ring, size * costs.best_out[d], size * costs.best_in[d])
     if before < k:
         e = state.at[before]
-        ring = max(ring, size * costs.seconds[e, d] + costs.ring_waits * costs.waits[e, d])
+        ring = max(ring, size * costs.links.seconds[e, d] + costs.links.ring_waits * costs.links.waits[e, d])
     if after < k:
         e = state.at[after]
-        ring = max(ring, size * costs.seconds[d, e] + costs.ring_waits * costs.waits[d, e])
+        ring = max(ring, size * costs.links.seconds[d, e] + costs.links.ring_waits * costs.links.waits[d, e])
     return float(ring)
 
 
@@ -104,7 +104,7 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
     """Increase of the bound on c_m of a slot on e if its neighbour gets d instead of the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
-    return float(size * costs.message[d, e] + costs.message_wait[d, e] - best)
+    return float(size * costs.links.message[d, e] + costs.links.message_wait[d, e] - best)
 
 
 @njit
@@ -122,7 +122,7 @@ def _messages_with(
             mine += size * costs.best_message[d] + costs.best_message_wait[d]
             continue
         e, there = state.at[slot], plan.order[slot, 0]
-        mine += size * costs.message[d, e] + costs.message_wait[d, e]
+        mine += size * costs.links.message[d, e] + costs.links.message_wait[d, e]
         theirs = max(state.longest[there], state.messages[slot] + _change(costs, size, d, e))
         if costs.compute[there] + theirs + state.slowest[there] > target:
             return np.inf

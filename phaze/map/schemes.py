@@ -1,6 +1,6 @@
 """Inputs of Algorithm 2 of Parmesan before the search: order, checking schemes, costs (Section V-A)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -31,39 +31,46 @@ class SlotOrder(NamedTuple):
     """Slot that must have a lower device by replica symmetry, -1: none, shape (n,)."""
 
 
+class Links(NamedTuple):
+    """Times of messages and rings on pairs of devices."""
+
+    message: Floats
+    message_wait: Floats
+    ring_bytes: Floats
+    ring_waits: float
+    seconds: Floats
+    waits: Floats
+
+    @classmethod
+    def of(cls, problem: MappingProblem) -> Self:
+        """Links of a problem."""
+        network = problem.network
+        rings = problem.ring_bytes, problem.ring_waits
+        return cls(*network.both_ways, *rings, network.seconds_per_byte, network.waits_s)
+
+
 class LinkCosts(NamedTuple):
     """Times of stages, edges and rings on pairs of devices."""
 
     compute: Floats
     sizes: Floats
-    message: Floats
-    message_wait: Floats
+    links: Links
     best_message: Floats
     best_message_wait: Floats
-    ring_bytes: Floats
-    ring_waits: float
-    seconds: Floats
-    waits: Floats
     best_out: Floats
     best_in: Floats
 
 
 def make_costs(problem: MappingProblem) -> LinkCosts:
     """Costs of all links in a problem."""
-    seconds, waits = problem.network.seconds_per_byte, problem.network.waits_s
-    message, message_wait = problem.network.both_ways
-    no_latency = not waits.any()
+    links = Links.of(problem)
+    seconds, no_latency = links.seconds, not links.waits.any()
     return LinkCosts(
         np.ascontiguousarray(problem.stages.compute_s, np.float64),
         problem.edge_bytes,
-        message,
-        message_wait,
-        _least(message, 1),
-        _least(message_wait, 1),
-        problem.ring_bytes,
-        problem.ring_waits,
-        seconds,
-        waits,
+        links,
+        _least(links.message, 1),
+        _least(links.message_wait, 1),
         _least(seconds, 1) if no_latency else np.zeros(len(seconds)),
         _least(seconds, 0) if no_latency else np.zeros(len(seconds)),
     )

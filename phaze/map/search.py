@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,13 +44,13 @@ class SearchResult:
     """Longest stage time of the mapping."""
     bound_s: float
     """Lower bound on the longest stage time of any mapping."""
-    searched: bool
+    searched: bool = False
     """True if the search found the mapping; False if it is the initial upper bound."""
-    stopped: bool
+    stopped: bool = False
     """True if a target was given up at the limit of tries."""
-    timed_out: bool
+    timed_out: bool = False
     """True if the time limit ended the search."""
-    tries: int
+    tries: int = 0
     """Devices tried for all targets."""
 
     @property
@@ -66,21 +66,19 @@ def proves(bound_s: float, value_s: float) -> bool:
 
 @dataclass
 class _Interval:
-    """State of Algorithm 1: the interval to search, and separately the proven bound."""
+    """State of Algorithm 1: the best mapping with the proven bound, and separately the interval to search."""
 
-    mapping: Ints
-    upper_s: float
-    bound_s: float
+    best: SearchResult
     lower_s: float
-    searched: bool = False
-    stopped: bool = False
-    timed_out: bool = False
-    tries: int = 0
+
+    @property
+    def width_s(self) -> float:
+        return self.best.value_s - self.lower_s
 
     @property
     def is_open(self) -> bool:
-        epsilon = EPSILON if self.lower_s <= self.bound_s else EPSILON_WITHOUT_PROOF
-        return self.upper_s - self.lower_s > epsilon * self.upper_s
+        epsilon = EPSILON if self.lower_s <= self.best.bound_s else EPSILON_WITHOUT_PROOF
+        return self.width_s > epsilon * self.best.value_s
 
 
 def search(
@@ -100,10 +98,9 @@ def search(
     if interval.is_open and not until.passed:
         with suppress(OutOfTimeError):
             _narrow(problem, interval, limits, seed, until)
-    interval.timed_out = until.passed and interval.is_open
-    bound_s = min(interval.bound_s, interval.upper_s)
-    how = interval.searched, interval.stopped, interval.timed_out, interval.tries
-    return SearchResult(interval.mapping, interval.upper_s, bound_s, *how)
+    best = interval.best
+    bound_s = min(best.bound_s, best.value_s)
+    return replace(best, bound_s=bound_s, timed_out=until.passed and interval.is_open)
 
 
 def _narrow(
@@ -126,8 +123,7 @@ def _narrow(
 
     with ThreadPoolExecutor(TARGETS) as pool, until.for_threads():
         while interval.is_open and not until.passed:
-            width = interval.upper_s - interval.lower_s
-            targets = interval.lower_s + width * np.arange(1, TARGETS + 1) / (TARGETS + 1)
+            targets = interval.lower_s + interval.width_s * np.arange(1, TARGETS + 1) / (TARGETS + 1)
             for target, outcome, devices, tried in pool.map(try_target, enumerate(targets.tolist())):
                 _learn(problem, interval, plan.order, target, outcome, devices, tried)
 
@@ -144,7 +140,8 @@ def _initial(
     values = [problem.value_s(mapping) for mapping in known]
     best = int(np.argmin(values))
     bound = lower_bound_s(problem, until)
-    return _Interval(known[best], values[best], bound, min(bound, values[best]))
+    found = SearchResult(known[best], values[best], bound)
+    return _Interval(found, min(bound, found.value_s))
 
 
 def _learn(
@@ -157,15 +154,15 @@ def _learn(
     tried: int,
 ) -> None:
     """Narrow the interval by the outcome of a target; one given up counts as not found (Section V-B)."""
-    interval.tries += tried
-    interval.stopped |= outcome == STOPPED
+    best = interval.best
+    best = replace(best, tries=best.tries + tried, stopped=best.stopped or outcome == STOPPED)
     if outcome == FOUND:
         mapping = np.empty(problem.shape, np.int64)
         mapping[order[:, 0], order[:, 1]] = devices
         value = problem.value_s(mapping)
-        if value < interval.upper_s:
-            interval.mapping, interval.upper_s, interval.searched = mapping, value, True
-    elif target < interval.upper_s:
+        if value < best.value_s:
+            best = replace(best, mapping=mapping, value_s=value, searched=True)
+    elif target < best.value_s:
         interval.lower_s = max(interval.lower_s, target)
-    if outcome == NONE:
-        interval.bound_s = max(interval.bound_s, target)
+    bound_s = max(best.bound_s, target) if outcome == NONE else best.bound_s
+    interval.best = replace(best, bound_s=bound_s)

@@ -18,7 +18,7 @@ from phaze.base.files import refuse_unwritable, write_text
 from phaze.spec.names import MOST
 from phaze.spec.noun import describe
 from phaze.spec.plain import Plain, read_json
-from phaze.spec.values import Size, Whole, repeated
+from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
 
 class CamelCase(BaseModel):
@@ -27,6 +27,15 @@ class CamelCase(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
     )
+
+
+class ClusterInstance(CamelCase):
+    """Cluster and batch of a planner's instance."""
+
+    max_memory_per_device: Positive
+    max_devices: Count
+    bandwidth: Positive
+    mbs_in_batch: Count
 
 
 class LayerEdge(CamelCase):

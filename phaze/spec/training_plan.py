@@ -384,15 +384,21 @@ class FewestNodes(Noun):
     """Layouts there that no bound rules out and no tested pipeline split fits."""
 
 
-class TrainingPlan(RankedPlan):
-    """A plan for training a model on a cluster, with its certificate and assumptions."""
+class PlanFile(Noun):
+    """Head of a plan file."""
 
-    format: Literal["phaze-plan"] = "phaze-plan"
+    format: str
     """Kind of file."""
     version: Literal[1] = 1
     """Version of the file format."""
     question: AskedPlan
     """The question."""
+
+
+class TrainingPlan(PlanFile, RankedPlan):
+    """A plan for training a model on a cluster, with its certificate and assumptions."""
+
+    format: Literal["phaze-plan"] = "phaze-plan"
     stages: tuple[StageShare, ...] = Field(min_length=1)
     """Virtual stages in order of the data flow."""
     times_s: dict[Label, Finite]
@@ -436,15 +442,10 @@ class TrainingPlan(RankedPlan):
     """Versions of programs, by name."""
 
 
-class UnfitPlan(Noun):
+class UnfitPlan(PlanFile):
     """Reason why nothing fits, with the closest layout: equal stages that recompute every block."""
 
     format: Literal["phaze-no-plan"] = "phaze-no-plan"
-    """Kind of file."""
-    version: Literal[1] = 1
-    """Version of the file format."""
-    question: AskedPlan
-    """The question."""
     certificate: PlanCertificate
     """Outcome of every layout."""
     reason: str

@@ -1,7 +1,7 @@
 """Proof that an architecture is the best of a study: counts of its space, and points solved again."""
 
-from phaze.tables.base import Table, count, flag, real, text
-from phaze.tables.columns import ARCHITECTURE, LAYOUT, MODEL
+from phaze.tables.base import Table, count, real, text
+from phaze.tables.columns import BOUNDS, MODEL, SETTING, SIZED
 
 COMMON = "(common)"
 """Model name that stands for all models together."""
@@ -45,24 +45,15 @@ class Certificates(Table):
 class Ranges(Table):
     """Minimum lower bound and minimum feasible time per batch over TMP widths, microbatches and recompute."""
 
-    keys = {"model": MODEL, "architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
-    columns = {
-        "lower_s": real("no placement is faster; infinite if none fits", finite=False),
-        "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
-    }
+    keys = {"model": MODEL, **SIZED}
+    columns = BOUNDS
     rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}
 
 
 class Audits(Table):
     """Sample of excluded points, bounded and solved again to verify the certificate."""
 
-    keys = {
-        "model": MODEL,
-        "layout": LAYOUT,
-        "architecture": ARCHITECTURE,
-        "hbm_gib": real("HBM capacity"),
-        "recompute": flag("activations are recomputed"),
-    }
+    keys = SETTING
     columns = {
         "chosen": text("why it was looked at", "best", "nearest", "drawn"),
         "lower_s": real("lower bound of the screen", finite=False),

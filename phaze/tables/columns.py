@@ -31,12 +31,21 @@ MFU = real(
 )
 MFU_PAPER = real("the same with FLOPs as papers count them: 6 N + 12 L H Q T a token (PaLM, Appendix B)")
 
-PLACED = {
-    **POINT,
-    "architecture": ARCHITECTURE,
-    "hbm_gib": real("HBM capacity"),
-    "recompute": flag("activations are recomputed"),
-    "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
+SIZED = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
+"""Columns that identify a device."""
+SETTING = {**POINT, **SIZED, "recompute": flag("activations are recomputed")}
+"""Columns that identify a setting in which a model is placed."""
+CHOSEN_BY = text("who chose the placement", "phaze", "expert", "expert-even")
+PLACED = {**SETTING, "planner": CHOSEN_BY}
+FITS = {
+    "status": text("result", "placed", "infeasible"),
+    "reason": text("the limit that binds and by how much, empty if placed"),
+}
+CUT = {"data": count("data parallel width d"), "stages": count("pipeline depth s")}
+MFUS = {"mfu": MFU, "mfu_paper": MFU_PAPER}
+BOUNDS = {
+    "lower_s": real("no placement is faster; infinite if none fits", finite=False),
+    "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
 }
 
 SAMPLE_ENERGIES = {

@@ -2,14 +2,13 @@
 
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.tables.base import Table, count, flag, real, text
-from phaze.tables.columns import ARCHITECTURE, MODEL
+from phaze.tables.columns import MODEL, SIZED
 
 PLANNERS = MODEL_PLANNERS
 
 PLAN = {
     "model": MODEL,
-    "architecture": ARCHITECTURE,
-    "hbm_gib": real("HBM capacity"),
+    **SIZED,
     "planner": text("who planned", *PLANNERS),
 }
 """Columns that identify a plan."""

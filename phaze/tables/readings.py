@@ -1,7 +1,7 @@
 """Results of a study's readings: best plans of its named architectures under other settings."""
 
 from phaze.tables.base import Table, count, flag, real, text
-from phaze.tables.columns import ARCHITECTURE, LAYOUT, MFU, MFU_PAPER, MODEL
+from phaze.tables.columns import CHOSEN_BY, CUT, FITS, LAYOUT, MFUS, MODEL, SIZED
 
 READING = text("name of the reading, `study` for the study's own settings")
 
@@ -12,22 +12,18 @@ class Readings(Table):
     keys = {
         "reading": READING,
         "model": MODEL,
-        "architecture": ARCHITECTURE,
-        "hbm_gib": real("HBM capacity"),
-        "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
+        **SIZED,
+        "planner": CHOSEN_BY,
     }
     columns = {
-        "status": text("result", "placed", "infeasible"),
-        "reason": text("the limit that binds and by how much, empty if placed"),
+        **FITS,
         "layout": LAYOUT,
-        "data": count("data parallel width d"),
-        "stages": count("pipeline depth s"),
+        **CUT,
         "recompute": flag("activations are recomputed"),
         "devices_used": count("devices used"),
         "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
         "samples_per_s": real("throughput"),
-        "mfu": MFU,
-        "mfu_paper": MFU_PAPER,
+        **MFUS,
         "binding": text("what limits the throughput"),
     }
 

@@ -3,16 +3,18 @@
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
+    CHOSEN_BY,
     CORES,
+    CUT,
     ENERGIES,
     LAYOUT,
     LIMITS,
-    MFU,
-    MFU_PAPER,
+    MFUS,
     MODEL,
     OPERATOR,
     PLACED,
     SAMPLE_ENERGIES,
+    SIZED,
 )
 from phaze.tables.plans import PLANNERS
 from phaze.tables.stages import Placements
@@ -65,14 +67,7 @@ class Sensitivities(Table):
 
 _DESIGN = {"model": MODEL, "design": text("which accelerator, and whose placement, as in Figure 4")}
 _ACCELERATOR = {"design": text("which accelerator: per-model, common, or a named one")}
-_CHOICE = {
-    "architecture": ARCHITECTURE,
-    "hbm_gib": real("HBM capacity"),
-    "layout": LAYOUT,
-    "recompute": flag("activations are recomputed"),
-    "data": count("data parallel width d"),
-    "stages": count("pipeline depth s"),
-}
+_CHOICE = {**SIZED, "layout": LAYOUT, "recompute": flag("activations are recomputed"), **CUT}
 _OUTCOME = {
     "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
     "bound_s": real("the same with the bounds of unproven layers", finite=False),
@@ -86,15 +81,14 @@ class Results(Table):
 
     keys = _DESIGN
     columns = {
-        "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
+        "planner": CHOSEN_BY,
         "status": text("result", "placed", "infeasible"),
         "reason": text("why there is no placement, empty if placed"),
         **_CHOICE,
         **_OUTCOME,
         "devices_used": count("devices used"),
         "tokens_per_s": real("throughput"),
-        "mfu": MFU,
-        "mfu_paper": MFU_PAPER,
+        **MFUS,
         **SAMPLE_ENERGIES,
         "speedup": real(
             "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"

@@ -13,6 +13,8 @@ HBM and recomputation only, as in its Figure 8.
 MILESTONES = (10, 100, 1000)
 """Numbers of exact evaluations at which search strategies are compared."""
 
+_SEARCHED = {"model": MODEL, "scope": text("what is searched besides the architecture", *SCOPES)}
+
 
 class Visits(Table):
     """Architectures visited by the walk through decreasing areas, in order, with their throughput."""
@@ -35,8 +37,7 @@ class Trials(Table):
     """Exact evaluations of every search strategy in order, with the best throughput found so far."""
 
     keys = {
-        "model": MODEL,
-        "scope": text("what is searched besides the architecture", *SCOPES),
+        **_SEARCHED,
         "strategy": text("certified, hysteresis-1 to hysteresis-8, random, bayesian"),
         "seed": count("seed of its chance, 0 where there is none"),
         "evaluation": count("place among its exact evaluations", 1),
@@ -54,8 +55,7 @@ class Walks(Table):
     """Architecture chosen by the walk at every hysteresis level (Figures 8 and 9)."""
 
     keys = {
-        "model": MODEL,
-        "scope": text("what is searched besides the architecture", *SCOPES),
+        **_SEARCHED,
         "hysteresis": count("areas in a row that must be worse", 1),
     }
     columns = {

@@ -7,19 +7,22 @@ from phaze.layout import LAYER_AXES
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
+    BOUNDS,
     CORES,
+    CUT,
     DIRECTION,
     ENERGIES,
+    FITS,
     LAYER,
     LAYER_OF,
     LIMITS,
-    MFU,
-    MFU_PAPER,
+    MFUS,
     MODEL,
     OPERATOR,
     PLACED,
     POINT,
     SAMPLE_ENERGIES,
+    SETTING,
     widths_of,
 )
 
@@ -171,15 +174,9 @@ class Estimates(Table):
 class Screens(Table):
     """Bounds on time per batch and energy per sample by architecture, HBM size and recompute."""
 
-    keys = {
-        **POINT,
-        "architecture": ARCHITECTURE,
-        "hbm_gib": real("HBM capacity"),
-        "recompute": flag("activations are recomputed"),
-    }
+    keys = SETTING
     columns = {
-        "lower_s": real("no placement is faster; infinite if none fits", finite=False),
-        "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
+        **BOUNDS,
         "lower_j": real("no placement takes less energy for a sample; infinite if none fits", finite=False),
         "kept": flag("could be among the best of its shard, or is named"),
     }
@@ -230,10 +227,8 @@ class Placements(Table):
 
     keys = PLACED
     columns = {
-        "status": text("result", "placed", "infeasible"),
-        "reason": text("the limit that binds and by how much, empty if placed"),
-        "data": count("data parallel width d"),
-        "stages": count("pipeline depth s"),
+        **FITS,
+        **CUT,
         "devices_used": count("devices used"),
         "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
         "bound_s": real("the same with the bounds of unproven layers", finite=False),
@@ -241,8 +236,7 @@ class Placements(Table):
         "sync_s": real("gradient synchronisation of the first stage", finite=False),
         "samples_per_s": real("throughput"),
         "tokens_per_s": real("throughput"),
-        "mfu": MFU,
-        "mfu_paper": MFU_PAPER,
+        **MFUS,
         **SAMPLE_ENERGIES,
         "binding": text("what limits the throughput"),
     }

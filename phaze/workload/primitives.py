@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Axis, Module, OffloadedModule
@@ -27,6 +27,9 @@ A region may be recomputed together: a module, a scan, whose kernels store only 
 activation of a gate, if one kernel recomputes it. Or its inputs may be offloaded to host memory. Or it is a
 product of a router or a head, which no recipe runs in a lower precision.
 """
+
+Whole = TypeVar("Whole")
+Real = TypeVar("Real")
 
 INDEX_BYTES = 8
 """Bytes of a token id, a label, or an index into a table."""
@@ -60,23 +63,28 @@ class Gemm:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Shape of an attention core or fused attention kernel: numbers of queries, keys and heads."""
+class ScoreSizes(Generic[Whole, Real]):
+    """Numbers of queries, keys and heads of attention cores or fused attention kernels."""
 
-    samples: int
-    queries: int
+    samples: Whole
+    queries: Whole
     """Queries per sample."""
-    keys: int
+    keys: Whole
     """Keys per sample."""
-    longest: float
+    longest: Real
     """Largest number of keys per query: all, a window, or a chunk."""
-    mean: float
+    mean: Real
     """Mean number of keys per query: half of the longest with a causal mask."""
-    heads: int
-    kv_heads: int
-    size: int
+    heads: Whole
+    kv_heads: Whole
+    size: Whole
     """Head dimension of queries and keys."""
-    value_size: int
+    value_size: Whole
+
+
+@dataclass(frozen=True)
+class Scores(ScoreSizes[int, float]):
+    """Shape of an attention core or fused attention kernel."""
 
     @property
     def windowed(self) -> bool:

@@ -23,8 +23,16 @@ from pydantic import Field, model_validator
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.flush import Infeasible, place_widths
-from phaze.spec.documents import CamelCase, LayerEdge, bad_edges, check_width, read_as, repeated_ids
-from phaze.spec.values import Count, Positive, Size, Whole
+from phaze.spec.documents import (
+    CamelCase,
+    ClusterInstance,
+    LayerEdge,
+    bad_edges,
+    check_width,
+    read_as,
+    repeated_ids,
+)
+from phaze.spec.values import Count, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 
@@ -39,13 +47,9 @@ class Node(CamelCase):
     is_tensor_parallelized: Annotated[bool, Field(strict=True)]
 
 
-class Instance(CamelCase):
+class Instance(ClusterInstance):
     """Placement problem."""
 
-    max_memory_per_device: Positive
-    max_devices: Count
-    bandwidth: Positive
-    mbs_in_batch: Count
     nodes: dict[str, list[Node]] = Field(min_length=1)
     edges: dict[str, list[LayerEdge]] = Field(min_length=1)
     activation_recomputation: Annotated[bool, Field(strict=True)]

@@ -31,6 +31,7 @@ from phaze.base.room import refuse_beyond_memory
 from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
 from phaze.spec.documents import (
     CamelCase,
+    ClusterInstance,
     LayerEdge,
     bad_edges,
     check_width,
@@ -38,7 +39,7 @@ from phaze.spec.documents import (
     repeated_ids,
     write_checked,
 )
-from phaze.spec.values import Count, Positive, Size, Whole
+from phaze.spec.values import Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 EXCHANGE_BYTES = 64
@@ -67,13 +68,9 @@ class StoredLayer(CamelCase):
     configurations: dict[str, list[StoredConfiguration]] = Field(alias="TMPCs")
 
 
-class PiperInstance(CamelCase):
+class PiperInstance(ClusterInstance):
     """Layers, cluster and batch."""
 
-    max_devices: Count
-    max_memory_per_device: Positive
-    bandwidth: Positive
-    mbs_in_batch: Count
     nodes: list[StoredLayer] = Field(min_length=1)
     edges: list[LayerEdge]
 
