@@ -35,7 +35,7 @@ from phaze.schedule.bounds import (
 )
 from phaze.schedule.graphs import CORES, LayerSchedule, ScheduledLayer
 from phaze.schedule.verify import find_faults
-from phaze.solver import relative_gap, solver_versions
+from phaze.solver import SolverRun, relative_gap, solver_versions
 from phaze.spec.settings import ScheduleSettings
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ STATUSES = ("optimal", "feasible", "timed_out")
 """From the best to the worst."""
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solution(SolverRun):
     """Shortest known schedule of a component, and the method that found it."""
 
     status: Status
@@ -54,10 +54,6 @@ class Solution:
     bound_s: float
     """Lower bound on the latency of any schedule."""
     method: Literal["bounds", "program"] = "bounds"
-    solver: str = "none"
-    version: str = "none"
-    variables: int = 0
-    constraints: int = 0
     z_needed: bool = False
     """True if the optimum without core limits needs too many cores, so that the program had to assign cores.
     """
@@ -213,7 +209,12 @@ def _decide(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -
 
 
 def _proven(task: ComponentTask, bounded: Bounded) -> Solution:
-    return Solution("optimal", bounded.schedule, bounded.lower_s, z_needed=_cores_bind(task, bounded))
+    return Solution(
+        status="optimal",
+        schedule=bounded.schedule,
+        bound_s=bounded.lower_s,
+        z_needed=_cores_bind(task, bounded),
+    )
 
 
 def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:

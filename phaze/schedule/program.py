@@ -45,7 +45,7 @@ def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSetti
     data = make_instance(task, bounded)
     if settings.formulation == "sparse":
         data = data.on_clock()
-    best = Solution("feasible", bounded.schedule, bounded.lower_s, method="program")
+    best = Solution(status="feasible", schedule=bounded.schedule, bound_s=bounded.lower_s, method="program")
     limits = Limits(settings.node_limit, settings.wall_limit_s)
     while True:
         model = FORMULATIONS[settings.formulation](data)

@@ -16,6 +16,17 @@ from phaze.base.provenance import library_version
 
 
 @dataclass(frozen=True)
+class SolverRun:
+    """Solver that answered a program, and the size of the program."""
+
+    solver: str = "none"
+    """Name of the solver, `none` if none answered."""
+    version: str = "none"
+    variables: int = 0
+    constraints: int = 0
+
+
+@dataclass(frozen=True)
 class Limits:
     """Limits at which a solve ends without a proof."""
 

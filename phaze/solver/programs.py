@@ -24,7 +24,7 @@ from pyomo.contrib.solver.common.results import TerminationCondition
 from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.opt import OptSolver, SolverResults
 
-from phaze.solver import Limits, glpsol_version, highs_version, relative_gap, solver_versions
+from phaze.solver import Limits, SolverRun, glpsol_version, highs_version, relative_gap, solver_versions
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class SolverAnswer:
     message: str = ""
 
 
-@dataclass(frozen=True)
-class Solve:
+@dataclass(frozen=True, kw_only=True)
+class Solve(SolverRun):
     """Result of a solve; with a status in POINT, the point is in the model's variables."""
 
     status: Status
@@ -60,11 +60,6 @@ class Solve:
     """Objective of the point, infinity without one."""
     bound: float
     """Lower bound on the objective, minus infinity if none is known."""
-    solver: str
-    """Solver that answered, 'none' if none did."""
-    version: str
-    variables: int
-    constraints: int
     failures: int = 0
     """Number of solvers that failed or contradicted the one that answered; a retry may succeed."""
 
@@ -196,16 +191,24 @@ def solve(
     is `timed_out` if a solver ran out of time, `infeasible` if all reported so, else `failed`. No solver
     causes an exception.
     """
-    variables, constraints = count_model(model)
+    size = count_model(model)
     seen: list[Status] = []
     installed = solver_versions(preference, {name: one.version for name, one in backends.items()})
-    for name in sorted(installed, key=lambda one: variables > backends[one].capacity):
+    for name in sorted(installed, key=lambda one: size[0] > backends[one].capacity):
         answer = _ask(model, backends[name], limits, fault)
         if answer.status in (*POINT, "bounded"):
             objective = pyo.value(_objective(model)) if answer.status in POINT else math.inf
             bound = min(answer.bound, objective)
             version, failures = installed[name], len(seen) - seen.count("timed_out")
-            return Solve(answer.status, objective, bound, name, version, variables, constraints, failures)
+            return Solve(
+                name,
+                version,
+                *size,
+                status=answer.status,
+                objective=objective,
+                bound=bound,
+                failures=failures,
+            )
         log.warning("solver %s gave no answer: %s %s", name, answer.status, answer.message)
         seen.append(answer.status)
     status: Status = "failed"
@@ -214,7 +217,7 @@ def solve(
     elif seen and set(seen) == {"infeasible"}:
         status = "infeasible"
     failures = seen.count("failed")
-    return Solve(status, math.inf, -math.inf, "none", "none", variables, constraints, failures)
+    return Solve("none", "none", *size, status=status, objective=math.inf, bound=-math.inf, failures=failures)
 
 
 def _ask(

@@ -21,12 +21,14 @@ import pandas as pd
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
+from annotated_types import Gt
 
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path, refuse_endless
 from phaze.base.store import digest_of
 from phaze.layout import Layout
+from phaze.spec.noun import Noun
 
 VERSION = "2"
 """Version of the table formats; files of other versions are refused."""
@@ -92,6 +94,23 @@ def real(about: str, minimum: float | None = 0.0, *, finite: bool = True) -> Col
 def flag(about: str) -> Column:
     """Boolean column."""
     return Column("bool", about)
+
+
+def columns_of(noun: type[Noun], *names: str) -> dict[str, Column]:
+    """Columns of a noun's fields, with their types, least values and texts."""
+    about = noun.documentation()
+    found = {}
+    for name in names:
+        field = noun.model_fields[name]
+        if field.annotation is bool:
+            found[name] = flag(about[name])
+        elif field.annotation is int:
+            found[name] = count(about[name], int(any(isinstance(one, Gt) for one in field.metadata)))
+        elif field.annotation is float:
+            found[name] = real(about[name])
+        else:
+            found[name] = text(about[name])
+    return found
 
 
 class Table:

@@ -3,8 +3,8 @@
 from typing import get_args
 
 from phaze.layout import Zero
-from phaze.spec.training_plan import Rank
-from phaze.tables.base import Table, count, flag, real, text
+from phaze.spec.training_plan import ChosenLayout, PlanCertificate, Rank, RankedPlan
+from phaze.tables.base import Table, columns_of, count, real, text
 from phaze.tables.columns import MFU
 
 _SIZE = {
@@ -20,32 +20,19 @@ class RankedLayouts(Table):
 
     keys = {**_SIZE, "rank": count("place by time, from 1", 1)}
     columns = {
-        "time_s": real("expected time of a step"),
+        **columns_of(RankedPlan, "time_s"),
         "prudent_s": real("prudent time of a step"),
-        "time_s_low": real(
-            "least time that runs like it are to take; infinite without such runs", finite=False
-        ),
-        "time_s_high": real(
-            "longest time that runs like it are to take; infinite without them", finite=False
-        ),
-        "tokens_per_s_per_device": real("throughput of a device"),
+        "time_s_low": real("lower end of the time's interval; infinite without one", finite=False),
+        "time_s_high": real("upper end of the time's interval; infinite without one", finite=False),
+        **columns_of(RankedPlan, "tokens_per_s_per_device"),
         "mfu": MFU,
         "fullest_gib": real("memory of the fullest device"),
-        "bubble_share": real("share of device time in which devices wait for other stages"),
-        "exposed_communication_share": real("share of device time in which devices only communicate"),
-        "bound_by": text("what takes most of the device time"),
-        "tp": count("tensor parallel", 1),
-        "cp": count("context parallel", 1),
-        "pp": count("pipeline parallel", 1),
-        "vp": count("virtual stages of a rank", 1),
-        "dp": count("data parallel", 1),
-        "microbatch": count("samples of a microbatch", 1),
-        "sequence_parallel": flag("whether tensor parallel ranks cut the sequence between layers"),
+        **columns_of(RankedPlan, "bubble_share", "exposed_communication_share", "bound_by"),
+        **columns_of(ChosenLayout, "tp", "cp", "pp", "vp", "dp", "microbatch", "sequence_parallel"),
         "zero": count("what replicas share of the states, 0 to 3"),
-        "recompute": text("what runs forward again"),
-        "recomputed_layers": count("blocks that run forward again in full"),
-        "schedule": text("order of the passes"),
-        "pipeline_layout": text("blocks of every virtual stage, as Megatron-Core's layout string"),
+        **columns_of(ChosenLayout, "recompute"),
+        **columns_of(RankedPlan, "recomputed_layers"),
+        **columns_of(ChosenLayout, "schedule", "pipeline_layout"),
     }
     rules = {
         "the time lies in its interval": lambda f: (f["time_s_low"] <= f["time_s_high"]) & (f["time_s"] > 0),
@@ -59,16 +46,14 @@ class LayoutProofs(Table):
     keys = dict(_SIZE)
     columns = {
         "status": text("whether a plan was found", "planned", "unfit"),
-        "layouts": count("layouts in all"),
+        **columns_of(PlanCertificate, "layouts"),
         "illegal": count("that the runtime cannot run"),
-        "same": count("that do the same as another one"),
-        "unfit": count("that have not enough memory"),
+        **columns_of(PlanCertificate, "same", "unfit"),
         "bounded": count("excluded by a bound of their time"),
-        "simulated": count("of which divisions were simulated"),
-        "divisions": count("divisions that were simulated"),
+        **columns_of(PlanCertificate, "simulated", "divisions"),
         "hbm_gib": real("memory of a device"),
         "bound_s": real("time that no layout goes below", finite=False),
-        "gap": real("share of the best plan's time by which a better one could be faster"),
+        **columns_of(PlanCertificate, "gap"),
         "reason": text("why nothing fits, empty if a plan was found"),
     }
     rules = {

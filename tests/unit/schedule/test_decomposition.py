@@ -209,7 +209,10 @@ def corrupt(
     """Return a replacement of the solver that claims an optimum with a corrupted schedule."""
 
     def solve_program(_task: ComponentTask, bounded: Bounded, _settings: ScheduleSettings) -> Solution:
-        return Solution("optimal", make(bounded.schedule), 0.0, "program", "highs", "1.0", 1, 1)
+        return Solution(
+            "highs", "1.0", 1, 1,
+            status="optimal", schedule=make(bounded.schedule), bound_s=0.0, method="program",
+        )  # fmt: skip
 
     return solve_program
 
@@ -248,7 +251,7 @@ def test_the_worst_part_decides_the_status() -> None:
     schedule = LayerSchedule(np.zeros(1), np.ones(1), np.zeros(1, dtype=np.int64))
 
     def status(*parts: str) -> str:
-        solutions = tuple(Solution(part, schedule, 1.0) for part in parts)
+        solutions = tuple(Solution(status=part, schedule=schedule, bound_s=1.0) for part in parts)
         return LayerSolution(schedule, solutions).status
 
     assert status("optimal", "optimal") == "optimal"

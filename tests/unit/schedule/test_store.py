@@ -57,8 +57,10 @@ def test_a_solution_from_the_store_is_identical_to_a_fresh_one(
 
     def decide(_task: ComponentTask, bounded: Bounded, _: object) -> Solution:
         return Solution(
-            "feasible", bounded.schedule, bounded.lower_s / 3, "program", "highs", "1.15", 7, 9, True
-        )
+            "highs", "1.15", 7, 9,
+            status="feasible", schedule=bounded.schedule, bound_s=bounded.lower_s / 3, method="program",
+            z_needed=True,
+        )  # fmt: skip
 
     tasks = [task for seed in range(3) for task in tasks_of(random_layer(seed, 6))]
     for number, task in enumerate([make_task(), *tasks]):
@@ -144,7 +146,7 @@ def test_only_programs_that_ended_by_themselves_are_written(
     tmp_path: Path, task: ComponentTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounds are quicker than files, and what ran out of time, or failed, might do better next time."""
-    proven = Solution("optimal", bound_task(task).schedule, 0.0, method="program")
+    proven = Solution(status="optimal", schedule=bound_task(task).schedule, bound_s=0.0, method="program")
     ends = (
         replace(proven, method="bounds"),
         replace(proven, status="timed_out"),
