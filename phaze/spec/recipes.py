@@ -16,7 +16,7 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import Compute, Layout, Load, Zero, offload_of, recompute_of
+from phaze.layout import MODEL_WIDTHS, Compute, Layout, Load, Zero, offload_of, recompute_of
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
 from phaze.spec.overlap import Overlap
@@ -37,7 +37,7 @@ FP8_ATTENTION = "{}-fp8"
 """Generation name of an attention kernel with FP8 operands."""
 SAID = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
 """Columns for readers only."""
-NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", "tp", "cp", "ep", "etp", "pp", "vp", "zero")
+NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", *MODEL_WIDTHS, "zero")
 FLAGS = {"true": True, "false": False}
 JOINED = ("captured", "overlap")
 """Columns with several values joined by +."""
@@ -110,8 +110,8 @@ class PublishedRecipe(Noun):
     @property
     def shape(self) -> str:
         """Short description of the layout, as published."""
-        named = (("tp", self.tp), ("cp", self.cp), ("ep", self.ep), ("etp", self.etp), ("pp", self.pp))
-        words = [f"{name} {width}" for name, width in (*named, ("vp", self.vp or 1)) if width > 1]
+        named = ((name, getattr(self, name) or 1) for name in MODEL_WIDTHS)
+        words = [f"{name} {width}" for name, width in named if width > 1]
         words += [f"dp {self.dp}", *([f"mbs {self.microbatch}"] if self.microbatch else [])]
         words += [f"ZeRO-{self.zero}", *([self.schedule] if self.schedule else [])]
         words += [f"recompute {self.recompute}"] * (self.recompute != "none")
@@ -133,12 +133,9 @@ class PublishedRecipe(Noun):
 
         Raises PhazeError for recomputation and offload options that phaze does not support.
         """
+        widths = {name: getattr(self, name) for name in MODEL_WIDTHS if name != "vp"}
         return Layout(
-            tp=self.tp,
-            cp=self.cp,
-            ep=self.ep,
-            etp=self.etp,
-            pp=self.pp,
+            **widths,
             vp=self.vp or vp,
             dp=self.dp,
             microbatch=self.microbatch or microbatch,
