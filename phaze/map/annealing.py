@@ -19,7 +19,7 @@ from phaze.base.compiled import njit, njit_beside_others
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import MappingProblem
-from phaze.map.schemes import Links
+from phaze.map.schemes import LinkTimes
 from phaze.pipeline.gpipe import StageArrays, pass_through, stage_arrays
 from phaze.workload.operator_graphs import StageGraph
 
@@ -31,7 +31,7 @@ class AnnealingTask(NamedTuple):
     """True to minimise the simulated step time, False for the longest stage time."""
     work: StageArrays
     replicas: int
-    links: Links
+    links: LinkTimes
 
 
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
@@ -52,7 +52,7 @@ def stage_task(problem: MappingProblem) -> AnnealingTask:
 
 
 def _task(problem: MappingProblem, work: StageArrays, *, simulated: bool) -> AnnealingTask:
-    return AnnealingTask(simulated, work, problem.stages.replicas, Links.of(problem))
+    return AnnealingTask(simulated, work, problem.stages.replicas, LinkTimes.of(problem))
 
 
 class AnnealingState(NamedTuple):

@@ -31,7 +31,7 @@ class SlotOrder(NamedTuple):
     """Slot that must have a lower device by replica symmetry, -1: none, shape (n,)."""
 
 
-class Links(NamedTuple):
+class LinkTimes(NamedTuple):
     """Times of messages and rings on pairs of devices."""
 
     message: Floats
@@ -43,7 +43,7 @@ class Links(NamedTuple):
 
     @classmethod
     def of(cls, problem: MappingProblem) -> Self:
-        """Links of a problem."""
+        """Link times of a problem."""
         network = problem.network
         rings = problem.ring_bytes, problem.ring_waits
         return cls(*network.both_ways, *rings, network.seconds_per_byte, network.waits_s)
@@ -54,7 +54,7 @@ class LinkCosts(NamedTuple):
 
     compute: Floats
     sizes: Floats
-    links: Links
+    links: LinkTimes
     best_message: Floats
     best_message_wait: Floats
     best_out: Floats
@@ -63,7 +63,7 @@ class LinkCosts(NamedTuple):
 
 def make_costs(problem: MappingProblem) -> LinkCosts:
     """Costs of all links in a problem."""
-    links = Links.of(problem)
+    links = LinkTimes.of(problem)
     seconds, no_latency = links.seconds, not links.waits.any()
     return LinkCosts(
         np.ascontiguousarray(problem.stages.compute_s, np.float64),

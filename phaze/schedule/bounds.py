@@ -25,7 +25,7 @@ from phaze.schedule.graphs import (
     VECTOR,
     Component,
     ComponentArrays,
-    Designs,
+    ComponentDesigns,
     Edges,
     LayerSchedule,
     ScheduledLayer,
@@ -121,10 +121,11 @@ def _bound_component(
         shortest = np.minimum(one, every)[:, 0]
         return shortest, shortest
     tc, vc = np.minimum(num_tc, tensor_users(kinds)), np.minimum(num_vc, vector_users(kinds))
+    designs = ComponentDesigns(one, every, tc, vc)
     blocks = None if overlaps(kinds, one) else blocks_of(component)
     if blocks is None:
-        return bound_wide_all(component.arrays, Designs(one, every, tc, vc), effort.moves)
-    return bound_all(blocks, component.arrays, Designs(one, every, tc, vc), effort.rounds, effort.nodes)
+        return bound_wide_all(component.arrays, designs, effort.moves)
+    return bound_all(blocks, component.arrays, designs, effort.rounds, effort.nodes)
 
 
 def tasks_of(layer: ScheduledLayer) -> tuple[ComponentTask, ...]:

@@ -141,7 +141,7 @@ class ComponentArrays(NamedTuple):
     num_vc: int
 
 
-class Designs(NamedTuple):
+class ComponentDesigns(NamedTuple):
     """Latencies and usable cores of a component on A architectures."""
 
     one: Floats

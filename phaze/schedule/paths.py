@@ -20,7 +20,7 @@ from phaze.base.compiled import njit, njit_inlined
 from phaze.schedule.barriers import Blocks, Indices
 from phaze.schedule.branching import CLOSE, BarrierBlock, finds_pairs, make_block, run_block
 from phaze.schedule.clock import bound_by_weights
-from phaze.schedule.graphs import ALL_CORES, ComponentArrays, Designs, OrderArrays
+from phaze.schedule.graphs import ALL_CORES, ComponentArrays, ComponentDesigns, OrderArrays
 from phaze.schedule.pairing import assign_cores, occupies, sort_stably
 from phaze.schedule.sequences import follow_sequence
 
@@ -57,7 +57,7 @@ class Values(NamedTuple):
 
 @njit
 def bound_all(
-    blocks: Blocks, arrays: OrderArrays, designs: Designs, rounds: int, nodes: int
+    blocks: Blocks, arrays: OrderArrays, designs: ComponentDesigns, rounds: int, nodes: int
 ) -> tuple[Floats, Floats]:
     """Lower bounds and feasible latencies of all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays

@@ -22,7 +22,15 @@ import numpy.typing as npt
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.schedule.clock import bound_by_weights
-from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, ComponentArrays, Designs, OrderArrays
+from phaze.schedule.graphs import (
+    ALL_CORES,
+    FUSED,
+    NETWORK,
+    TENSOR,
+    ComponentArrays,
+    ComponentDesigns,
+    OrderArrays,
+)
 from phaze.schedule.pairing import sort_stably
 
 
@@ -124,7 +132,7 @@ STARTS = 5
 
 
 @njit
-def bound_wide_all(arrays: OrderArrays, designs: Designs, moves: int) -> tuple[Floats, Floats]:
+def bound_wide_all(arrays: OrderArrays, designs: ComponentDesigns, moves: int) -> tuple[Floats, Floats]:
     """Lower bounds and feasible latencies of all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays
     one, every, num_tc, num_vc = designs

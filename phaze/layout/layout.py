@@ -6,93 +6,34 @@ own data-parallel width is edp = tp · cp · dp / (etp · ep) (Megatron-Core, `p
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
-from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
 
 from phaze.base.errors import PhazeError
+from phaze.layout.options import (
+    BALANCED,
+    COMPUTES,
+    CP_KINDS,
+    LEVELS,
+    READERS,
+    Compute,
+    Load,
+    Module,
+    Offload,
+    Offloaded,
+    Precision,
+    Zero,
+    cp_kind_of,
+    heads_ranks_of,
+    modules_of,
+)
 
 if TYPE_CHECKING:  # numpy takes longer to import than a misspelt name to report
     from phaze.base.arrays import Bools, Ints
 
-Zero = Literal[0, 1, 2, 3]
-"""ZeRO stage: replicas shard nothing, optimizer state, also gradients, also weights.
-
-Source: Rajbhandari et al., SC 2020, Section 5.
-"""
-Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
-"""Part of a layer that can be recomputed alone (Megatron-Core, `--recompute-modules`)."""
-MODULES: tuple[Module, ...] = get_args(Module)
-Recompute = str
-"""Activation recompute: none, full, selective, or modules.
-
-`full` recomputes every layer; `selective` has the meaning of the software stack; modules are joined by + in
-the order of `MODULES`. See `recompute_of`.
-"""
-RECOMPUTES = ("none", "full", "selective")
-"""Recompute options other than modules."""
-CpKind = str
-"""Exchange of keys and values among context-parallel ranks.
-
-`all_gather` gathers them; `p2p` passes them around a ring, overlapped with attention; `a2a` exchanges heads,
-so that each rank has whole sequences of its share of the heads (Ulysses). `a2a+p2p:k` exchanges heads inside
-groups of k adjacent ranks and runs a ring among the groups (Megatron-Core, `--cp-comm-type`,
-`--hierarchical-context-parallel-sizes`).
-"""
-CP_KINDS = ("all_gather", "p2p", "a2a")
-"""Kinds with one level."""
-LEVELS = "a2a+p2p"
-"""Prefix of the two-level kind; the ranks of its inner level follow a colon."""
-OffloadedModule = Literal[
-    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
-]
-"""Part of a layer whose inputs can be offloaded to host memory (Megatron-Core, `--offload-modules`)."""
-OFFLOADED_MODULES: tuple[OffloadedModule, ...] = get_args(OffloadedModule)
-Offload = str
-"""Offload to host memory: none, or modules, layers and optimizer state joined by +.
-
-A module offloads its inputs. `layers:k` offloads all activations that k blocks of a device store. `optimizer`
-offloads optimizer states between steps. See `offload_of`.
-"""
-Load = str
-"""Tokens dispatched to the experts of the busiest rank, relative to balanced routing.
-
-`balanced`; a factor over balanced routing, the capacity where tokens are dropped and padded; or a law
-`power_law_a` or `max_vio_v`, whose factor depends on the layout. See `load_of`.
-"""
-BALANCED: Load = "balanced"
-LOADS = {"power_law_": (1.0, 10.0), "max_vio_": (0.0, 1000.0)}
-"""Routing laws, with the open interval of their parameter.
-
-`power_law_`: exponent of a power law of expert popularity. `max_vio_`: tokens of the busiest expert over the
-mean, less 1 (MaxVio, Wang et al. 2024, arXiv 2408.15664).
-"""
-Precision = Literal["half", "mixed", "single"]
-Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
-"""Operand format of the matrix products with a block's weights.
-
-Half precision; 8 bits scaled by the maximum of earlier steps, of the tensor, or of blocks of 128; 8 or 4 bits
-with hardware scales per 32 or 16 elements. Attention, embedding, head and router stay in half precision
-(Megatron-Core, `--fp8-recipe`).
-"""
-COMPUTES: tuple[Compute, ...] = get_args(Compute)
-COMPUTE_NAMES: dict[str, Compute] = {
-    **{name: name for name in COMPUTES}, "bfloat16": "bf16", "mixed": "bf16", "fp8-delayed": "fp8",
-    "delayed": "fp8", "fp8-current": "fp8-cs", "fp8-tensorwise": "fp8-cs", "tensorwise": "fp8-cs",
-    "fp8-blockwise": "fp8-block", "blockwise": "fp8-block", "fp8-mx": "mxfp8", "fp4": "nvfp4",
-}  # fmt: skip
-"""Accepted names of compute formats, in any case and with _ for -.
-
-They include the recipes of Megatron-Core (`--fp8-recipe`) and `mixed`, the weight precision that goes with
-bf16.
-"""
-OPERAND_BYTES: dict[Compute, float] = {
-    "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
-}  # fmt: skip
-"""Bytes per operand element of the products with a block's weights, with its share of the scales."""
 Axis = Literal["tp", "cp", "cp-heads", "cp-ring", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
 """Axis along which ranks form a process group.
 
@@ -114,8 +55,6 @@ _KEY = re.compile(
     r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load((?:power_law_|max_vio_)?\d+(?:\.\d+)?))?(-sp)?"
     r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
-_NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
-_COUNT = re.compile(r"[1-9]\d{0,5}")
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
 """Regular expression of a `Layout.key`, without groups."""
 
@@ -132,7 +71,7 @@ DEVICE_AXES = ("tp", "cp", "pp", "dp")
 """Axes whose widths multiply to the device count of a layout."""
 Number = TypeVar("Number", int, "Ints")
 Truth = TypeVar("Truth", bool, "Bools")
-Stage = TypeVar("Stage", Zero, "Ints")
+ZeroStage = TypeVar("ZeroStage", Zero, "Ints")
 Option = TypeVar("Option", str, "Ints")
 _ONE: Any = 1
 _NO: Any = False
@@ -143,7 +82,7 @@ _GATHERED: Any = "all_gather"
 
 
 @dataclass(frozen=True)
-class LayoutFields(Generic[Number, Truth, Stage, Option]):
+class LayoutFields(Generic[Number, Truth, ZeroStage, Option]):
     """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
 
     Values are those of one layout (`Layout`), or arrays over many layouts.
@@ -167,7 +106,7 @@ class LayoutFields(Generic[Number, Truth, Stage, Option]):
     """Samples in a microbatch."""
     sequence_parallel: Truth = _NO
     """Shard along the sequence what tensor parallelism leaves whole (Korthikanti et al. 2023)."""
-    zero: Stage = _REPLICATED
+    zero: ZeroStage = _REPLICATED
     """ZeRO stage, see `Zero`."""
     recompute: Option = _STORED
     """Activation recompute, see `Recompute`."""
@@ -370,120 +309,6 @@ def pairs_passes(layout: Layout, mtp: int) -> bool:
     staged = layout.pp == 1 or layout.vp > 1
     whole = layout.recompute == "full" or "moe" in layout.modules
     return layout.ep > 1 and staged and not whole and mtp <= 1
-
-
-def compute_of(text: str) -> Compute:
-    """Compute format of a name; PhazeError for an unknown name."""
-    found = COMPUTE_NAMES.get(text.strip().lower().replace("_", "-"))
-    if found is None:
-        raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {text[:40]}")
-    return found
-
-
-def cp_kind_of(text: str) -> CpKind:
-    """Checked exchange kind of context-parallel ranks; PhazeError for an unknown kind."""
-    levels, _, ranks = text.partition(":")
-    if text not in CP_KINDS and not (levels == LEVELS and _COUNT.fullmatch(ranks)):
-        raise PhazeError(f"cp_kind must be one of {', '.join(CP_KINDS)}, {LEVELS}:k, got {text[:40]}")
-    return text
-
-
-def heads_ranks_of(kind: CpKind, cp: int) -> int:
-    """Ranks out of `cp` that exchange heads with each other under an exchange kind."""
-    levels, _, ranks = kind.partition(":")
-    return int(ranks) if levels == LEVELS else cp if kind == "a2a" else 1
-
-
-def modules_of(recompute: Recompute) -> frozenset[Module]:
-    """Modules named by a recompute option."""
-    return frozenset(module for module in MODULES if module in recompute.split("+"))
-
-
-def recompute_of(text: str) -> Recompute:
-    """Recompute option of a text, each module once and in order; PhazeError for an invalid text."""
-    if text in RECOMPUTES:
-        return text
-    parts = [part.strip() for part in text.split("+")]
-    if unknown := [part for part in parts if part not in MODULES]:
-        raise PhazeError(
-            f"recompute must be one of {', '.join(RECOMPUTES)}, or of {', '.join(MODULES)} joined by +, "
-            f"got {unknown[0][:40]}"
-        )
-    return "+".join(module for module in MODULES if module in parts)
-
-
-@dataclass(frozen=True)
-class Offloaded:
-    """Activations and states that are offloaded to host memory."""
-
-    modules: frozenset[OffloadedModule] = frozenset()
-    """Parts of layers whose inputs are offloaded."""
-    layers: int = 0
-    """Blocks per device whose activations are all offloaded."""
-    optimizer: bool = False
-    """True if optimizer states are offloaded between steps."""
-
-    @classmethod
-    def of(cls, text: Offload) -> Self:
-        """Parsed offload option; PhazeError for an invalid text."""
-        words = [] if text == "none" else [word.strip() for word in text.split("+")]
-        counts = [word.removeprefix("layers:") for word in words if word.startswith("layers:")]
-        modules = frozenset(module for module in OFFLOADED_MODULES if module in words)
-        known = {*modules, "optimizer", *(f"layers:{count}" for count in counts if _COUNT.fullmatch(count))}
-        if unknown := [word for word in words if word not in known]:
-            raise PhazeError(
-                f"offload must be none, or of {', '.join(OFFLOADED_MODULES)}, layers:k and optimizer joined "
-                f"by +, got {unknown[0][:40]}"
-            )
-        if len(counts) > 1 or (counts and modules):
-            raise PhazeError(f"offload must name modules, or layers once, not both, got {text[:60]}")
-        return cls(modules, int(counts[0]) if counts else 0, "optimizer" in words)
-
-    def part(self, blocks: int) -> float:
-        """Offloaded fraction of a block's offloadable activations, averaged over a device's blocks."""
-        return min(self.layers / blocks, 1.0) if self.layers and blocks else 1.0
-
-    @property
-    def word(self) -> Offload:
-        """Offload option as text, parts in order."""
-        words: list[str] = [module for module in OFFLOADED_MODULES if module in self.modules]
-        words += [f"layers:{self.layers}"] * bool(self.layers) + ["optimizer"] * self.optimizer
-        return "+".join(words) or "none"
-
-
-ON_DEVICE = Offloaded()
-"""No offload."""
-
-
-def offload_of(text: str) -> Offload:
-    """Offload option of a text, parts in order; PhazeError for an invalid text."""
-    return Offloaded.of(text).word
-
-
-def load_of(text: str) -> Load:
-    """Parse an expert load into canonical form; PhazeError if it is invalid."""
-    law, number = law_of_load(text)
-    return BALANCED if (law, number) == ("", 1.0) else f"{law}{number:g}"
-
-
-def law_of_load(text: str) -> tuple[str, float]:
-    """Routing law and its parameter, or "" and a factor; PhazeError for an invalid load."""
-    word = text.strip().lower()
-    law = next((law for law in LOADS if word.startswith(law)), "")
-    text_of_number = "1" if word == BALANCED else word.removeprefix(law)
-    number = round(float(text_of_number), 4) if _NUMBER.fullmatch(text_of_number) else 0.0
-    low, high = LOADS.get(law, (0.0, inf))
-    if not low < number < high:
-        laws = (f"{law}x with {low:g} < x < {high:g}" for law, (low, high) in LOADS.items())
-        raise PhazeError(f"load must be {BALANCED}, a factor > 0, {', or '.join(laws)}, got {text[:40]}")
-    return law, number
-
-
-READERS: dict[str, Callable[[str], str]] = {
-    "recompute": recompute_of, "compute": compute_of, "cp_kind": cp_kind_of, "load": load_of,
-    "offload": offload_of,
-}  # fmt: skip
-"""Readers of options, in canonical form; they raise PhazeError for an invalid text."""
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:
