@@ -48,8 +48,10 @@ ABOUT = (
 """Columns that do not describe the run itself, and an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _FIELDS = {field.name: field for field in fields(Layout)}
-LAYOUT = {"chunks" if name == "vp" else name: name for name in _FIELDS}
-"""Layout fields by column."""
+_NAMES = [name for name in _FIELDS if name != "vp"]
+_NAMES.insert(_NAMES.index("zero"), "vp")
+LAYOUT = {"chunks" if name == "vp" else name: name for name in _NAMES}
+"""Layout fields by column, in the order in which a row is written."""
 READ = LAYOUT | {"capacity": "load"}
 """The same with aliases that are only read."""
 DERIVED = ("layout", "spec", "division", "recomputed")
