@@ -1,7 +1,7 @@
-"""phaze: which accelerator to build for a set of models, and how to spread their training over many of it."""
+"""phaze: which accelerator to build for a set of models, and how to train them on a cluster of it."""
 
 import atexit
 import gc
 
-gc.set_threshold(100_000)  # imports leave no garbage to look for: a quarter of a second of every job
-atexit.register(gc.freeze)  # else Python, as it ends, looks for some in all that was imported: 0.1 s
+gc.set_threshold(100_000)  # imports create no garbage worth collecting: saves a quarter of a second per job
+atexit.register(gc.freeze)  # without it Python collects all imported objects at exit: 0.1 s

@@ -1,6 +1,6 @@
-"""The command line for single questions; a whole study is a run of Snakemake.
+"""Command line for single questions; a whole study is a Snakemake run.
 
-Verbs are the stages. Every verb prints a table for a reader, or with `--json` one for a program.
+Each stage of a study is a command. Every command prints a table for readers, or JSON with `--json`.
 """
 
 import os
@@ -35,7 +35,7 @@ except KeyboardInterrupt:  # imports take half a second
     sys.exit(130)
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as a shell gives it."""
+"""Exit status after Ctrl-C, as in a shell."""
 
 app = typer.Typer(
     name="phaze",
@@ -44,7 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Which accelerator should be built for a model, and how should its training be spread?",
+    help="Plan the training of models on clusters, and design accelerators for them.",
 )
 VERBS = (
     plan, model, certify, emit, read, compare, space, extract, estimate, schedule, place, simulate, validate,
@@ -52,7 +52,7 @@ VERBS = (
 )  # fmt: skip
 
 
-def _told(version: bool) -> None:  # Typer hands it on so
+def _told(version: bool) -> None:  # parameter name required by Typer
     if version:
         from phaze.base.provenance import phaze_version
 
@@ -64,7 +64,10 @@ def _told(version: bool) -> None:  # Typer hands it on so
 def _begin(
     config: Annotated[
         Path | None,
-        typer.Option(help="Folder of models, systems and devices, in the shape of phaze's own config."),
+        typer.Option(
+            help="Folder with models, systems and devices, laid out like phaze's own config. Default: "
+            "PHAZE_CONFIG, else phaze's own."
+        ),
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_told, is_eager=True)
@@ -77,7 +80,7 @@ def _begin(
         return
     if not (Path(named) / "systems").is_dir():
         who = variable if config is None else "--config"
-        raise PhazeError(f"{who} {named}: must be a folder with systems, models and devices")
+        raise PhazeError(f"{who} {named}: must be a folder that contains systems, models and devices")
     os.environ[variable] = named
 
 
@@ -87,7 +90,7 @@ app.command(name="map")(map_stages)
 
 
 def main() -> int:
-    """Run the command line. A user's mistake is one message and exit status 1."""
+    """Run the command line. User errors are printed as one message, with exit status 1."""
     said, told = EscapedStream(sys.stdout), EscapedStream(sys.stderr, LONGEST_REMARK)
     try:
         with redirect_stdout(said), redirect_stderr(told):  # type: ignore[type-var]
@@ -105,17 +108,17 @@ def _status() -> int:
     except PhazeError as error:
         return _mistake(str(error))
     except MemoryError as error:
-        return _mistake(f"this takes more memory than there is: {str(error) or 'ask a smaller question'}")
+        return _mistake(f"not enough memory on this machine: {str(error) or 'ask a smaller question'}")
     except OSError as error:
         if error.filename is not None:
-            return _mistake(f"{error.filename}: cannot be used: {error.strerror or error}")
+            return _mistake(f"{error.filename}: cannot be read or written: {error.strerror or error}")
         _print_no_more()
-        return _mistake(f"the answer cannot be printed: {error.strerror or error}")
+        return _mistake(f"cannot print the answer: {error.strerror or error}")
     return 0
 
 
 def _mistake(message: str) -> int:
-    """Print an error message; returns the exit status of mistakes."""
+    """Print an error message; returns the exit status of user errors."""
     typer.echo(shortened(f"phaze: {message}"), err=True)
     return 1
 

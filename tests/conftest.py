@@ -1,4 +1,4 @@
-"""What all tests share: deterministic examples, and one way to ask for what may be absent."""
+"""Shared by all tests: deterministic examples, and fixtures for optional data."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ settings.load_profile("deterministic")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest, so that workers finish together."""
+    """Run the longest tests first, so that workers finish together."""
     markers = ("long", "workflow")
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in markers])
 
 
 @pytest.fixture(scope="session")
 def project_root() -> Path:
-    """Return the folder that holds the Snakefile."""
+    """Return the folder of the Snakefile."""
     return ROOT
 
 
@@ -35,7 +35,7 @@ def require_program() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the folder of reference data beside the project; without the folder skip the test."""
+    """Return the folder of reference data next to the project; skip the test without it."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("there is no ../shared/data beside the project")

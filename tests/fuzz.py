@@ -1,8 +1,8 @@
-"""Every verb with files and values that nobody expects: one message with the documented status, or an answer.
+"""Run every command with unexpected files and values, and check its exit status and message.
 
-`python -m tests.fuzz --cases 3000` prints a table of verbs: cases, tracebacks, files left half-written, and
-exit statuses other than those of config/commands.md. Cases are drawn by number, so that any can be
-repeated: `--only 1234` shows one.
+`python -m tests.fuzz --cases 3000` prints a table by command: cases, tracebacks, half-written files, and exit
+statuses other than those of config/commands.md. Cases are numbered, so that any can be repeated: `--only
+1234` runs one.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ ODD: tuple[object, ...] = (
     "../x", "/etc/passwd", EVIL, "y" * 3000, "z " * 1500, "\u0000", "ä\n", LONG, [], {}, [[]], [None],
     {"": {}},
 )  # fmt: skip
-"""Values that nobody expects somewhere."""
+"""Unexpected values."""
 TEXTS = tuple(str(value) for value in ODD if isinstance(value, (str, int, float)) and "\0" not in str(value))
 BROKEN = ("missing", "folder", "not utf-8", "empty", "loop", "long name", "nul", "blank")
-"""What a file may be that holds nothing to read."""
+"""Contents of broken input files."""
 ENDS = {0, 1, 2, 3}
-"""Exit statuses of config/commands.md."""
+"""Exit statuses listed in config/commands.md."""
 
 VERBS: dict[str, tuple[str, ...]] = {
     "plan": (
@@ -109,16 +109,16 @@ VERBS: dict[str, tuple[str, ...]] = {
     "trace": ("trace {torch.yaml} -o {>graph.json}", "trace {config.json} -o {>graph.json} --sequence 16"),
     "status": ("status --configfile {study.yaml} --directory {folder}",),
 }
-"""Commands of every verb: {name} is a file that is read, {>name} one that is written."""
+"""Commands by verb: {name} is an input file, {>name} an output file."""
 WEIGHTS = {
     "plan": 3, "emit": 6, "read": 6, "compare": 5, "calibrate": 2.5, "validate": 4, "status": 0.1, "trace": 2,
     "space": 0.5, "certify": 3, "model": 4, "simulate": 4, "place": 4,
 }  # fmt: skip
-"""Shares of the cases, of verbs that have another than 2."""
+"""Shares of the cases for verbs with a share other than 2."""
 
 
 def _good(folder: Path) -> None:
-    """Write a good file of every name into a folder, most by phaze's own verbs."""
+    """Write a valid file of every name into a folder, most of them with phaze's own commands."""
     config = Path(__file__).parents[1] / "config"
     model = {
         "layers": 2, "hidden": 64, "heads": 4, "feed_forward": 256, "vocabulary": 512, "positions": "rotary",
@@ -176,7 +176,7 @@ def _good(folder: Path) -> None:
 
 
 class TooLongError(Exception):
-    """A case takes longer than any should."""
+    """Raised if a case takes too long."""
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _limited() -> Iterator[None]:
 
 
 def run(arguments: list[str]) -> tuple[int, str]:
-    """Exit status of a command that runs in this process, and what it prints on standard error."""
+    """Exit status of a command run in this process, and its standard error."""
     told = io.StringIO()
     with (
         redirect_stdout(io.StringIO()),
@@ -211,7 +211,7 @@ def run(arguments: list[str]) -> tuple[int, str]:
 
 @dataclass
 class Case:
-    """A command with something wrong in it."""
+    """Command with one error in it."""
 
     verb: str
     folder: Path
@@ -219,17 +219,17 @@ class Case:
     wrong: str = ""
     outs: list[Path] = field(default_factory=list)
     must_fail: bool = False
-    """A file that is read holds nothing."""
+    """True if an input file is empty or broken, so that the command must fail."""
 
 
 class Fuzzer:
-    """Draws and runs cases in a folder with good files."""
+    """Draw and run cases in a folder with valid files."""
 
     def __init__(self, good: Path, work: Path) -> None:
         self.good, self.work = good, work
 
     def case(self, number: int, verb: str | None = None) -> Case:
-        """Case of a number, with its files."""
+        """Case with this number, with its files."""
         draw = random.Random(number)
         chosen = verb or draw.choices([*VERBS], [WEIGHTS.get(name, 2) for name in VERBS])[0]
         template = draw.choice(VERBS[chosen]).split()
@@ -262,7 +262,7 @@ class Fuzzer:
         return path
 
     def _file(self, draw: random.Random, name: str, case: Case) -> Path:
-        """Write a bad file; its path."""
+        """Write a bad file, and return its path."""
         text, path = (self.good / name).read_bytes(), case.folder / name
         kind = draw.choice((*BROKEN, "headings", "truncated", "bytes", *["values"] * 20))
         case.wrong, case.must_fail = f"{name}: {kind}", kind in BROKEN
@@ -309,7 +309,7 @@ class Fuzzer:
         case.wrong = f"option: {kind}"
 
     def check(self, case: Case) -> Counter[str]:
-        """Run a case; what is wrong with how it ends."""
+        """Run a case, and return the faults of its result."""
         before = {path: path.read_bytes() for path in case.outs if path.is_file()}
         found = Counter({"answered": 0})
         try:
@@ -331,7 +331,7 @@ class Fuzzer:
         return found
 
     def _half_written(self, case: Case, status: int, before: dict[Path, bytes]) -> str:
-        """What of the outputs is not whole, or was written although the command failed."""
+        """Outputs that are incomplete, or were written although the command failed."""
         left = [str(path) for path in case.folder.rglob("*.part")]
         if left:
             return f"left {left}"
@@ -354,7 +354,7 @@ def _whole(path: Path, content: bytes) -> bool:
 
 
 def _wrong_status(case: Case, status: int, told: str) -> str:
-    """What of a status and its message is not as documented."""
+    """Deviations of a status and its message from the documentation."""
     known = ("progress: ", "plan: first plan", "plan: better plan")
     lines = [line for line in told.splitlines() if not line.startswith(known)]
     if status not in ENDS or (status == 3 and case.verb != "plan"):
@@ -373,7 +373,7 @@ def _wrong_status(case: Case, status: int, told: str) -> str:
 
 
 def _changed(draw: random.Random, suffix: str, text: bytes, case: Case) -> bytes:
-    """Content of a good file with some values that nobody expects."""
+    """Content of a valid file with some unexpected values."""
     change: Callable[[random.Random, str, Case], str] = {
         ".json": _changed_json, ".yaml": _changed_yaml, ".csv": _changed_csv
     }.get(suffix, _changed_words)  # fmt: skip
@@ -410,7 +410,7 @@ def _changed_tree(draw: random.Random, tree: object, case: Case) -> object:
 
 
 def _put(draw: random.Random, node: object, key: object, how: str) -> None:
-    """Change a value of a mapping or list: another, twice or half of it, none, or under another key."""
+    """Change a value of a mapping or list: replace, double, halve, remove, or rename its key."""
     value = node[key]  # type: ignore[index]
     if how == "near" and isinstance(value, (int, float)) and not isinstance(value, bool):
         node[key] = draw.choice((value * 2, value + 1, value - 1, -value, float(value) * 1.5))  # type: ignore[index]
@@ -449,7 +449,7 @@ TROUBLES = ("tracebacks", "half-written", "wrong status", "too long")
 
 
 def fuzz(folder: Path, numbers: range, least: int = 0) -> dict[str, Counter[str]]:
-    """Counts of cases and of what is wrong, by verb; of every verb at least so many cases."""
+    """Counts of cases and faults by verb, with a minimum number of cases for every verb."""
     (good := folder / "good").mkdir()
     (work := folder / "work").mkdir()
     found: dict[str, Counter[str]] = {verb: Counter() for verb in VERBS}

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 
 os.environ["NUMBA_CACHE_LOCATOR_CLASSES"] = ",".join(
     (f"{__name__}.ByReach", "UserProvidedCacheLocator", "InTreeCacheLocator", "UserWideCacheLocator")
-)  # read when Numba is imported; all but the first are Numba's defaults
+)  # read when Numba is imported; the first entry is ours, the others are Numba's defaults
 
 import numba
 from numba.core import event
@@ -32,10 +32,11 @@ from phaze.base.progress import busy
 
 PACKAGE = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("PHAZE_COMPILED") or PACKAGE / "__pycache__" / "compiled") / numba.__version__
-"""Folder of all machine code. Installations with the same version of Numba may share it, as the key of a
-function is its code, not its place."""
+"""Folder of all machine code. Installations with the same version of Numba may share it: entries are keyed by
+code, not by location.
+"""
 EVERYTHING = "*"
-"""Name that stands for all names of a file, such as a module that is imported whole."""
+"""Name of a pseudo-definition for all names of a file, for modules imported as a whole."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -99,7 +100,7 @@ def reach(file: Path, name: str, root: Path) -> str:
 
 @cache
 def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
-    """File and name of an import `module:name`; for other packages a name that resolves to nothing."""
+    """File and name of an import `module:name`; a name that resolves to nothing for other packages."""
     module, _, imported = name.rpartition(":")
     base = root.joinpath(*module.split("."))
     if (base / f"{imported}.py").is_file():
@@ -208,6 +209,6 @@ def njit_inlined(function: Function) -> Function:
 
 @njit
 def copy_row(source: Floats, target: Floats) -> None:
-    """Copy all elements, shape (n,); a slice assignment would compile in code for shape error messages."""
+    """Copy all elements, shape (n,); a slice assignment would also compile code for shape error messages."""
     for k in range(len(source)):
         target[k] = source[k]

@@ -1,4 +1,4 @@
-"""Deadlines of long work: a time limit, or an immediate end if the waiting caller is interrupted.
+"""Deadlines for long computations: a time limit, or an early end if the waiting caller is interrupted.
 
 Compiled code cannot be interrupted, so it works in slices of a fraction of a second (`slices`). Slice
 boundaries do not affect results: unless a limit is reached, answers are the same.

@@ -59,7 +59,7 @@ def _target(path: Path) -> Path:
     try:
         return path.resolve()
     except RuntimeError as error:
-        raise PhazeError(f"{path}: cannot be written: its links lead in a circle") from error
+        raise PhazeError(f"{path}: cannot be written: its symbolic links form a loop") from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -74,7 +74,7 @@ def read_text(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         text = file.read(MOST_READ + 1)  # the size of a pipe is unknown in advance
     if len(text) > MOST_READ:
-        raise OSError(f"has more than {MOST_READ:,} characters, which are allowed")
+        raise OSError(f"has more than {MOST_READ:,} characters, the limit for one file")
     return text
 
 
@@ -84,7 +84,7 @@ def refuse_endless(path: Path) -> None:
     if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
         raise OSError("is a device, not a file")
     if status.st_size > MOST_READ:
-        raise OSError(f"has {status.st_size:,} bytes, allowed are {MOST_READ:,}")
+        raise OSError(f"has {status.st_size:,} bytes; the limit is {MOST_READ:,}")
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -93,7 +93,7 @@ def refuse_unwritable(path: Path) -> None:
     if not path.parent.is_dir():
         raise PhazeError(f"{path}: cannot be written: {path.parent} is not a folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise PhazeError(f"{path}: cannot be written: nothing can be written in {path.parent}")
+        raise PhazeError(f"{path}: cannot be written: no write permission in {path.parent}")
     if path.is_dir():
         raise PhazeError(f"{path}: cannot be written: is a folder")
     _refuse_unless_plain(path)
@@ -102,7 +102,7 @@ def refuse_unwritable(path: Path) -> None:
 def _refuse_unless_plain(path: Path) -> None:
     """Raise PhazeError if a path exists and is not a regular file, such as /dev/null."""
     if path.exists() and not path.is_file():
-        raise PhazeError(f"{path}: cannot be written: is no plain file")
+        raise PhazeError(f"{path}: cannot be written: not a regular file")
 
 
 def name_run(file: Path) -> None:
@@ -123,4 +123,4 @@ def _refuse_if_replaced(final: Path) -> None:
     except OSError:  # the workflow's folder was cleared, which does not imply another run
         return
     if current != name:
-        raise PhazeError(f"{final}: not written: another run has begun in this folder since this job started")
+        raise PhazeError(f"{final}: not written: another run has started in this folder since this job began")

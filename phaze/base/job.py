@@ -60,7 +60,7 @@ def _log_start(settings: object, output: str) -> None:
     if settings is not None:
         log.info("settings: %s", json.dumps(settings, sort_keys=True, default=str))
     if output:
-        log.info("to repeat it, with the study's own --configfile: snakemake --cores 1 --force %s", output)
+        log.info("to repeat this job (add the study's --configfile): snakemake --cores 1 --force %s", output)
 
 
 @contextmanager

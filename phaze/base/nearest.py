@@ -14,7 +14,7 @@ def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> list[str]
 
 
 def choices(name: str, known: Collection[str], where: str) -> str:
-    """All of a few known names; of many, the three nearest and where to find the others."""
+    """All known names if there are few; otherwise the three nearest and where all are listed."""
     if len(known) <= MOST_SHOWN:
         return ", ".join(known)
     return f"{', '.join(nearest(name, known, 0.0))} (nearest of {len(known)}, all are in {where})"

@@ -20,7 +20,7 @@ from phaze.base.files import UNFINISHED, name_run, write_text
 
 FOLDER = Path(".snakemake")
 STUDY = "PHAZE_STUDY"
-"""Environment variable by which cluster jobs know the settings that their run began with."""
+"""Environment variable that tells cluster jobs the settings of their run."""
 
 _held: list[int] = []
 """Open files whose locks this process holds until it ends."""
@@ -90,6 +90,7 @@ def keep_study(described: str, *, begins: bool, source: str) -> None:
         os.environ[STUDY] = digest
     elif os.environ.get(STUDY, digest) != digest:
         raise PhazeError(
-            f"{source}: the study, or a file that it names, was changed while it runs; this job was not "
-            "started. Run again: what the change does not touch is kept"
+            f"{source}: the study, or a file that it names, changed while the study was running, "
+            "so this job was not started. Run the study again; results that the change does not "
+            "affect are kept"
         )

@@ -19,7 +19,9 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST_LINE) -> str:
-    """Printable message with overlong words and lines cut in the middle, because ends name allowed values."""
+    """Printable message with overlong words and lines cut in the middle, because allowed values are at the
+    end.
+    """
     text = printable(text)
     words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda found: _cut(found[0], LONGEST_WORD), text)
     return "\n".join(_cut(line, longest) for line in words.split("\n"))

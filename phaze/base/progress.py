@@ -1,6 +1,6 @@
 """Progress of long jobs, for log and terminal: a line after ten seconds, then every half minute.
 
-Long loops count their items with `counted`, which costs nothing if nobody listens.
+Long loops count their items with `counted`, which costs nothing without a listener.
 """
 
 import threading

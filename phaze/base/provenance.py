@@ -36,7 +36,7 @@ NUMERIC_LIBRARIES = (
     "pyomo",
     "scipy",
 )
-"""Libraries whose version can change a number; others (settings, command line) cannot."""
+"""Libraries whose version can affect results; others (settings, command line) cannot."""
 
 DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")
 """Suffixes of data and templates, which belong to the package whose folder contains them."""

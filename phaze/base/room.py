@@ -24,4 +24,4 @@ def refuse_beyond_memory(needed_bytes: float, what: str, advice: str) -> None:
     have = machine_bytes()
     if needed_bytes > have:
         needed, most = (f"{size / GIB:,.4g} GiB" for size in (needed_bytes, have))
-        raise PhazeError(f"{what} take {needed} of memory, this machine has {most}: {advice}")
+        raise PhazeError(f"{what} need {needed} of memory, this machine has {most}: {advice}")

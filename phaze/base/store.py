@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
 Answer = TypeVar("Answer")
-"""Result of a computation: plain content, that is numbers, texts, lists and mappings by text."""
+"""Result of a computation as plain content: numbers, texts, lists, and mappings with text keys."""
 
 
 def digest_of(content: Plain) -> str:
@@ -51,7 +51,7 @@ class Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        """Remove files with no used answer, unless the work failed."""
+        """Remove files without used answers, unless the work failed."""
         if kind is None and self._folder is not None:
             for path in set(self._folder.glob("*/*.json")) - self._used:
                 with suppress(OSError):
@@ -127,8 +127,8 @@ def _answers_in(path: Path) -> dict[str, Plain]:
         document = json.loads(path.read_text(encoding="utf-8"))
         answers: dict[str, Plain] = dict(document["answers"])
         if document["checksum"] != digest_of(answers):
-            raise ValueError("its checksum is wrong")
+            raise ValueError("checksum does not match")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s: %s; its answers are worked out again", path, error)
+        log.warning("%s: %s; its results are computed again", path, error)
         return {}
     return answers

@@ -1,4 +1,4 @@
-"""Units: SI base units inside, binary prefixes where the field uses them."""
+"""Units: SI base units internally, binary prefixes where they are customary."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""Certificates: proof from a study's screens and placements that nothing is better, and its audit."""
+"""Certificates: proof from a study's screens and placements that no design is better, and its audit."""

@@ -120,7 +120,7 @@ def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) ->
 def judge(row: Mapping[str, object]) -> str:
     """Verdict on a point by its times: the first contradiction, otherwise confirmed or unproven.
 
-    The exact time lies between bound_s and exact_s, which agree where all layers are proven.
+    The exact time lies between bound_s and exact_s, which are equal if all layers are proven.
     """
     plain, bound, exact, best, lower, feasible = (
         float(str(row[key])) for key in (*VALUES, "best_s", "lower_s", "feasible_s")

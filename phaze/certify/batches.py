@@ -79,7 +79,7 @@ def best_time_s(
     cluster: PlacementLimits,
     limit_s: float = np.inf,
 ) -> float:
-    """Least time per batch; inf if nothing fits or is faster than the limit.
+    """Minimum time per batch; inf if nothing fits or is faster than the limit.
 
     Latencies have one value per layer.
     """
@@ -92,7 +92,7 @@ def best_time_s(
 def _best_by_first(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
 ) -> float:
-    """Least time over the data widths if only the first stage's exchange counts."""
+    """Minimum time over the data widths if only the first stage's exchange counts."""
     most = min(len(stages.last_s), cluster.devices)
     return min(
         _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
@@ -103,7 +103,7 @@ def _best_by_first(
 def _best_of_caps(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, limit_s: float
 ) -> float:
-    """Least time over the data widths if the longest exchange of any stage counts.
+    """Minimum time over the data widths if the longest exchange of any stage counts.
 
     Under a cap no stage exchanges longer, and the batch waits for that time. For a range of caps, the
     shortest wait with the loads of the highest cap is a lower bound; depths for which it is not better are
@@ -178,9 +178,10 @@ def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
 def _loads(
     stages: StageSpans, cluster: PlacementLimits, in_flight: int | None, most: int
 ) -> Iterator[Floats]:
-    """Yield least worst loads (u, first stages) of pipelines of 1 to `most` stages, u on single devices.
+    """Yield the minimum bottleneck loads (u, first stages) of pipelines of 1 to `most` stages, u on single
+    devices.
 
-    worst[u, i] is the worst load of layers i to n in s stages, u of them on single devices.
+    worst[u, i] is the bottleneck load of layers i to n in s stages, u of them on single devices.
     """
     n = len(stages.last_s)
     stored = stages.once_bytes[:, n] + (in_flight or 0) * stages.activation_bytes[:, n]
@@ -203,7 +204,7 @@ def _before(worst: Floats, single: Ints) -> Floats:
 
 
 def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
-    """Least time for worst loads (u, first stages) and the exchange times of the first stages."""
+    """Minimum time, from bottleneck loads (u, first stages) and the exchange times of the first stages."""
     best = np.inf
     for u, load in enumerate(loads):
         devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)

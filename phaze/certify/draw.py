@@ -1,4 +1,4 @@
-"""Points to solve again: the best, the excluded one with the least lower bound, and a random sample."""
+"""Points to solve again: the best, the excluded one with the smallest lower bound, and a random sample."""
 
 from collections.abc import Iterable, Mapping
 
@@ -66,7 +66,7 @@ def draw_points(
 
 
 def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
-    """Random number of every row, independent of which other points are screened or excluded."""
+    """Random number of each row, independent of which other points are screened or excluded."""
     if not len(screen):
         return np.empty(0)
     layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
@@ -95,7 +95,9 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
-    """The best point, the excluded one with the least lower bound and the first of the sample, each once."""
+    """The best point, the excluded one with the smallest lower bound and the first of the sample, without
+    duplicates.
+    """
     drawn = found[found["chosen"] == "drawn"]
     kept = [
         found[found["chosen"] == "best"],

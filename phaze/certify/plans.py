@@ -263,7 +263,7 @@ class PlanLot:
         return replace(layout, ep=ep, etp=etp)
 
     def _chosen(self, layout: Layout) -> tuple[Layout, str]:
-        """Layout with everything but its widths and its microbatch size drawn."""
+        """Layout with random values for all fields but its widths and its microbatch size."""
         runtime, model = self.pricer.runtime, self.pricer.task.model
         entries = model.layers + model.mtp + 2
         schedule = str(self.rng.choice(runtime.schedules)) if layout.pp > 1 else "1f1b"

@@ -60,7 +60,7 @@ class Places:
         self._shape = len(grid), len(shard.chips)
 
     def matrix(self, column: str) -> Floats:
-        """Column as an array (grid, chips), NaN where there is no row."""
+        """Column as an array (grid, chips), NaN for missing rows."""
         found = np.full(self._shape, np.nan)
         found[self._at] = self._rows[column].to_numpy(np.float64)[self._inside]
         return found

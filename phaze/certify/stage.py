@@ -94,11 +94,11 @@ class CauseCounts:
     points: int = 0
     contradictions: int = 0
     excluded_s: float = np.inf
-    """Least lower bound of the unsolved points."""
+    """Smallest lower bound of the unsolved points."""
     bound_s: float = np.inf
-    """Least lower bound of all points."""
+    """Smallest lower bound of all points."""
     ranges: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
-    """By shard, least lower bound and feasible time (grid, A) of all TMP widths and microbatches."""
+    """Smallest lower bound and feasible time (grid, A) of all TMP widths and microbatches, by shard."""
 
 
 def certify_model(
@@ -189,14 +189,14 @@ def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
-    """True for times between their bounds; a time may be infinite only where nothing fits."""
+    """True for times between their bounds; a time may be infinite only if nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
     result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result
 
 
 def _ranges(count: CauseCounts, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
-    """Table ranges: the least times by architecture and HBM size."""
+    """Table ranges: the minimum times by architecture and HBM size."""
     frames, grid = [Ranges.empty()], training.memory_grid
     for name, (lower, feasible) in count.ranges.items():
         for size in sorted(training.hbm_gib):

@@ -32,7 +32,7 @@ from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
 """Columns of points that their times depend on. Of the lower bound only its being finite matters."""
 Known = dict[bytes, tuple[float, float, float]]
-"""Plain bound, proven bound and latency of pieces of layers, by content."""
+"""Plain bound, proven bound and latency of components of layers, by content."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,9 @@ class StoredSlice:
 def find_slices(
     points: pd.DataFrame, files: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[pd.DataFrame, StoredSlice]]:
-    """Yield points with their TMP width, microbatch and shard; estimates go by layers, then shards."""
+    """Yield points with their TMP width, microbatch and shard; estimate files are ordered by layers, then
+    shards.
+    """
     shards = [Architectures.load(path) for path in files["architectures"]]
     chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
     estimates = iter(files["estimates"])
@@ -134,7 +136,7 @@ def solve_points(
 ) -> list[Times]:
     """Times per batch of points with the same tables, as from `time_points`.
 
-    If nothing fits according to the screen, latencies do not matter: zeros test whether a placement fits.
+    If nothing fits according to the screen, latencies do not matter: zeros test whether any placement fits.
     """
     fits = np.isfinite(points["lower_s"])
     chips = one.architectures[one.architectures["architecture"].isin(points.loc[fits, "architecture"])]
@@ -189,7 +191,7 @@ def _confirm(
 def _values_of(
     layer: ScheduledLayer, schedule: LayerSchedule, settings: ScheduleSettings, known: Known
 ) -> tuple[float, float, float]:
-    """Plain bound, proven bound and latency of a piece, cached by content."""
+    """Plain bound, proven bound and latency of a component, cached by content."""
     numbers = np.concatenate([layer.latency_s, layer.latency_all_s, [layer.num_tc, layer.num_vc]])
     key = numbers.tobytes() + repr((layer.core, layer.edges)).encode()
     if key not in known:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
 TOKENS = 300e9
-"""Default training tokens of a language model, those of GPT-3 (Brown et al., 2020, Table 2.1)."""
+"""Default number of training tokens of a language model, that of GPT-3 (Brown et al., 2020, Table 2.1)."""
 POWERS = (1, 2, 4, 8)
 """Default TMP widths and microbatches to consider."""
 LARGEST_HBM_GIB = 80.0
@@ -226,7 +226,7 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
 
 
 def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:
-    """Best placement as plain values, or the reason why there is none."""
+    """Best placement as plain values, or the reason why nothing fits."""
     best, stages = found.best, found.evaluation.stages
     layout = layout_of(best)
     widths = {"tensor": layout.tp, "microbatch": layout.microbatch}

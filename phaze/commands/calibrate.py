@@ -21,28 +21,36 @@ if TYPE_CHECKING:
 def calibrate(
     out: Annotated[
         Path,
-        typer.Option("-o", "--out", help="YAML file for the fitted system, for --system of any command."),
+        typer.Option(
+            "-o", "--out", help="File for the fitted system (YAML). Other commands accept it as --system."
+        ),
     ],
     runs: Annotated[
         Path | None,
-        typer.Argument(help="CSV of your measured runs, as for simulate --runs, with measured_s; 3 or more."),
+        typer.Argument(
+            help="CSV of at least 3 measured runs, with the columns of simulate --runs and measured_s."
+        ),
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(help="System that they ran on: a file in config/systems, or path of one, with levels."),
+        typer.Option(
+            help="System that the runs used: a name in config/systems, or a path. It must have network "
+            "levels."
+        ),
     ] = None,
     kernels: Annotated[
         Path | None,
-        typer.Option(help="CSV of measured kernels in place of runs, such as `phaze measure` writes."),
+        typer.Option(
+            help="CSV of measured kernels, such as `phaze measure` writes; fits a device instead of a system."
+        ),
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Device of the kernels: a file in config/devices, or path of one."),
+        typer.Option(help="Device that ran the kernels: a name in config/devices, or a path."),
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Fit the few constants of a system and its software stack to your own runs, or those of a device to
-    measured kernels.
+    """Fit a system to measured runs, or a device to kernels.
 
     Prints the constants that these runs determine, the error before and after, and the error of every run
     with constants fitted to the other runs.
@@ -52,7 +60,7 @@ def calibrate(
         typer.echo(_fit_kernels(kernels, device, out, runs, as_json=as_json))
         return
     if runs is None or system is None:
-        raise PhazeError("calibrate: needs RUNS.csv with --system, or --kernels with --device")
+        raise PhazeError("calibrate: give RUNS.csv with --system, or --kernels with --device")
     from phaze.validate import own_runs
 
     with telling("calibrate"):
@@ -65,7 +73,7 @@ def _fit_kernels(
 ) -> str:
     """Fit a device to measured kernels and print the errors before and after."""
     if kernels is None or device is None or runs is not None:
-        raise PhazeError("calibrate: --kernels and --device must be given together, without runs")
+        raise PhazeError("calibrate: --kernels needs --device and the reverse; neither accepts RUNS.csv")
     from phaze.validate.parts.own_kernels import fit_device
 
     with telling("calibrate"):
@@ -73,8 +81,8 @@ def _fit_kernels(
     if as_json:
         return json.dumps({one.part: asdict(one) for one in found}, indent=2)
     lines = [
-        f"{one.part}: {one.after.rows} rows, median error {one.before.median:.1%} before, "
-        f"{one.after.median:.1%} after, a tenth more than {one.after.p90:.0%}"
+        f"{one.part}: {one.after.rows} rows, median error {one.before.median:.1%} before the fit, "
+        f"{one.after.median:.1%} after, 90th percentile {one.after.p90:.0%}"
         for one in found
     ]
     return "\n".join([*lines, str(out)])
@@ -109,29 +117,33 @@ def _shown(known: OwnRuns, found: Calibrated, system: str, out: Path) -> str:
 
     lines = [_line(one) for one in found.constants]
     lines += [
-        f"{one} and {other} move these runs alike ({cosine:+.2f}): only both together are known"
+        f"{one} and {other} change these runs alike ({cosine:+.2f}): only their combined effect is known"
         for one, other, cosine in found.alike
     ]
     part = "" if found.rows == len(known.rows) else f", fitted to {found.rows} of them"
     lines.append(
-        f"{len(known.rows)} runs{part}: mean absolute error {found.error_before:.1%} before, "
-        f"{found.error:.1%} after, {found.error_left_out:.1%} of each with constants fitted to the others"
+        f"{len(known.rows)} runs{part}: mean absolute error {found.error_before:.1%} before the "
+        f"fit, {found.error:.1%} after, {found.error_left_out:.1%} for runs left out of the fit"
     )
     lines += in_words(known.unused)
     if found.error_left_out >= found.error_before:
-        lines.append(f"these runs do not show that {out} predicts other runs better than {system}")
+        lines.append(
+            f"no improvement shown: {out} does not predict runs left out of the fit better than {system}"
+        )
     if known.named:
-        lines.append("rows name their system, which stands above --system: leave that column out")
+        lines.append(
+            "some rows name their own system, which overrides --system; remove that column to use {system}"
+        )
     return "\n".join([*lines, str(out)])
 
 
 def _line(one: FittedConstant) -> str:
     name = f"{one.constant.name:<24}{one.before:<10.4g}"
     if not one.identifiable:
-        return f"{name}stays: not identifiable, it moves no run by more than 0.5 %"
-    known = f"± {one.uncertainty:.0%}" if one.uncertainty < 1 else "hardly known"
+        return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
+    known = f"± {one.uncertainty:.0%}" if one.uncertainty < 1 else "undetermined"
     after, end = (
         f"{name}→ {one.after:<10.4g}{known:<14}",
-        "at the end of its range: is the stack the right one?",
+        "at the end of its range; check the software stack",
     )
-    return after + (end if one.at_end else f"moves runs by up to {one.effect:.0%} over its range")
+    return after + (end if one.at_end else f"changes runs by up to {one.effect:.0%} over its range")

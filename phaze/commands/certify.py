@@ -14,14 +14,15 @@ from phaze.commands.output import telling
 
 
 def certify(
-    file: Annotated[Path, typer.Argument(help="File of a plan: PLAN.json of `plan -o`.")],
-    draws: Annotated[int, typer.Option(help="Plans to draw and price.", min=1, max=100_000)] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the lot.", min=0, max=2**62)] = 0,
+    file: Annotated[Path, typer.Argument(help="Plan written by `phaze plan -o PLAN.json`.")],
+    draws: Annotated[int, typer.Option(help="Number of random plans to price.", min=1, max=100_000)] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the random plans.", min=0, max=2**62)] = 0,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Price random layouts and pipeline splits that a plan's certificate excludes, without the search.
+    """Audit a plan's certificate with random plans.
 
-    A plan that fits and is faster than the certificate's lower bound is a counterexample: exit status 1.
+    Random layouts and pipeline splits are priced without the search. A plan that fits and is faster than the
+    certificate's lower bound is a counterexample: exit status 1.
     """
     from phaze.certify.plans import certify_plan
     from phaze.plan.layouts.replay import ReplayedPlan
@@ -32,7 +33,9 @@ def certify(
         plan = read_as(TrainingPlan, file)
         replayed = ReplayedPlan.of(plan, str(file))
         if not replayed.same:
-            raise PhazeError(f"{file}: {replayed.figures}; its certificate is of other prices: plan again")
+            raise PhazeError(
+                f"{file}: {replayed.figures}; its certificate holds for other prices: run `phaze plan` again"
+            )
         found = certify_plan(plan, draws, seed)
     if not found.counterexamples or as_json:
         typer.echo(json.dumps(found.as_row(), indent=1) if as_json else found.in_words())

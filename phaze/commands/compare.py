@@ -22,22 +22,30 @@ def compare(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="CSV of runs as of simulate --runs, or what the plan's runtime is told."
+            metavar="RUN",
+            help="CSV of runs, as for simulate --runs, or a file of flags or settings of the plan's runtime.",
         ),
     ],
-    planned: Annotated[Path, typer.Argument(metavar="PLAN", help="File of a plan, as plan -o writes it.")],
-    row: Annotated[int | None, typer.Option(help="Row of the CSV, from 1, where it has several.")] = None,
+    planned: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
+    ],
+    row: Annotated[
+        int | None,
+        typer.Option(help="Number of the run's row in the CSV, from 1; needed if there are several."),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show what a run would gain from a plan of its model, batch and devices: one change at a time, the
-    most valuable first.
+    """Show how much faster a run would be with a plan.
+
+    Run and plan have the same model, batch and devices. Changes are made one at a time, the most valuable
+    first.
     """
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)
     if row is not None and run.suffix != ".csv":
-        raise PhazeError(f"compare: --row is for a CSV of runs, got {run}")
+        raise PhazeError(f"compare: --row selects a row of a CSV; {run} is not a CSV")
     with telling("compare"):
         found = _of_row(run, row, plan) if run.suffix == ".csv" else _of_flags(run, plan)
         found.check(str(run))
@@ -48,7 +56,9 @@ def compare(
 
 
 def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
-    """Run from flags or a configuration. torchtitan's names no model: the plan's is used."""
+    """Run from flags or a configuration. A torchtitan configuration does not name the model: the plan's is
+    used.
+    """
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
@@ -56,7 +66,7 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 
     asked = plan.question
     if asked.runtime not in ("megatron", "torchtitan"):
-        raise PhazeError(f"compare: flags of {asked.runtime} are not read, give the run as a row of a CSV")
+        raise PhazeError(f"compare: cannot read flags of {asked.runtime}; give the run as a row of a CSV")
     if asked.runtime == "torchtitan":
         given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
     else:
@@ -76,13 +86,13 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
 
     asked, found = plan.question, _row(file, row)
     if found.system not in ("", asked.system):
-        raise PhazeError(f"{file}: system must be {asked.system}, that of the plan, got {found.system}")
+        raise PhazeError(f"{file}: system must be {asked.system}, as in the plan, got {found.system}")
     machine = load_machine(asked.system, stack=found.stack or asked.stack, devices=asked.devices)
     runs = found.runs
     if len(runs) > 1:
         runs = next(settled([found], predict_rows([found], machine))).runs
     if not runs:
-        raise PhazeError(f"{file}: {found.problem or 'no microbatch or number of chunks is possible'}")
+        raise PhazeError(f"{file}: {found.problem or 'no microbatch or number of chunks fits'}")
     chosen = runs[0]
     recipe = recipe_of_run(chosen, asked.model)
     return Comparison(recipe, plan, chosen.stack_of(machine), flash=chosen.flash_on(machine))
@@ -94,5 +104,5 @@ def _row(file: Path, row: int | None) -> RunRow:
 
     rows = read_rows(file)[1]
     if not 1 <= (row or len(rows)) <= len(rows) or (row is None and len(rows) > 1):
-        raise PhazeError(f"{file}: --row must be one of its rows, from 1 to {len(rows)}, got {row or 'none'}")
+        raise PhazeError(f"{file}: --row: must be a number from 1 to {len(rows)}, got {row or 'none'}")
     return rows[(row or 1) - 1]

@@ -39,15 +39,22 @@ class ToldOption(StrEnum):
 
 
 def emit(
-    planned: Annotated[Path, typer.Argument(metavar="PLAN", help="File of a plan, as plan -o writes it.")],
-    runtime: Annotated[ToldOption, typer.Option("--for", help="Software that trains.")],
+    planned: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
+    ],
+    runtime: Annotated[ToldOption, typer.Option("--for", help="Runtime that will train.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File; else printed. Others lie beside it.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="File to write. Default: standard output. Further files go into the same folder.",
+        ),
     ] = None,
 ) -> None:
-    """Write a plan as flags of Megatron-LM, or as a configuration of another runtime.
+    """Write a plan as flags or configuration of a runtime.
 
-    Standard error names what the runtime will do differently, and what must be set elsewhere.
+    Standard error lists what the runtime will do differently, and what must be set elsewhere.
     """
     refuse_outputs(out, reads=(planned,))
     from phaze.plan.layouts.replay import ReplayedPlan
@@ -68,7 +75,7 @@ def emit(
             refuse_outputs(path, reads=(planned, out))
         write_or_print(text, path)
     for sentence in found.beyond:
-        typer.echo(f"{found.runtime} will do otherwise: {sentence}", err=True)
+        typer.echo(f"{found.runtime} will differ: {sentence}", err=True)
     if found.elsewhere:
         typer.echo(f"set these yourself: {', '.join(found.elsewhere)}", err=True)
 
@@ -79,12 +86,12 @@ def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> N
 
     if plan.question.runtime == ToldOption.MAXTEXT.value:
         raise PhazeError(
-            f"{planned}: --for {runtime.value}: a plan for maxtext is written for no runtime; its "
+            f"{planned}: --for {runtime.value}: plans for maxtext cannot be written; its "
             f"configuration needs {axes_of(plan.layout)}"
         )
     if runtime is ToldOption.MAXTEXT:
         others = ", ".join(one.value for one in ToldOption if one is not ToldOption.MAXTEXT)
-        raise PhazeError(f"emit: --for: must be one of {others}: nothing is written for maxtext")
+        raise PhazeError(f"emit: --for: must be one of {others}; configurations of maxtext cannot be written")
 
 
 def _emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
@@ -109,34 +116,49 @@ class ReadOptions:
     """Settings of a runtime, and the cluster that it trains on."""
 
     told: Annotated[
-        Path, typer.Argument(metavar="FLAGS", help="Flags of Megatron-LM, or a configuration of torchtitan.")
+        Path, typer.Argument(metavar="FLAGS", help="Megatron-LM's flags or a torchtitan configuration.")
     ]
-    runtime: Annotated[ReadOption, typer.Option("--for", help="Software that trains.")]
+    runtime: Annotated[ReadOption, typer.Option("--for", help="Runtime of the run.")]
     gpus: options.GpusOption = None
     system: Annotated[
-        str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
+        str | None,
+        typer.Option(
+            help="System: a name in config/systems, or a path. It must have a device and network levels."
+        ),
     ] = None
     devices: Annotated[
-        int | None, typer.Option(help="Devices that train; those that torchrun is told unless given.", min=1)
+        int | None,
+        typer.Option(help="Number of devices. Default: the number in torchrun's arguments.", min=1),
     ] = None
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Model, for torchtitan, whose flags do not say it.")
+        str | None,
+        typer.Option("--model", "-m", help="Model, for torchtitan, whose configurations do not name it."),
     ] = None
-    stack: Annotated[str | None, typer.Option(help="File in config/stacks, or path of one.")] = None
+    stack: Annotated[
+        str | None,
+        typer.Option(help="Software stack: a name in config/stacks, or a path. Default: the system's."),
+    ] = None
     vocab: Annotated[
         int | None,
-        typer.Option(help="Vocabulary size, for Megatron-LM's flags without --vocab-size.", min=1, max=2**31),
+        typer.Option(help="Vocabulary size, if Megatron-LM's flags have no --vocab-size.", min=1, max=2**31),
     ] = None
     as_json: options.JsonOption = False
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="CSV for the run as a row, for compare; its model lies beside it."),
+        typer.Option(
+            "-o",
+            "--out",
+            help="CSV for the run as one row, for `phaze compare`. Its model is written next to it.",
+        ),
     ] = None
 
 
 @options.takes(ReadOptions)
 def read(asked: ReadOptions) -> None:
-    """Price a run from its runtime's settings: step time, memory of every rank, and its bound."""
+    """Price a run from its flags or configuration.
+
+    Prints the step time, the memory of every rank, and what binds.
+    """
     system, count = options.cluster(
         "read", asked.gpus, asked.system, None if asked.devices is None else str(asked.devices)
     )
@@ -174,7 +196,7 @@ def read(asked: ReadOptions) -> None:
         f"{recipe.model.name} on {recipe.layout.devices:,} devices of {system}: "
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
-        f"MFU {row.mfu:.1%}, most time {row.bound_by}\n"
+        f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
         f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}\n"
         f"{software}"
     )
@@ -187,7 +209,9 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     from phaze.validate.written_rows import model_file
 
     if out.suffix != ".csv":
-        raise PhazeError(f"read: -o {out}: must end in .csv, by which compare knows rows from flags")
+        raise PhazeError(
+            f"read: -o {out}: must end in .csv: `phaze compare` tells rows from flags by the suffix"
+        )
     refuse_outputs(out, model_file(out), reads=reads)
 
 
@@ -200,13 +224,13 @@ def _given(
 
     if runtime is ReadOption.MEGATRON:
         if model is not None:
-            raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags say the model")
+            raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags define the model")
         return GivenRun.of_megatron(told, devices, words)
     if words is not None:
-        raise PhazeError("read: --vocab is for Megatron-LM; of torchtitan --model says the vocabulary")
+        raise PhazeError("read: --vocab is for Megatron-LM; for torchtitan the vocabulary is that of --model")
     if model is None or devices is None:
         raise PhazeError(
-            "read: a configuration of torchtitan says no model and no devices: give them, as "
-            "--model llama-3.1-70b --gpus 256xH100"
+            "read: torchtitan configurations do not name the model or the number of devices: pass "
+            "both, such as --model llama-3.1-70b --gpus 256xH100"
         )
     return GivenRun.of_torchtitan(told, load_transformer(model, "read"), devices)

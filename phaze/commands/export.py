@@ -18,9 +18,11 @@ class Format(StrEnum):
 
 
 def export(
-    table: Annotated[Path, typer.Argument(help="A Parquet table of a run.")],
-    form: Annotated[Format, typer.Option("--format", help="Format to write.")] = Format.CSV,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File; else printed.")] = None,
+    table: Annotated[Path, typer.Argument(help="Parquet table of a study.")],
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.CSV,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File to write. Default: standard output.")
+    ] = None,
 ) -> None:
     """Write any table of a study as CSV or JSON."""
     refuse_outputs(out, reads=(table,))
@@ -32,7 +34,7 @@ def export_table(path: Path, form: str) -> str:
     from phaze.tables import read_any
 
     if form not in list(Format):
-        raise PhazeError(f"format {form!r} is not known; there are {', '.join(Format)}")
+        raise PhazeError(f"--format {form!r} is unknown; must be one of {', '.join(Format)}")
     frame = read_any(path)
     if form == Format.CSV:
         return frame.to_csv(index=False, lineterminator="\n")

@@ -35,61 +35,68 @@ class InstantiationOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MapOptions(options.StudyPlanOptions):
-    """Stages, a network, and search settings."""
+    """Stages, network, and search settings."""
 
     context: typer.Context
     stages: Annotated[
         Path,
         typer.Argument(
-            help="Stages, as `partition` writes them, a plan of `plan`, or plans of a study: "
-            "results/plans/<scenario>/<model>.parquet, report/plans.parquet."
+            help="Stages written by `phaze partition`, a plan written by `phaze plan -o`, or plans of "
+            "a study: results/plans/<scenario>/<model>.parquet or report/plans.parquet."
         ),
     ]
     topology: Annotated[
         str | None,
         typer.Option(
-            help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml. Without, "
-            "a plan of `plan` is mapped to its own system."
+            help="Network: a topology of config/topologies, or a matrix or graph of bandwidths (.csv, "
+            ".json or .graphml). Default for a plan of `phaze plan`: its own system."
         ),
     ] = None
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the mapping; else a summary is printed.")
+        Path | None, typer.Option("-o", "--out", help="File for the mapping. Default: print a summary.")
     ] = None
     instantiation: Annotated[
         InstantiationOption,
         typer.Option(
-            help="Stage time that the search counts: messages, all-reduce, or both; auto: the first or "
-            "the second by their bytes; authors: the better of these two; ensemble: all three and a local "
-            "search, the shortest step of them."
+            help="Stage time that the search minimises: messages (p2p), all-reduce, or both (exact). "
+            "auto: messages or all-reduce, whichever moves more bytes. authors: the better result "
+            "of these two. ensemble: all three and a local search; the shortest step wins."
         ),
     ] = InstantiationOption.ENSEMBLE
-    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0, max=2**62)] = 0
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**62)] = 0
     heuristics: Annotated[
-        bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
+        bool, typer.Option(help="Allow CS and p2p map as the answer, and as starting bounds of the searches.")
     ] = True
     tries: Annotated[
-        int, typer.Option(help="Devices tried for a target before it is given up.", min=1, max=2**62)
+        int, typer.Option(help="Devices tried for one target time before it is given up.", min=1, max=2**62)
     ] = 4_000_000
-    steps: Annotated[int, typer.Option(help="Steps of each chain of the local search.", min=0, max=2**40)] = (
-        1_000_000
-    )
+    steps: Annotated[
+        int, typer.Option(help="Steps of every chain of the local search.", min=0, max=2**40)
+    ] = 1_000_000
     time_limit_s: Annotated[
         float,
         typer.Option(
             "--time-limit",
-            help="Seconds for the whole command; what is found may then differ, and bounds are coarser.",
+            help="Time limit of the whole command in seconds. With a limit, results may differ from "
+            "run to run and bounds are looser. Default: none.",
             min=0,
         ),
     ] = math.inf
     memory_gib_per_s: Annotated[
-        float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)
+        float,
+        typer.Option(
+            help="Memory bandwidth of the optimizer update in GiB/s. Default: the update takes no time.",
+            min=1e-9,
+        ),
     ] = math.inf
-    times: Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")] = None
+    times: Annotated[Path | None, typer.Option(help="File for the seconds spent by every method (JSON).")] = (
+        None
+    )
     picture: Annotated[
         Path | None,
         typer.Option(
-            help="File for a picture of the mapping beside CS and p2p map, .svg, .png or .pdf: bandwidths "
-            "with the devices in the order of replicas and stages."
+            help="Picture of the mapping next to CS and p2p map (.svg, .png or .pdf): bandwidths, with "
+            "devices in the order of replicas and stages."
         ),
     ] = None
     as_json: options.JsonOption = False
@@ -97,12 +104,13 @@ class MapOptions(options.StudyPlanOptions):
 
 @options.takes(MapOptions)
 def map_stages(asked: MapOptions) -> None:
-    """Map the stages of a partition, or a plan, to the devices of a network.
+    """Map stages or a plan to the devices of a network.
 
-    The file has the devices of all stages and replicas, the simulated step, the longest stage time with its
-    lower bound and whether it is proven optimal, and the result of each method next to CS and p2p map.
-    Of several plans in a file, the fastest that the options allow is mapped, and its batch is simulated.
-    For a plan of `plan` the file has the device of every rank, and the step's price before and after.
+    The file contains the devices of all stages and replicas, the simulated step, the longest stage time with
+    its lower bound and whether it is proven optimal, and the result of each method next to CS and p2p map. If
+    a file has several plans, the fastest that the options select is mapped, and its batch is simulated. For a
+    plan of `phaze plan` the file contains the device of every rank, and the price of the step before and
+    after.
     """
     from phaze.base.deadline import Deadline
 
@@ -132,7 +140,7 @@ def map_stages(asked: MapOptions) -> None:
         if planned is not None:
             found, mapped, best = _map_ranks(planned, asked.topology, settings, until)
         elif asked.topology is None:
-            raise PhazeError("map: --topology must be given, except for a plan of `plan`")
+            raise PhazeError("map: --topology is missing; only a plan of `phaze plan` is mapped without it")
         else:
             task = _MapTask(
                 asked.stages, asked.topology, read_topology(_topology_path(asked.topology)), settings, until
@@ -161,19 +169,21 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
     if is_plan:
         of_stages = {"memory_gib_per_s": "--memory-gib-per-s"}
         options.refuse(
-            context, of_stages, "map: {} is for stages; the batch of a plan ends without an update"
+            context,
+            of_stages,
+            "map: {} applies to stages only; the simulated batch of a plan has no optimizer update",
         )
     else:
         options.refuse(
             context,
             options.flags(options.StudyPlanOptions),
-            "map: {} is for a plan of a study, not for stages",
+            "map: {} selects a plan of a study; stages have none",
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _MapTask:
-    """Source, network and settings of one mapping."""
+    """Files, network and settings of one mapping."""
 
     source: Path
     topology: str
@@ -196,7 +206,7 @@ def _map_stages(task: _MapTask) -> tuple[StoredMapping, Mapped, FoundMapping]:
 
 
 def _training_plan(file: Path) -> TrainingPlan | None:
-    """Plan written by `plan`; None if the file has something else."""
+    """Plan written by `phaze plan`; None if the file contains something else."""
     from phaze.spec.documents import read_as
     from phaze.spec.plain import read_json
     from phaze.spec.training_plan import TrainingPlan
@@ -263,7 +273,7 @@ def _topology_path(topology: str) -> Path:
 
 def _summary(found: StoredMapping) -> str:
     """Summary of a mapping."""
-    proof = "proven the least" if found.proven else f"no mapping below {found.bound_s:.6g} s"
+    proof = "proven optimal" if found.proven else f"no mapping below {found.bound_s:.6g} s"
     batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
     steps = {} if found.ranks is None else {one.name: one.time_s for one in found.ranks.times}
     known = found.ways + tuple(one for one in found.heuristics if one not in found.ways)
@@ -291,7 +301,7 @@ def _plan_lines(found: StoredMapping) -> list[str]:
     return [
         f"{found.model} on {plan.architecture}, {plan.hbm_gib:g} GiB, planned by {plan.planner}: {shape}",
         f"batch {plan.simulated_s:.6g} s, simulated with its own schedule and contention; {known}",
-        "as GPipe, which the search counts:",
+        "under the GPipe model of the search:",
     ]
 
 
@@ -304,7 +314,7 @@ def _rank_lines(found: StoredMapping) -> list[str]:
     return [
         f"{found.model} on {found.topology}: {shape}",
         f"a step takes {ranks.time_s:.6g} s, {less} the {ranks.default_s:.6g} s in the runtime's own order",
-        "these are prices with every group on its links; as GPipe, which the search counts:",
+        "as `plan` prices it, with every group on its links; under the GPipe model of the search:",
     ]
 
 
@@ -320,5 +330,5 @@ def _proof(one: StoredSearch) -> str:
     """Best proven lower bound on the bottleneck stage time of a method."""
     if one.objective_s is None:
         return ""
-    known = "proven the least" if one.proven else f"none below {one.bound_s:.6g} s"
-    return f", longest stage time as it counts {one.objective_s:.6g} s, {known}"
+    known = "proven optimal" if one.proven else f"none below {one.bound_s:.6g} s"
+    return f", longest stage time under its own cost model {one.objective_s:.6g} s, {known}"

@@ -13,12 +13,13 @@ from phaze.commands.output import refuse_outputs, telling
 
 def measure(
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="CSV for the times, which calibrate --kernels takes.")
+        Path, typer.Option("-o", "--out", help="CSV for the times, for `phaze calibrate --kernels`.")
     ],
 ) -> None:
-    """Time products, attention and, where there are several GPUs, collectives on this machine.
+    """Time products, attention and collectives on this machine.
 
-    Needs PyTorch, which is installed with `pip install phaze[torch]`, and takes a few minutes.
+    Collectives are timed if there are several GPUs. Needs PyTorch, which is installed with `pip install
+    phaze[torch]`, and takes a few minutes.
     """
     refuse_outputs(out)
     from phaze.validate.table import write_table
@@ -26,9 +27,7 @@ def measure(
     try:
         from phaze.validate import measuring
     except ImportError as error:
-        raise PhazeError(
-            "measure: needs PyTorch, which is not installed; pip install 'phaze[torch]'"
-        ) from error
+        raise PhazeError("measure: PyTorch is not installed; run pip install 'phaze[torch]'") from error
     with telling("measure"):
         found = measuring.measured()
     write_table(found, out)

@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Name in config/models, or path of a spec, a Hugging Face config.json or a traced model.",
+        help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
+        "traced model.",
         callback=known_model,
     ),
 ]
 SequenceOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens of a sample; 8192 unless given, or all where a model has fewer.",
+        help="Tokens in a sample. Default: 8192, or the model's longest sequence if shorter.",
         parser=count,
         metavar="N",
     ),
 ]
 SystemOption = Annotated[
-    str, typer.Option(help="System whose software says what layers keep.", callback=known_system)
+    str,
+    typer.Option(
+        help="System whose software stack decides which activations layers store.", callback=known_system
+    ),
 ]
 
 
@@ -60,7 +64,7 @@ class ModelAnswer(TypedDict):
     backward_flops_per_token: float
     blocks: list[BlockAnswer]
     kept_bytes_per_token: dict[str, dict[str, float]]
-    """Stored bytes per layer name and recompute option, on one device."""
+    """Stored bytes by layer and recompute choice, on one device."""
 
 
 def model(
@@ -70,8 +74,9 @@ def model(
     given: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Describe a model: parameters by group, FLOPs per token, kinds of blocks, and the bytes per token that
-    each stores under every recompute option.
+    """Describe a model: parameters, FLOPs, blocks, stored bytes.
+
+    Parameters are listed by group, FLOPs per token, and stored bytes by recompute choice.
     """
     from phaze.spec.models import load_transformer
 
@@ -102,7 +107,7 @@ def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
 
 
 def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
-    """Bytes per token that layers store, by name and recompute option (half precision, fused attention)."""
+    """Stored bytes per token by layer and recompute choice (half precision, fused attention)."""
     from phaze.layout import Layout
     from phaze.plan.kept import LayerMemory, kept_by, kept_with_flash
     from phaze.spec.systems import load_cluster, load_stack_of
@@ -117,7 +122,7 @@ def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float
 
 
 def _recomputes(cost: LayerMemory) -> list[str]:
-    """Recompute options of a layer: none, one of its modules, or the whole layer."""
+    """Recompute choices of a layer: none, one of its modules, or the whole layer."""
     from phaze.layout import MODULES
     from phaze.plan.kept import KEPT
 
@@ -147,23 +152,23 @@ def in_words(answer: ModelAnswer) -> str:
     """Description as tables."""
     whole, active = answer["parameters_by_group"], answer["active_parameters_by_group"]
     head = (
-        f"{answer['model']}: {answer['parameters'] / 1e9:.4g}e9 parameters in {answer['layers']} layers, of "
-        f"which a token meets {answer['active_parameters'] / 1e9:.4g}e9\n"
-        f"{answer['forward_flops_per_token'] / 1e9:.4g} GFLOPs forward and "
-        f"{answer['backward_flops_per_token'] / 1e9:.4g} backward for a token of {answer['sequence']:,}; of "
-        "attention what masks and windows leave\n"
+        f"{answer['model']}: {answer['parameters'] / 1e9:.4g}e9 parameters in {answer['layers']} "
+        f"layers, {answer['active_parameters'] / 1e9:.4g}e9 active per "
+        f"token\n{answer['forward_flops_per_token'] / 1e9:.4g} GFLOPs forward and "
+        f"{answer['backward_flops_per_token'] / 1e9:.4g} backward per token, for sequences of "
+        f"{answer['sequence']:,}; masked attention scores are not counted\n"
     )
     groups = [(name.replace("_", " "), whole[name], active.get(name, 0)) for name in whole if whole[name]]
     groups.append(("all but mtp", answer["parameters"], answer["active_parameters"]))
-    lines = [f"{'parameters':<16}{'all':>20}{'met by a token':>20}"]
+    lines = [f"{'parameters':<16}{'all':>20}{'active per token':>20}"]
     lines += [f"{name:<16}{number:>20,}{met:>20,}" for name, number, met in groups]
-    lines += ["", f"{'blocks':<28}{'layers':>8}{'each':>16}{'met by a token':>18}{'GFLOPs forward':>16}"]
+    lines += ["", f"{'blocks':<28}{'layers':>8}{'each':>16}{'active per token':>18}{'GFLOPs forward':>16}"]
     lines += [
         f"{one['kind']:<28}{one['layers']:>8}{one['parameters']:>16,}{one['active_parameters']:>18,}"
         f"{one['forward_flops'] / 1e9:>16.4g}"
         for one in answer["blocks"]
     ]
-    lines += ["", "bytes kept of a token and layer, by what runs forward again"]
+    lines += ["", "bytes stored per token and layer, by recompute choice"]
     lines += [
         f"{name:<28}" + ", ".join(f"{way} {nbytes:,.0f}" for way, nbytes in ways.items())
         for name, ways in answer["kept_bytes_per_token"].items()

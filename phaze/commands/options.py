@@ -55,15 +55,15 @@ def known_stack(name: str | None) -> str | None:
 def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
     """System and number of devices, from --gpus or from --system and --devices; PhazeError if unknown."""
     if gpus is None and system is None:
-        raise PhazeError(f"{verb}: --gpus or --system must be given, such as --gpus 256xH100")
+        raise PhazeError(f"{verb}: the cluster is missing: pass --gpus, such as --gpus 256xH100, or --system")
     if gpus is not None:
         found = re.fullmatch("0*([1-9][0-9]{0,7})x(.+)", gpus, re.IGNORECASE)
         if found is None:
-            raise PhazeError(f"{verb}: --gpus: must be a number and a system such as 256xH100, got {gpus}")
-        if system is not None or devices is not None:
             raise PhazeError(
-                f"{verb}: --gpus {gpus} stands for --system and --devices, which must not be given"
+                f"{verb}: --gpus: must be a number, x and a system, such as 256xH100, got {gpus}"
             )
+        if system is not None or devices is not None:
+            raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices: leave these out")
         devices, system = found.groups()
     return str(known_system(system)), devices
 
@@ -74,23 +74,24 @@ _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)
 
 
 def amount(text: str | float) -> float:
-    """Number from a text such as 15T or 4e6; BadParameter if it is none."""
+    """Number from a text such as 15T or 4e6; BadParameter if malformed."""
     if found := _AMOUNT.fullmatch(str(text)):
         return float(Decimal(found[1]) * SUFFIXES[found[2].lower()])
     try:
         return float(text)
     except ValueError as error:
         raise typer.BadParameter(
-            f"must be a number, perhaps with k, M, G or T, such as 15T, got {text}"
+            f"must be a number, optionally with the suffix k, M, G or T, such as 15T, got {text}"
         ) from error
 
 
 def count(text: str | int) -> int:
-    """Whole number from a text such as 4M; BadParameter if it is none."""
+    """Whole number from a text such as 4M; BadParameter if malformed."""
     value = amount(text)
     if not (value.is_integer() and 1 <= value <= MOST):
         raise typer.BadParameter(
-            f"must be a whole number from 1 to {MOST}, perhaps with k, M, G or T, such as 4M, got {text}"
+            f"must be a whole number from 1 to {MOST}, optionally with the suffix k, M, G or T, "
+            f"such as 4M, got {text}"
         )
     return int(value)
 
@@ -103,14 +104,14 @@ def compute(text: str) -> str:
 
 
 def load(text: str) -> str:
-    """Expert load; BadParameter if it is none."""
+    """Expert load; BadParameter if malformed."""
     from phaze.layout import load_of
 
     return _read(load_of, text)
 
 
 def _read(read: Callable[[str], str], text: str) -> str:
-    """Parsed text; BadParameter with the parser's reason, less its first word."""
+    """Parsed text; BadParameter with the parser's message without its first word."""
     try:
         return read(text)
     except PhazeError as error:
@@ -118,19 +119,20 @@ def _read(read: Callable[[str], str], text: str) -> str:
 
 
 def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int) -> int | None:
-    """Samples of a batch given in samples or in tokens, rounded down to whole samples.
+    """Samples of a batch that is given in samples or in tokens, rounded down to whole samples.
 
-    None if neither is given; PhazeError if both are, or if the tokens do not fill one sample.
+    None if neither is given; PhazeError if both are, or if the tokens are fewer than one sample.
     """
     if batch_tokens is None:
         return global_batch
     if global_batch is not None:
         raise PhazeError(
-            f"{verb}: --global-batch (samples) and --batch-tokens say the same: give one of them"
+            f"{verb}: --global-batch (samples) and --batch-tokens both set the batch: pass only one"
         )
     if batch_tokens < sequence:
         raise PhazeError(
-            f"{verb}: --batch-tokens: must be at least the {sequence} tokens of a sample, got {batch_tokens}"
+            f"{verb}: --batch-tokens: must be at least {sequence}, the tokens of one sample, got "
+            f"{batch_tokens}"
         )
     return batch_tokens // sequence
 
@@ -138,7 +140,7 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
 def grown(
     verb: str, gpus: str | None, system: str | None, devices: int | None
 ) -> tuple[str | None, int | None]:
-    """System and number of devices, both optional, where --gpus may give both."""
+    """System and number of devices, both optional; --gpus gives both."""
     if gpus is None:
         return system, devices
     named, number = cluster(verb, gpus, system, None if devices is None else str(devices))
@@ -147,45 +149,50 @@ def grown(
 
 GpusOption = Annotated[
     str | None,
-    typer.Option(help="Devices and their system in one, as 256xH100, for --devices and --system."),
+    typer.Option(
+        help="Number of devices and their system, such as 256xH100; short for --devices 256 --system h100."
+    ),
 ]
 ModelOption = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
-        help="Spec in config/models, or path of one or of a Hugging Face config.json.",
+        help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
         callback=known_model,
     ),
 ]
 ArchitectureOption = Annotated[
     str,
     typer.Option(
-        "--architecture", "-a", help="File in config/architectures or config/devices, or path of one."
+        "--architecture",
+        "-a",
+        help="Accelerator: a name in config/architectures or config/devices, or a path.",
     ),
 ]
 BatchTokensOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens in a batch, such as 4M, in place of --global-batch.", parser=count, metavar="N"
+        help="Tokens in a global batch, such as 4M; replaces --global-batch.", parser=count, metavar="N"
     ),
 ]
 SequenceOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens of a sample; 8192 unless given, or all where a model has fewer.",
+        help="Tokens in a sample. Default: 8192, or the model's longest sequence if shorter.",
         parser=count,
         metavar="N",
     ),
 ]
 TensorOption = Annotated[
-    list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1, max=names.MOST)
+    list[int] | None,
+    typer.Option(help="Tensor-parallel width; can be repeated.", min=1, max=names.MOST),
 ]
 MicrobatchOption = Annotated[
-    list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1, max=names.MOST)
+    list[int] | None, typer.Option(help="Samples in a microbatch; can be repeated.", min=1, max=names.MOST)
 ]
 SystemOption = Annotated[
-    str, typer.Option(help="File in config/systems, or path of one.", callback=known_system)
+    str, typer.Option(help="System: a name in config/systems, or a path.", callback=known_system)
 ]
 FlatBandwidthOption = Annotated[
     float | None,
@@ -193,15 +200,21 @@ FlatBandwidthOption = Annotated[
         "--flat-bandwidth",
         metavar="BYTES_PER_S",
         parser=amount,
-        help="Bandwidth assumed between any two devices; needed for a system with levels.",
+        help="Bandwidth between any two devices, such as 25G; required if the system has network levels.",
     ),
 ]
-BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
+BackwardOption = Annotated[
+    Backward,
+    typer.Option(
+        help="Backward pass of an operator: one operator for all gradients (paired), or one per gradient "
+        "(split)."
+    ),
+]
 SetOption = Annotated[
     str | None,
     typer.Option(
         "--set",
-        help="Fields of a traced model that its trace cannot tell, as experts.per_token=2,causal=false.",
+        help="Values of fields that a trace does not determine, such as experts.per_token=2,causal=false.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -209,7 +222,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
-    """Model, TMP widths and microbatches of a study's stage."""
+    """Model, TMP widths and microbatches for a stage of the study."""
 
     model: ModelOption
     sequence: SequenceOption = None
@@ -232,12 +245,14 @@ class ArchitectureOptions:
 class StudyPlanOptions:
     """Selection of one plan of a study."""
 
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Workload whose plan to use.")] = None
     architecture: Annotated[
-        str | None, typer.Option("--architecture", "-a", help="Architecture of the plan.")
+        str | None, typer.Option("--architecture", "-a", help="Architecture whose plan to use.")
     ] = None
-    hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)] = None
-    planner: Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")] = None
+    hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices in GiB.", min=0)] = None
+    planner: Annotated[
+        str | None, typer.Option(help="Planner whose plan to use. Default: the one with the fastest plan.")
+    ] = None
 
     @property
     def choice(self) -> tuple[str | None, str | None, float | None, str | None]:
@@ -251,7 +266,7 @@ def flags(noun: type) -> dict[str, str]:
 
 
 def takes(noun: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
-    """Decorator: run a function of a dataclass as a command whose arguments and options are the fields.
+    """Decorator for functions of a dataclass: the fields become arguments and options of a command.
 
     In help, options of a class precede those of its base classes.
     """
@@ -287,7 +302,9 @@ def refuse_unless_positive(verb: str, **values: float | None) -> None:
     """Raise PhazeError for a given option that is not a finite number above 0."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
-            raise PhazeError(f"{verb}: --{name.replace('_', '-')}: must be a number > 0, got {value:g}")
+            raise PhazeError(
+                f"{verb}: --{name.replace('_', '-')}: must be a finite number > 0, got {value:g}"
+            )
 
 
 def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> None:
@@ -305,7 +322,10 @@ def set_fields(text: str | None) -> dict[str, object]:
     for part in text.split(",") if text else ():
         name, _, value = (piece.strip() for piece in part.partition("="))
         if not name or not value or name in found:
-            raise PhazeError(f"--set: must be fields with values, as experts.per_token=2, got {short(part)}")
+            raise PhazeError(
+                "--set: must be FIELD=VALUE pairs, each field once, such as experts.per_token=2; got "
+                f"{short(part)}"
+            )
         words: dict[str, object] = {"true": True, "false": False}
         found[name] = int(value) if value.isdecimal() else words.get(value, value)
     return found

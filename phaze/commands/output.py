@@ -28,7 +28,7 @@ def write_or_print(text: str, out: Path | None) -> None:
 
 
 def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) -> None:
-    """Raise PhazeError for output files that cannot or must not be written, before any slow work.
+    """Raise PhazeError for output files that cannot or must not be written, before slow work starts.
 
     `reads` are the input files of the command; some are names without suffix.
     """
@@ -42,9 +42,9 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
         files.refuse_unwritable(out)
         path = Path(os.path.realpath(out))
         if any(path == one or _is_same(path, one) for one in inputs):
-            raise PhazeError(f"{out}: is also what is read, and would be replaced; name another file")
+            raise PhazeError(f"{out}: output would overwrite an input of this command; name another file")
         if path in seen:
-            raise PhazeError(f"{out}: is named for two outputs; name another file for one of them")
+            raise PhazeError(f"{out}: two outputs have this name; name another file for one of them")
         seen.add(path)
 
 
@@ -57,7 +57,7 @@ PICTURES = (".svg", ".png", ".pdf")
 
 
 def refuse_as_picture(path: Path | None) -> None:
-    """Raise PhazeError for a file whose suffix is no picture format."""
+    """Raise PhazeError if the suffix of a file is not a picture format."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
 
@@ -90,9 +90,9 @@ def tell_sequence(model: str, sequence: int | None) -> None:
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process while compiled code runs, which sees no interrupt before it returns.
+    """End the process on Ctrl-C while compiled code runs, which cannot be interrupted.
 
-    Only for code that writes nothing. An ignored or already handled Ctrl-C stays so.
+    Only for code that writes nothing. If Ctrl-C is ignored or already handled, that stays unchanged.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -106,7 +106,7 @@ def ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def telling(verb: str) -> Iterator[None]:
-    """Print progress on standard error after two seconds and then every ten."""
+    """Print progress on standard error, first after two seconds and then every ten."""
     from phaze.base.progress import heard
 
     with heard(verb, lambda text: typer.echo(f"progress: {text}", err=True), first_s=2.0, every_s=10.0):

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 _Other = tuple[str, dict[str, object], str]
-"""Result of another planner: its name, a row, a line."""
+"""Result of another planner: its name, a row and a line."""
 SYSTEM = "titan-v-ethernet"
-"""Default system, whose device runs the model: Parmesan's."""
+"""Default system, whose device runs the model: the one of the Parmesan paper."""
 
 
 class FlowOption(StrEnum):
@@ -42,57 +42,69 @@ class PartitionOptions:
         str,
         typer.Argument(
             metavar="MODEL|GRAPH.json",
-            help="Spec in config/models, path of one, or operators in JSON; see config/formats.md.",
+            help="Model: a name in config/models, or a path of a spec or of a graph of operators "
+            "(JSON; see config/formats.md).",
         ),
     ]
-    stages: Annotated[int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)] = (
-        None
-    )
-    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None
+    stages: Annotated[
+        int | None,
+        typer.Option(help="Number of stages, S. Default: the best one for --devices.", min=1, max=MOST),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            help="Replicas of every stage, R. Default with --devices: the best one.", min=1, max=MOST
+        ),
+    ] = None
     gpus: options.GpusOption = None
     devices: Annotated[
-        int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1, max=MOST)
+        int | None, typer.Option(help="Total number of devices, S R; S and R are searched.", min=1, max=MOST)
     ] = None
     hyper_operators: Annotated[
         int | None,
         typer.Option(
             "--hyper-operators",
             "-k",
-            help="K, up to which operators are clustered; the model's unless given, or 4 S, at least 48.",
+            help="Number of clusters of operators, K. Default: the model's, else 4 S and at least 48.",
             min=1,
         ),
     ] = None
     microbatch: Annotated[
-        int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1, max=MOST)
+        int | None, typer.Option(help="Samples in a microbatch, for a model. Default: 1.", min=1, max=MOST)
     ] = None
     microbatches: Annotated[
-        int, typer.Option(help="MB, microbatches of a step on each replica.", min=1, max=MOST)
+        int, typer.Option(help="Microbatches in a step, per replica (MB).", min=1, max=MOST)
     ] = 4
     memory_gib: Annotated[
-        float | None, typer.Option(help="Memory of a device, GiB; no limit unless given.")
+        float | None, typer.Option(help="Memory of a device in GiB. Default: unlimited.")
     ] = None
     bandwidth_gbps: Annotated[
         float, typer.Option(help="Bandwidth between any two devices, 10^9 bytes/s.")
     ] = 10.0
-    recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True
+    recompute: Annotated[
+        bool, typer.Option(help="Recompute the forward pass in the backward pass, or keep its activations.")
+    ] = True
     flow: Annotated[
         FlowOption,
-        typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there."),
+        typer.Option(
+            help="paper: clustering, dynamic program and refinement only. full: continue towards the lower "
+            "bound."
+        ),
     ] = FlowOption.FULL
     slack: Annotated[
         float,
         typer.Option(
-            help="By which share the slowest stage may be slower than it must, if the step gets faster.",
+            help="Allowed slowdown of the slowest stage, if the step gets faster: 0.5 is 50 %.",
             min=0,
         ),
     ] = 0.02
     system: Annotated[
-        str | None, typer.Option(help="System whose device runs a model; titan-v-ethernet unless given.")
+        str | None, typer.Option(help="System whose device runs the model. Default: titan-v-ethernet.")
     ] = None
     sequence: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a sample of a model; 8192 unless given, or its longest.",
+            help="Tokens in a sample, for a model. Default: 8192, or its longest sequence if shorter.",
             parser=options.count,
             metavar="N",
         ),
@@ -100,7 +112,8 @@ class PartitionOptions:
     baselines: Annotated[
         bool,
         typer.Option(
-            "--baselines", help="Compare with PipeDream, one topological order, Piper and Phaze by layer."
+            "--baselines",
+            help="Compare with PipeDream, with one topological order, and with Piper and Phaze on layers.",
         ),
     ] = False
     graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None
@@ -110,10 +123,10 @@ class PartitionOptions:
 
 @options.takes(PartitionOptions)
 def partition(asked: PartitionOptions) -> None:
-    """Cut the operators of a model into S stages of R devices each.
+    """Partition a model's operators into pipeline stages.
 
-    --stages and --replicas are searched for --devices unless given. In this phase all devices and all
-    bandwidths are equal; `map` maps the stages to a network.
+    There are S stages of R devices each. With --devices, S and R are searched unless --stages and --replicas
+    are given. All devices and all bandwidths are assumed equal; `phaze map` maps the stages to a network.
     """
     from phaze.partition.study import stored_stages
     from phaze.spec.documents import write_document
@@ -166,7 +179,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
 
 
 def _holds_operators(graph: str) -> bool:
-    """True if an argument is a file of operators, not a model or its Hugging Face configuration."""
+    """True if the file contains operators, not a model or a Hugging Face configuration."""
     from phaze.spec.huggingface import describes_model
     from phaze.spec.plain import read_json
 
@@ -186,7 +199,9 @@ def _read(path: str) -> _Subject:
 def _refuse_for_files(microbatch: int | None, system: str | None, sequence: int | None) -> None:
     for name, value in (("--microbatch", microbatch), ("--system", system), ("--sequence", sequence)):
         if value is not None:
-            raise PhazeError(f"partition: {name} is for a model; the graph of a file has its times and sizes")
+            raise PhazeError(
+                f"partition: {name} applies to models only; a graph file already has times and sizes"
+            )
 
 
 def _terms(
@@ -272,7 +287,7 @@ def _in_words(one: ShapeResult, microbatch: int) -> str:
     if one.found is None:
         return f"{shape}: {one.reason}"
     best = one.found.chosen
-    proof = "the least" if one.found.proven else "the bound"
+    proof = "the minimum" if one.found.proven else "the bound"
     return (
         f"{shape}: slowest stage {best.time_s:.4g} s ({one.found.gap:.2%} above {proof}), "
         f"step {best.step_s:.4g} s, {microbatch * one.microbatches_per_s:.4g} samples/s, by {best.made_by}"

@@ -1,4 +1,4 @@
-"""Place a model on a cluster, or the layers of an instance file with its planner."""
+"""Place a model on a cluster, or plan an instance file with the planner of its authors."""
 
 from __future__ import annotations
 
@@ -31,48 +31,48 @@ class PlannerOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PiperOptions:
-    """Settings of Piper that override its instance."""
+    """Options that override values of a Piper instance."""
 
     memory_gib: Annotated[
-        float | None, typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0)
+        float | None, typer.Option(help="Piper: memory of a device in GiB. Default: the instance's.", min=0)
     ] = None
     microbatches: Annotated[
         int | None,
-        typer.Option(help="Piper: N, microbatches in a batch; the instance's unless given.", min=1),
+        typer.Option(help="Piper: microbatches in a batch, N. Default: the instance's.", min=1),
     ] = None
     bandwidth_gib: Annotated[
         float | None,
-        typer.Option(help="Piper: bandwidth of a device, GiB/s; the instance's unless given.", min=0),
+        typer.Option(help="Piper: bandwidth of a device in GiB/s. Default: the instance's.", min=0),
     ] = None
     exactly: Annotated[
-        bool, typer.Option("--exactly", help="Piper: data widths sum up to N exactly, not at most.")
+        bool, typer.Option("--exactly", help="Piper: data widths must sum to exactly N, not at most N.")
     ] = False
     paper_table1: Annotated[
         bool,
         typer.Option(
             "--paper-table1",
-            help="Piper: as the paper's Table 1: one linear order, gradients exchanged every d microbatches.",
+            help="Piper: count as the paper's Table 1: one linear order, gradients exchanged every d "
+            "microbatches.",
         ),
     ] = False
     exact_knapsack: Annotated[
         bool,
         typer.Option(
-            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's rule."
+            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's greedy rule."
         ),
     ] = False
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
+        bool, typer.Option("--baselines", help="Piper: add plans of the paper's baselines.")
     ] = False
     levels: Annotated[
         str | None,
-        typer.Option(
-            help="Piper: a network's levels from the inside out, devices@GiB/s, such as 8@300,8@25."
-        ),
+        typer.Option(help="Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."),
     ] = None
     max_downsets: Annotated[
         int | None,
         typer.Option(
-            help="Piper: downsets that a graph may have; 100,000 (2,000 with levels) unless given.", min=1
+            help="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.",
+            min=1,
         ),
     ] = None
 
@@ -84,25 +84,32 @@ class ModelOptions(options.ArchitectureOptions):
     gpus: options.GpusOption = None
     global_batch: Annotated[
         int | None,
-        typer.Option(help="Samples in a batch; 4096 unless given.", parser=options.count, metavar="N"),
+        typer.Option(help="Samples in a batch. Default: 4096.", parser=options.count, metavar="N"),
     ] = None
     batch_tokens: options.BatchTokensOption = None
     sequence: options.SequenceOption = None
     tensor: options.TensorOption = None
     microbatch: options.MicrobatchOption = None
     hbm_gib: Annotated[
-        float | None, typer.Option(help="HBM of a device in GiB; the architecture's, or 80, unless given.")
+        float | None, typer.Option(help="HBM of a device in GiB. Default: the architecture's, else 80.")
     ] = None
     recompute: Annotated[
-        bool | None, typer.Option("--recompute/--stash", help="Activations; the better one unless given.")
+        bool | None,
+        typer.Option(
+            "--recompute/--stash", help="Recompute activations, or store them. Default: whichever is faster."
+        ),
     ] = None
-    optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "adam"
-    precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "mixed"
-    pipeline: Annotated[str, typer.Option(help="1f1b or gpipe.")] = "1f1b"
+    optimizer: Annotated[str, typer.Option(help="Optimizer, for its memory: sgd, sgd-momentum or adam.")] = (
+        "adam"
+    )
+    precision: Annotated[str, typer.Option(help="Precision of the parameters: half, mixed or single.")] = (
+        "mixed"
+    )
+    pipeline: Annotated[str, typer.Option(help="Pipeline schedule: 1f1b or gpipe.")] = "1f1b"
     tokens: Annotated[
         float | None,
         typer.Option(
-            help="Tokens or images to train on, for the time to train; 300e9 tokens unless given.",
+            help="Tokens or images of the whole training run, for its duration. Default: 300e9 tokens.",
             parser=options.amount,
             metavar="N",
         ),
@@ -117,45 +124,55 @@ class PlaceOptions(ModelOptions, PiperOptions):
     context: typer.Context
     instance: Annotated[
         Path | None,
-        typer.Argument(help="Instance in the JSON of the planner's authors; see config/formats.md."),
+        typer.Argument(help="Instance file: the JSON of the planner's authors; see config/formats.md."),
     ] = None
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the placement; else printed.")] = (
-        None
-    )
-    planner: Annotated[PlannerOption, typer.Option(help="Whose planner, for an instance file.")] = (
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the placement. Default: standard output.")
+    ] = None
+    planner: Annotated[PlannerOption, typer.Option(help="Planner for the instance file.")] = (
         PlannerOption.PHAZE
     )
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Model, as for the other verbs.", callback=options.known_model),
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
+            callback=options.known_model,
+        ),
     ] = None
     devices: Annotated[
-        int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
+        int | None, typer.Option(help="Number of devices. Default: the system's, or the instance's.", min=1)
     ] = None
     as_json: options.JsonOption = False
 
 
 @options.takes(PlaceOptions)
 def place(asked: PlaceOptions) -> None:
-    """Spread the training of a model over a cluster: t, d, s, boundaries, memory, throughput, what binds.
+    """Place a model on a cluster of a given accelerator.
 
-    Either a model on an architecture (--model), or an instance file of layers with their latencies. An
-    instance for Phaze's planner says what the cluster is; options that begin with "Piper" are for instances
-    of --planner piper, and replace what those say.
+    Prints the widths t and d, the stages s with their layers and memory, the throughput, and what binds. The
+    input is either a model on an architecture (--model), or an instance file of layers with their latencies.
+    An instance of Phaze's planner also defines the cluster. Options that begin with "Piper" override the
+    values of an instance of --planner piper.
     """
     if (asked.instance is None) == (asked.model is None):
-        raise PhazeError("place: give either an instance file or --model")
+        raise PhazeError("place: give either an instance file or --model, not both")
     refuse_outputs(asked.out, reads=(asked.instance, asked.model, asked.architecture, asked.system))
     piper = asked.planner is PlannerOption.PIPER
     if not piper:
-        options.refuse(asked.context, options.flags(PiperOptions), "place: {} is for --planner piper only")
+        options.refuse(
+            asked.context, options.flags(PiperOptions), "place: {} applies to --planner piper only"
+        )
     if asked.instance is not None:
         of_models = [*options.flags(ModelOptions), *["devices"] * (not piper)]
         _refuse_options_of_models(asked.context, of_models)
         text = _by_piper(asked.instance, asked) if piper else _by_phaze(asked.instance)
         write_or_print(text + "\n", asked.out)
     elif piper:
-        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
+        raise PhazeError(
+            "place: --planner piper needs an instance file; to plan a model with Piper, run a study"
+        )
     else:
         _place_model(asked)
 
@@ -176,7 +193,7 @@ def _place_model(asked: PlaceOptions) -> None:
 
 
 def _batch(asked: PlaceOptions) -> int:
-    """Samples of a batch given in samples or in tokens."""
+    """Samples of a batch that is given in samples or in tokens."""
     if asked.batch_tokens is None or asked.global_batch is not None:
         return options.batch_samples("place", asked.global_batch, asked.batch_tokens, 1) or SAMPLES
     from phaze.spec.models import load_model_named
@@ -233,8 +250,8 @@ def _by_piper(instance: Path, asked: PlaceOptions) -> str:
 
 
 def _refuse_options_of_models(context: typer.Context, names: Collection[str]) -> None:
-    """Raise PhazeError for a given option that has no meaning for an instance file."""
+    """Raise PhazeError for options that do not apply to an instance file."""
     for name in filter(lambda name: options.is_given(context, name), context.params):
         if name in names:
             option = name.replace("_", "-")
-            raise PhazeError(f"place: --{option} is not for the instance file of this planner")
+            raise PhazeError(f"place: --{option} does not apply to the instance file of this planner")

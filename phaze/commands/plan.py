@@ -29,7 +29,7 @@ BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
 CLEARLY = 0.05
-"""Least gain over the last reported plan, a share of its step, for a better plan to be reported."""
+"""Minimum gain of a better plan over the last reported one, as a share of the step, for it to be reported."""
 
 
 class RankOption(StrEnum):
@@ -61,18 +61,23 @@ class PlanOptions:
     model: Annotated[
         str,
         typer.Argument(
-            help="Spec in config/models, or path of one, of a Hugging Face config.json or of a traced model.",
+            help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
+            "traced model.",
             callback=options.known_model,
         ),
     ]
     gpus: options.GpusOption = None
     system: Annotated[
-        str | None, typer.Option(help="File in config/systems, or path of one, with a device and levels.")
+        str | None,
+        typer.Option(
+            help="System: a name in config/systems, or a path. It must have a device and network levels."
+        ),
     ] = None
     global_batch: Annotated[
         int | None,
         typer.Option(
-            help="Samples in a batch; 4 Mi tokens, or 1,024 a device if that is more.",
+            help="Samples in a global batch. Default: 4 Mi tokens, or 1,024 tokens per device if that "
+            "is more.",
             parser=options.count,
             metavar="N",
         ),
@@ -80,12 +85,12 @@ class PlanOptions:
     batch_tokens: options.BatchTokensOption = None
     devices: Annotated[
         str | None,
-        typer.Option(help="Devices, several numbers with commas; the system's unless given."),
+        typer.Option(help="Number of devices, or several separated by commas. Default: the system's."),
     ] = None
     sequence: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a sample; 8192 unless given, or all where a model has fewer.",
+            help="Tokens in a sample. Default: 8192, or the model's longest sequence if shorter.",
             parser=options.count,
             metavar="N",
         ),
@@ -95,7 +100,8 @@ class PlanOptions:
         typer.Option(
             "--precision",
             "--compute",
-            help="Of products of blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 or nvfp4.",
+            help="Precision of products with the blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 "
+            "or nvfp4.",
             parser=options.compute,
             metavar="NAME",
         ),
@@ -103,88 +109,104 @@ class PlanOptions:
     load: Annotated[
         str | None,
         typer.Option(
-            help="Rows of the experts of the busiest rank: balanced, a factor, power_law_x or max_vio_x; the "
-            "stack's unless given.",
+            help="Tokens dispatched to the experts of the busiest rank: balanced, a factor over "
+            "balanced, power_law_x or max_vio_x. Default: the software stack's.",
             parser=options.load,
             metavar="LOAD",
         ),
     ] = None
     lora: Annotated[
         int | None,
-        typer.Option(help="Rank of adapters that alone are trained; everything is unless given.", min=1),
+        typer.Option(help="Train only LoRA adapters of this rank. Default: train all weights.", min=1),
     ] = None
-    top: Annotated[int, typer.Option(help="Rows of the ranked table.", min=1, max=1000)] = 5
+    top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
     rank: Annotated[
         RankOption,
-        typer.Option(help="Time that ranks layouts: prudent (proven overlap alone) or expected."),
+        typer.Option(help="Time that ranks layouts: prudent (counts only proven overlap) or expected."),
     ] = RankOption.PRUDENT
     runtime: Annotated[
         RuntimeOption | None,
-        typer.Option(help="Software that trains; megatron unless given, on TPUs maxtext."),
+        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
     ] = None
-    fix: Annotated[str | None, typer.Option(help="Fields of the layout that are given, as tp=8,pp=16.")] = (
-        None
-    )
+    fix: Annotated[str | None, typer.Option(help="Fix fields of the layout, such as tp=8,pp=16.")] = None
     explain: Annotated[
         str | None,
-        typer.Option(help="Fields, as tp=4: what is lost with them, or why there is no such plan."),
+        typer.Option(
+            help="Explain other values of fields, such as tp=4: the time that they lose, or why no such "
+            "plan fits."
+        ),
     ] = None
     gap: Annotated[
         float,
-        typer.Option(help="Share of the step by which a better plan may be missed; 0: none.", min=0, max=0.5),
+        typer.Option(
+            help="Stop when the plan is proven within this share of the fastest step; 0 proves optimality.",
+            min=0,
+            max=0.5,
+        ),
     ] = 0.005
     tokens: Annotated[
         float | None,
         typer.Option(
-            help="Tokens to train on, such as 15T, for the days that it takes.",
+            help="Tokens of the whole training run, such as 15T; adds its duration.",
             parser=options.amount,
             metavar="N",
         ),
     ] = None
-    price: Annotated[float | None, typer.Option(help="Price of a device-hour, for the cost.")] = None
+    price: Annotated[
+        float | None, typer.Option(help="Price of a device-hour; adds the cost. Needs --tokens.")
+    ] = None
     days: Annotated[
         float | None,
-        typer.Option(help="Days in which training is to end: which number of devices is the cheapest."),
+        typer.Option(
+            help="Deadline in days; finds the cheapest number of devices that meets it. Needs --tokens."
+        ),
     ] = None
     mtbf: Annotated[
-        float | None, typer.Option(help="Device-hours between failures, for the share of time that trains.")
+        float | None,
+        typer.Option(
+            help="Device-hours between failures; adds the goodput. Needs --checkpoint and --restart."
+        ),
     ] = None
-    checkpoint: Annotated[float | None, typer.Option(help="Seconds that a checkpoint takes.")] = None
-    restart: Annotated[float | None, typer.Option(help="Seconds from a failure until training goes on.")] = (
-        None
-    )
+    checkpoint: Annotated[float | None, typer.Option(help="Seconds to write a checkpoint.")] = None
+    restart: Annotated[
+        float | None, typer.Option(help="Seconds from a failure until training continues.")
+    ] = None
     stack: Annotated[
         str | None,
         typer.Option(
-            help="File in config/stacks, or path of one; the system's if it is the runtime's.",
+            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
+            "runtime.",
             callback=options.known_stack,
         ),
     ] = None
     planners: Annotated[
         bool,
-        typer.Option("--planners", help="Also Phaze's and Piper's plans; takes minutes for 1,000 devices."),
+        typer.Option(
+            "--planners",
+            help="Add the plans of Phaze's and Piper's planners. Takes minutes for 1,000 devices.",
+        ),
     ] = False
     evidence: Annotated[
-        bool, typer.Option("--evidence", help="Also the measured runs that are most like the plan.")
+        bool, typer.Option("--evidence", help="Add the measured runs that are most similar to the plan.")
     ] = False
     fewest: Annotated[
-        bool, typer.Option("--fewest", help="Plan on as few whole nodes as the model fits on.")
+        bool, typer.Option("--fewest", help="Plan on the fewest whole nodes on which the model fits.")
     ] = False
     why: Annotated[
         bool,
-        typer.Option("--why", help="Also time and memory by part, what is excluded, and what is assumed."),
+        typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions."),
     ] = False
     given: options.SetOption = None
     as_json: options.JsonOption = False
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan.")] = None
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
 
 
 @options.takes(PlanOptions)
 def plan(asked: PlanOptions) -> None:
-    """Plan the training of a model on a cluster: the fastest layouts that a runtime can run, with a proven
-    lower bound.
+    """Plan the training of a model on a cluster.
 
-    Exit status 3 if nothing fits or nothing ends within the days, with what comes closest.
+    The answer has the fastest layouts that the runtime can run, with a proof. If nothing fits, or nothing
+    ends within --days, the closest plan is printed and the exit status is 3.
     """
     named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
     refuse_outputs(asked.out, reads=(asked.model, named, asked.stack))
@@ -193,7 +215,7 @@ def plan(asked: PlanOptions) -> None:
     questions = _questions(asked, named, number)
     for option, given in (("-o", asked.out is not None), ("--fewest", asked.fewest)):
         if given and len(questions) > 1:
-            raise PhazeError(f"plan: {option} is for one number of devices, got several in --devices")
+            raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
     with telling("plan"), ended_at_once():
         least = _fewest(questions[0]) if asked.fewest else None
         if least is not None:
@@ -212,19 +234,19 @@ def plan(asked: PlanOptions) -> None:
 
 
 def _run(asked: PlanOptions) -> AskedRun | None:
-    """Whole training run to plan for; None without --tokens."""
+    """Training run to plan for; None without --tokens."""
     names = ("price", "days", "mtbf", "checkpoint", "restart")
     rest = {name: getattr(asked, name) for name in names}
     options.refuse_unless_positive("plan", tokens=asked.tokens, **rest)
     given = [f"--{name}" for name, value in rest.items() if value is not None]
     if asked.tokens is None:
         if given:
-            raise PhazeError(f"plan: {given[0]} needs --tokens, those to train on")
+            raise PhazeError(f"plan: {given[0]} needs --tokens, the tokens of the whole training run")
         return None
     failures = ("--mtbf", "--checkpoint", "--restart")
     lacking = [name for name in failures if name not in given]
     if lacking and len(lacking) < len(failures):
-        raise PhazeError(f"plan: {', '.join(failures)} must be given together, got no {lacking[0]}")
+        raise PhazeError(f"plan: {', '.join(failures)} must be given together; {lacking[0]} is missing")
     from phaze.spec.training_plan import AskedRun
 
     units = {"mtbf": "mtbf_hours", "checkpoint": "checkpoint_s", "restart": "restart_s"}
@@ -233,8 +255,8 @@ def _run(asked: PlanOptions) -> AskedRun | None:
 
 
 def _samples(sequence: int, devices: int) -> int:
-    """Default batch in samples, with the tokens of Llama 3: 4 Mi, and 16 Mi on 16,384 devices (Dubey et al.
-    2024, Section 3.4.1 and Table 4).
+    """Default batch in samples, with as many tokens as Llama 3: 4 Mi, and 16 Mi on 16,384 devices (Dubey et
+    al. 2024, Section 3.4.1 and Table 4).
     """
     return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
 
@@ -262,8 +284,8 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
         if not equals or not value or name not in FIXABLE or name in found:
             near = choices(name, FIXABLE, "config/commands.md")
             raise PhazeError(
-                f"plan: {option}: must be fields with values such as tp=8,pp=16, each once, of {near}, "
-                f"got {part.strip()!r}"
+                f"plan: {option}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
+                f"with fields {near}; got {part.strip()!r}"
             )
         found[name] = int(value) if value.isdecimal() else WORDS.get(value, value)
     return found
@@ -274,15 +296,17 @@ def _numbers(devices: str) -> list[int]:
     numbers = all(part.isdecimal() and 0 < int(part) <= MOST_DEVICES for part in parts)
     if not numbers or len({*parts}) < len(parts):
         raise PhazeError(
-            f"plan: --devices: must be different whole numbers from 1 to {MOST_DEVICES}, got {devices}"
+            f"plan: --devices: must be distinct whole numbers from 1 to {MOST_DEVICES}, got {devices}"
         )
     return [int(part) for part in parts]
 
 
 def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
-    """One question per number of devices; PhazeError at once for bad input."""
+    """One question per number of devices; PhazeError for invalid options, before slow work."""
     fixed = _fields("--fix", asked.fix)
-    from phaze.spec.models import load_transformer  # later than what may be misspelt
+    from phaze.spec.models import (
+        load_transformer,
+    )  # imported after the checks, so that misspelt options fail fast
     from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
@@ -320,13 +344,13 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
     if all(0 < width <= MOST_DEVICES for width in widths.values()) and devices % product:
         said = ",".join(f"{name}={width}" for name, width in widths.items())
         of = f"{' x '.join(map(str, widths.values()))} = {product}" if len(widths) > 1 else f"{product}"
-        raise PhazeError(f"plan: --fix: {said}: {of} must divide the {devices} devices")
+        raise PhazeError(f"plan: --fix: {said}: {of} must divide the number of devices, {devices}")
 
 
 def _answers(
     asked: list[AskedPlan], gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
 ) -> list[TrainingPlan | UnfitPlan]:
-    """Answers to all questions; for a whole training run, the best one is marked."""
+    """Answers to all questions; with a training run, the best answer is marked."""
     found = [_answer(one, gap, top, run, unlike) for one in asked]
     if run is None or len(found) == 1:
         return found
@@ -423,4 +447,4 @@ def _write(found: TrainingPlan | UnfitPlan, out: Path | None) -> None:
     if out is not None and found.format == "phaze-plan":
         write_document(found, out)
     elif out is not None:
-        typer.echo(f"plan: {out} is not written, as there is no plan", err=True)
+        typer.echo(f"plan: {out} was not written: there is no plan", err=True)

@@ -22,9 +22,9 @@ _OF_PLANS = {
     "picture": "--picture",
     "as_json": "--json",
 }
-"""Options without meaning for runs, by field."""
+"""Options that do not apply to runs, by field."""
 _OF_STUDIES = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
-"""Options without meaning for a plan that `plan` wrote, by field."""
+"""Options that do not apply to a plan of `phaze plan`, by field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +35,20 @@ class SimulateOptions(options.StudyPlanOptions):
     placement: Annotated[
         Path | None,
         typer.Argument(
-            help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet; or a "
-            "plan that `plan -o` wrote, as JSON."
+            help="Plan written by `phaze plan -o`, or plans of a study: "
+            "results/plans/<scenario>/<model>.parquet or report/plans.parquet."
         ),
     ] = None
     runs: Annotated[
-        Path | None, typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md.")
+        Path | None, typer.Option("--runs", help="CSV of training runs, one per row; see config/formats.md.")
     ] = None
     gpus: options.GpusOption = None
     system: Annotated[
         str | None,
         typer.Option(
-            help="File in config/systems, or path of one; for --runs one with a device and levels. "
-            "For a plan, unless given: the flat network that it was made for."
+            help="System: a name in config/systems, or a path. With --runs it must have a device and "
+            "network levels. Default for a plan of a study: the flat network that it was planned "
+            "for."
         ),
     ] = None
     out: Annotated[
@@ -58,37 +59,44 @@ class SimulateOptions(options.StudyPlanOptions):
     ] = None
     picture: Annotated[
         Path | None,
-        typer.Option(help="File for a picture of the plan's pipeline over time: .svg, .png or .pdf."),
+        typer.Option(help="Picture of the plan's pipeline over time (.svg, .png or .pdf)."),
     ] = None
     as_json: options.JsonOption = False
 
 
 @options.takes(SimulateOptions)
 def simulate(asked: SimulateOptions) -> None:
-    """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
+    """Replay a plan event by event, or predict training runs.
 
-    A plan: its planner's time, the simulated time, and the difference. Of several plans in a
-    file, the fastest that the options allow. Runs (--runs): time, memory and bound, next to measured times.
+    For a plan it prints the planner's time, the simulated time and the difference. If a file has several
+    plans, the fastest that the options select is replayed. For runs (--runs) it predicts time, memory and
+    what binds, and compares them with measured times.
     """
     if (asked.placement is None) == (asked.runs is None):
-        raise PhazeError("simulate: give either the file of a study's plans or --runs")
+        raise PhazeError("simulate: give either a file of plans or --runs, not both")
     system, devices = options.grown("simulate", asked.gpus, asked.system, None)
     refuse_outputs(asked.out, asked.trace, asked.picture, reads=(asked.placement, asked.runs, system))
     if asked.placement is not None:
         if asked.out is not None:
-            raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
+            raise PhazeError("simulate: -o applies to --runs only; use --trace or --picture for a plan")
         if asked.placement.suffix == ".json":
-            options.refuse(asked.context, _OF_STUDIES, "simulate: {} is for a plan of a study, not of `plan`")
+            options.refuse(
+                asked.context,
+                _OF_STUDIES,
+                "simulate: {} applies to plans of a study, not to a plan of `phaze plan`",
+            )
             _replay(asked.placement, asked.trace, asked.picture, as_json=asked.as_json)
             return
         options.refuse(
-            asked.context, {"gpus": "--gpus"}, "simulate: {} is for --runs, a plan says its devices"
+            asked.context,
+            {"gpus": "--gpus"},
+            "simulate: {} applies to --runs only; a plan has its own number of devices",
         )
         _simulate_plan(asked.placement, asked, system)
         return
-    options.refuse(asked.context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
+    options.refuse(asked.context, _OF_PLANS, "simulate: {} applies to plans, not to --runs")
     if asked.runs is None or asked.out is None:
-        raise PhazeError("simulate: --runs needs -o, and --system unless every row says its system")
+        raise PhazeError("simulate: --runs needs -o, and --system unless every row names its system")
     _simulate_runs(asked.runs, system, devices, asked.out)
 
 
@@ -110,7 +118,7 @@ def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) 
 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
-    """Replay a plan that `plan` wrote, on the current definition of its system."""
+    """Replay a plan of `phaze plan` on the current definition of its system."""
     from phaze.pipeline.trace import write_trace
     from phaze.plan.layouts.replay import ReplayedPlan
     from phaze.spec.documents import read_as
@@ -144,12 +152,12 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
         machine = None if system is None else load_machine(system, devices=devices)
         table, accuracy = predict_table(runs, machine)
     write_table(table, out)
-    typer.echo(f"{len(table)} runs, {int(table['status'].str.startswith(OK).sum())} ok: {out}")
+    typer.echo(f"{len(table)} runs, {int(table['status'].str.startswith(OK).sum())} predicted: {out}")
     stacks = ", ".join(map(str, table[STACK].dropna().unique()))
-    typer.echo(f"software stacks, of rows that name none those of their systems: {stacks or 'none'}")
+    typer.echo(f"software stacks (for rows that name none, those of their systems): {stacks or 'none'}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]
     if kept:
-        typer.echo(f"columns that say nothing of a run are kept: {', '.join(map(_with_nearest, kept))}")
+        typer.echo(f"unknown columns, copied unchanged: {', '.join(map(_with_nearest, kept))}")
     if accuracy is not None:
         typer.echo(str(accuracy))
 
@@ -160,4 +168,4 @@ def _with_nearest(column: str) -> str:
     from phaze.validate.rows import ABOUT, MEANT, OWN
 
     near = nearest(column, (*OWN, *MEANT, *ABOUT), cutoff=0.8)
-    return f"{column} (is {near[0]} meant?)" if near else column
+    return f"{column} (did you mean {near[0]}?)" if near else column

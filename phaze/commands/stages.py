@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @options.takes(options.WorkloadOptions)
 def extract(asked: options.WorkloadOptions) -> None:
-    """Print the operators of a model's distinct layers, forward and backward, after fusion."""
+    """Print the operators of a model's distinct layers.
+
+    Operators are those of both passes, after fusion.
+    """
     from phaze.commands.answers import read_workloads
 
     tell_sequence(asked.model, asked.sequence)
@@ -33,7 +36,10 @@ class EstimateOptions(options.WorkloadOptions, options.ArchitectureOptions):
 
 @options.takes(EstimateOptions)
 def estimate(asked: EstimateOptions) -> None:
-    """Print the time of every operator on one core and on all, what it is bound by, and its energy."""
+    """Print the time and energy of every operator.
+
+    Times are on one core and on all cores, with what binds them.
+    """
     from phaze.commands.answers import estimate_subject
 
     options.refuse_unless_positive("estimate", flat_bandwidth=asked.flat_bandwidth)
@@ -47,12 +53,15 @@ def estimate(asked: EstimateOptions) -> None:
 class ScheduleOptions(EstimateOptions):
     """Model on an architecture, and the table to print."""
 
-    operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False
+    operators: Annotated[bool, typer.Option(help="Print every operator instead of layers.")] = False
 
 
 @options.takes(ScheduleOptions)
 def schedule(asked: ScheduleOptions) -> None:
-    """Print the latency of every layer with its lower bound and the solver that proved it."""
+    """Print the latency of every layer.
+
+    Each has its lower bound and the solver that proved it.
+    """
     from phaze.commands.answers import schedule_subject
 
     options.refuse_unless_positive("schedule", flat_bandwidth=asked.flat_bandwidth)
@@ -73,14 +82,18 @@ def _read(asked: options.WorkloadOptions) -> Subject:
 
 def space(
     area_limit_mm2: Annotated[
-        float | None, typer.Option(help="Largest area of a chip; that of TPUv4 unless given.", min=0)
+        float | None, typer.Option(help="Largest area of a chip in mm2. Default: the area of TPUv4.", min=0)
     ] = None,
     minimum_share: Annotated[
-        bool, typer.Option(help="Leave out what is below 30 % of the limit, as the paper's authors do.")
+        bool,
+        typer.Option(help="Leave out architectures below 30 % of the area limit, as the Phaze paper does."),
     ] = True,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Count the architectures of the search space, with the smallest and the largest."""
+    """Print the size of the search space of architectures.
+
+    Also prints the smallest and the largest architecture.
+    """
     from phaze.commands.answers import describe_space
 
     found = describe_space(area_limit_mm2, minimum_share=minimum_share)

@@ -1,4 +1,4 @@
-"""Progress of a study: done, stale and why, and time left."""
+"""Progress of a study: finished jobs, stale jobs with reasons, and time left."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ REASONS = {
     "rule implementation changed": "its script or rule changed",
     "ok": "what it depends on is made again",
 }
-"""Snakemake's reasons for making a file again, in plain words."""
+"""Snakemake's reasons for running a job again, in plain words."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class File:
     log: str
     """Log of the job that made it, '-' if there is none."""
     reason: str
-    """Reason to make it again; empty if it is up to date."""
+    """Reason to run it again; empty if it is up to date."""
 
     @property
     def benchmark(self) -> str:
@@ -61,18 +61,21 @@ class RuleProgress:
 
 def status(
     configfile: Annotated[
-        Path | None, typer.Option(help="The study; the default study unless given.")
+        Path | None, typer.Option(help="Configuration file of the study. Default: the default study.")
     ] = None,
-    directory: Annotated[Path, typer.Option(help="Folder in which it runs.")] = Path(),
+    directory: Annotated[Path, typer.Option(help="Folder in which the study runs.")] = Path(),
     cores: Annotated[
         int | None,
-        typer.Option(help="Cores to share the rest among; all of this machine unless given.", min=1),
+        typer.Option(
+            help="Cores for the estimate of the remaining time. Default: all of this machine.", min=1
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print for every stage of a study the jobs done, the stale ones with their reason, and the time left.
+    """Show the progress of a study.
 
-    Works while the study runs. Times are those of earlier jobs.
+    For each stage: finished jobs, stale jobs with reasons, and the time left. Works while the study runs. The
+    time left is estimated from the times of finished jobs.
     """
     stages = study_status(directory, configfile)
     left, shared = seconds_left(stages), cores or os.cpu_count() or 1
@@ -94,9 +97,9 @@ def _line(stage: RuleProgress) -> str:
 def _summary(stages: list[RuleProgress], left_s: float | None, cores: int) -> str:
     jobs = sum(stage.left for stage in stages)
     if not jobs:
-        return "all is done"
+        return "complete: no jobs left"
     if left_s is None:
-        return f"{jobs} jobs left; no job has run yet that would say how long they take"
+        return f"{jobs} jobs left; no finished job yet to estimate their time from"
     return f"{jobs} jobs left: {in_words(left_s)} of work, about {in_words(left_s / cores)} on {cores} cores"
 
 
@@ -116,8 +119,8 @@ def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
 
     if not (ROOT / "Snakefile").is_file():
         raise PhazeError(
-            "status: this phaze is installed without its workflow; run it in a checkout after `make setup`, "
-            "as .venv/bin/phaze status"
+            "status: phaze is installed without its workflow; run .venv/bin/phaze status in a "
+            "checkout, after `make setup`"
         )
     check_config_files([] if configfile is None else [configfile])
     files = read_summary(_ask(folder, configfile, "--summary"))
@@ -132,7 +135,7 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
         command += ["--configfile", str(configfile)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PhazeError(f"the study cannot be planned:\n{done.stderr.strip()}")
+        raise PhazeError(f"cannot plan the study:\n{done.stderr.strip()}")
     return done.stdout + done.stderr if "--dry-run" in arguments else done.stdout
 
 
@@ -149,14 +152,14 @@ def _reason(status: str) -> str:
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """Jobs of every rule in a dry run; empty if nothing is to be done."""
+    """Jobs of every rule in a dry run; empty if no job is left."""
     _, _, table = text.partition("Job stats:\n")
     lines = (line.split() for line in table.partition("\n\n")[0].splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
 def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[RuleProgress]:
-    """Jobs done and left of every rule, in the order in which they run."""
+    """Finished and remaining jobs of every rule, in the order in which they run."""
     order = {rule: i for i, rule in enumerate(_rules())}
     rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
     return [
@@ -195,7 +198,7 @@ def _seconds(benchmark: Path) -> float | None:
 
 
 def seconds_left(stages: list[RuleProgress]) -> float | None:
-    """Seconds left; a rule that never ran counts as the mean job. None if no job ran."""
+    """Seconds left, with the mean job time for rules that never ran. None if no job ran."""
     known = [stage.job_s for stage in stages if stage.job_s is not None]
     if not known:
         return None

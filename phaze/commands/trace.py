@@ -1,4 +1,4 @@
-"""Trace a PyTorch module: the graph of its operators, or how it compares with a spec."""
+"""Trace a PyTorch module: its operator graph, or a comparison with its spec."""
 
 from __future__ import annotations
 
@@ -20,46 +20,55 @@ def trace(
     specs: Annotated[
         list[Path],
         typer.Argument(
-            help="Spec that names a callable, such as those in config/torch, or a Hugging Face config.json; "
-            "see config/commands.md."
+            help="Spec that names a callable (as in config/torch), or a Hugging Face config.json; see "
+            "config/commands.md."
         ),
     ],
     run_code: Annotated[
-        bool, typer.Option("--run-code", help="Import and call what the spec names: it can do anything.")
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Allow phaze to import and call the code that the spec names. It can do anything that you "
+            "can.",
+        ),
     ] = False,
     system: Annotated[str, typer.Option(help="System whose device runs the module.")] = "a100-selene",
     sequence: Annotated[
         int | None,
-        typer.Option(help="Tokens of a sample of a config.json; 1024 unless given.", min=2, max=MOST),
+        typer.Option(help="Tokens in a sample, for a config.json. Default: 1024.", min=2, max=MOST),
     ] = None,
     microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1, max=MOST)] = 1,
     compare: Annotated[
         bool,
         typer.Option(
             "--compare",
-            help="Compare several with the specs of the same names in config/models, or of the config.json.",
+            help="Compare parameters and FLOPs with the specs of the same names in config/models, or "
+            "with the family of a config.json; accepts several.",
         ),
     ] = False,
     layers: Annotated[
         bool,
-        typer.Option("--layers", help="Write a model, which `place` and `partition` take, not its graph."),
+        typer.Option(
+            "--layers", help="Write a model, for `phaze place` and `phaze partition`, instead of a graph."
+        ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="File for the graph, which `partition` takes, or the comparison."),
+        typer.Option("-o", "--out", help="File for the graph, for `phaze partition`, or for the comparison."),
     ] = None,
 ) -> None:
-    """Run a PyTorch module without data, forward and backward, and write the graph of its operators.
+    """Trace the operators of a PyTorch module.
 
-    The graph has every operator that PyTorch runs, with times estimated for the device of a system. A
-    comparison shows parameters and FLOPs per sample as counted by PyTorch, the graph and the spec.
+    The module runs forward and backward on the meta device, without data. The graph has every operator that
+    PyTorch runs, with times estimated for the device of a system. A comparison shows parameters and FLOPs per
+    sample as counted by PyTorch, the graph and the spec.
     """
     from phaze.spec.torch_module import USUAL_SEQUENCE, load_torch_module
 
     refuse_outputs(out, reads=specs)
     modules = [load_torch_module(path, sequence or USUAL_SEQUENCE) for path in specs]
     if not compare and (len(modules) > 1 or out is None):
-        raise PhazeError("trace: give one spec and -o for its graph, or --compare")
+        raise PhazeError("trace: give one spec and -o for its graph, or pass --compare")
     if compare:
         write_or_print(_comparison(specs, modules, run_code=run_code), out)
     elif out is not None and layers:
@@ -77,7 +86,7 @@ def _comparison(specs: list[Path], modules: list[TorchModule], *, run_code: bool
     found = []
     for path, module in zip(specs, modules, strict=True):
         model = load_model(path) if path.suffix == ".json" else load_model_named(module.name)
-        if isinstance(model, Model):  # of whose further predictions libraries know nothing
+        if isinstance(model, Model):  # libraries do not implement its layers of multi-token prediction
             model = model.model_copy(update={"mtp": 0})
         found.append(compare(run(module, 1, run_code=run_code), model, module.tokens))
     return csv_text(found)

@@ -42,39 +42,45 @@ def validate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="CSV of measured runs, as for simulate --runs; the published ones of config/measured."
+            help="CSV of measured runs, as for simulate --runs. Default: the published runs of "
+            "config/measured."
         ),
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(help="System of runs that name none: a file in config/systems, or path of one."),
+        typer.Option(help="System of runs that do not name one: a name in config/systems, or a path."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="CSV for all runs, predicted beside measured.")
+        Path | None,
+        typer.Option("-o", "--out", help="CSV for all runs, with predictions next to measurements."),
     ] = None,
     errors: Annotated[
         Path | None,
         typer.Option(
-            help="CSV for measured over predicted times, from which intervals come: config/errors.csv."
+            help="CSV for the ratios of measured and predicted times, from which intervals are "
+            "computed (config/errors.csv)."
         ),
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
-            help="Compare a part of the price with measured kernels: products, experts, attention or "
-            "collectives. FILES are then tables of kernels, see config/formats.md."
+            help="Compare one part of the price with measured kernels: products, experts, attention or "
+            "collectives. FILES are then tables of kernels; see config/formats.md."
         ),
     ] = None,
     leave_out: Annotated[
         str | None,
         typer.Option(
-            help="Source of published runs, or all: its errors with constants that are fitted to the others."
+            help="Source of published runs, or all: show its errors with constants fitted to the other "
+            "sources."
         ),
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare predicted with measured training runs, source by source: time, memory, and the cost of choosing
-    the layout that is predicted fastest.
+    """Compare predicted with measured training runs.
+
+    Prints by source the errors of time and memory, and the cost of choosing the layout predicted as the
+    fastest.
     """
     refuse_outputs(out, errors, reads=(*(files or ()), system))
     if leave_out is not None:
@@ -131,9 +137,9 @@ def _parts_shown() -> str:
         for one in PublishedRuns.load().fitted
     ]
     return "\n".join([
-        "\nparts of the price beside measured kernels (--part shows each by device)",
+        "\nparts of the price compared with measured kernels (--part shows each by device)",
         _formatted(pd.DataFrame(rows), ("part", "fitted to"), PART_SHOWN),
-        "\nconstants that are fitted to steps",
+        "\nconstants fitted to step times",
         *constants,
     ])  # fmt: skip
 
@@ -173,7 +179,7 @@ def _refuse_unpredicted(runs: pd.DataFrame) -> None:
     """Raise PhazeError with the reasons if no run has a prediction."""
     if runs["predicted_s"].isna().all():
         reasons = runs["status"].str.removeprefix("invalid: ").unique()
-        raise PhazeError(f"validate: none of {len(runs)} runs can be predicted: {'; '.join(reasons[:3])}")
+        raise PhazeError(f"validate: of {len(runs)} runs none can be predicted: {'; '.join(reasons[:3])}")
 
 
 def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:

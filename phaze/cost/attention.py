@@ -41,7 +41,7 @@ class Shapes(ScoreSizes[Floats, Floats]):
 
     @property
     def masked(self) -> Bools:
-        """True where a mask leaves some queries fewer keys than others (R,)."""
+        """True if a mask limits some queries to fewer keys than others (R,)."""
         return self.mean < self.longest
 
     def widths(self, *, backward: bool) -> Floats:
@@ -86,8 +86,8 @@ def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backwar
 def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool) -> Floats:
     """Seconds until the last processor finishes its blocks (R,).
 
-    A block also processes keys that the mask leaves to only some of its queries: half a block where the mask
-    is causal, one block at each end of a window.
+    A block also processes keys that the mask allows for only some of its queries: half a block for causal
+    masks, one block at each end of a window.
     """
     wide = shapes.size + shapes.value_size
     rate = _share(shapes, speed) * device.peak_flops_per_s / device.num_tc

@@ -24,7 +24,7 @@ FILL = 64
 HALF = 2
 """Bytes of an element in half precision, in which results are written."""
 NEAREST: dict[Compute, Compute] = {"fp8-cs": "fp8", "mxfp8": "fp8", "fp8-block": "fp8"}
-"""Precision whose constants are used where a device has none for the given one."""
+"""Precision whose constants are used if a device has none for the requested one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class ExpertNetwork:
     hidden: Floats
     width: Floats
     gated: Floats
-    """1 for gated networks (two input projections), else 0."""
+    """1 for gated networks (two input projections), otherwise 0."""
 
 
 def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compute) -> ExpertSpeed | None:

@@ -107,7 +107,7 @@ class KernelTimes:
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
     added_bytes: float = 0.0
-    """Traffic in bytes per weight-gradient element where products accumulate gradients."""
+    """Traffic in bytes per weight-gradient element if products accumulate gradients."""
     _known: dict[tuple[Kernel, Compute, float, Experts | None], Floats] = field(default_factory=dict)
     _attention: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
 

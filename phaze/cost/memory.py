@@ -79,9 +79,9 @@ def microbatches_in_flight(schedule: Schedule, stage: int, microbatches: int) ->
 
 
 def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: float, limit: int) -> Ints:
-    """Largest number of microbatches in flight that fits, at most `limit`; -1 if not even zero fit.
+    """Maximum number of microbatches in flight that fits, at most `limit`; -1 if not even zero fit.
 
-    Memory is affine in their number, so one division answers for every position of a stage.
+    Memory is affine in their number, so one division gives the answer for every position of a stage.
     """
     spare = memory_bytes - constant_bytes
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -61,7 +61,7 @@ def enumerate_grid(
 def enumerate_smaller(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
 ) -> pd.DataFrame:
-    """Architectures within the space of a smaller area limit, but not of the given one."""
+    """Architectures in the space of a smaller area limit that are not in the space of the given one."""
     frame = _describe(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
     kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]

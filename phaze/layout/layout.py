@@ -105,7 +105,9 @@ class LayoutFields(Generic[Number, Truth, ZeroStage, Option]):
     microbatch: Number = _ONE
     """Samples in a microbatch."""
     sequence_parallel: Truth = _NO
-    """Shard along the sequence what tensor parallelism leaves whole (Korthikanti et al. 2023)."""
+    """Shard along the sequence the activations that tensor parallelism does not shard (Korthikanti et al.
+    2023).
+    """
     zero: ZeroStage = _REPLICATED
     """ZeRO stage, see `Zero`."""
     recompute: Option = _STORED

@@ -9,7 +9,7 @@ from typing import Literal, Self, get_args
 from phaze.base.errors import PhazeError
 
 Zero = Literal[0, 1, 2, 3]
-"""ZeRO stage: replicas shard nothing, optimizer state, also gradients, also weights.
+"""ZeRO stage; replicas shard: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights.
 
 Source: Rajbhandari et al., SC 2020, Section 5.
 """

@@ -212,7 +212,7 @@ def _next_device(
     k: int,
     target: float,
 ) -> tuple[int, int]:
-    """Next feasible device of a slot, -1 if there is none, and the number of devices tried."""
+    """Next feasible device of a slot, or -1, and the number of devices tried."""
     anchor, tried = plan.anchor[k], 0
     while state.position[k] < len(near):
         d = state.position[k]

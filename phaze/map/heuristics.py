@@ -1,6 +1,6 @@
 """Mappings without a search: consecutive devices for the replicas of a stage, or for the stages of a replica.
 
-Also mappings on devices close to each other, the starting points of the local search.
+Mappings on nearby devices, from which the local search starts, are here as well.
 """
 
 from collections.abc import Iterator
@@ -46,13 +46,13 @@ def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
 
 
 def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> list[Ints]:
-    """Mappings on devices close to each other, each of shape (S, R).
+    """Mappings on nearby devices, each of shape (S, R).
 
     Devices are ordered greedily. Each next device is the nearest to its group, or on a grid to its
     predecessors in each dimension. Group widths divide S or R, and grid blocks divide the number of devices
     in use: the stages of a replica, or the replicas of a ring, fill blocks of every shape. Each order is used
     replica by replica and ring by ring. A folded variant visits every second replica on the way out and the
-    others on the way back, so that no long link closes a ring. At the deadline the list holds the mappings
+    others on the way back, so that no long link closes a ring. At the deadline the list contains the mappings
     found so far.
     """
     stages, replicas = problem.shape
@@ -142,7 +142,7 @@ def _begun(devices: int) -> tuple[Ints, Bools]:
 
 
 def _nearest(free: Bools, time: Floats) -> int:
-    """Take and return the free device with the least time; ties go to the lowest device."""
+    """Take and return the nearest free device; ties go to the lowest number."""
     device = int(np.argmin(np.where(free, time, np.inf)))
     free[device] = False
     return device

@@ -165,7 +165,7 @@ def _least_of_rows(problem: MappingProblem, which: int, count: int, until: Deadl
 
 
 def _best_rings_s(problem: MappingProblem, until: Deadline) -> Floats:
-    """Least time of the slowest of the two ring links at each device, shape (S, D).
+    """Lower bound on the slower of the two ring links at each device, shape (S, D).
 
     With R = 2 both links connect to the same device.
     """
@@ -182,7 +182,7 @@ def _best_rings_s(problem: MappingProblem, until: Deadline) -> Floats:
 
 
 def _best_pass(link_s: Floats, replicas: int) -> Floats:
-    """Least maximum of one link in and one link out of each device, shape (D,)."""
+    """Minimum over link pairs of the slower of one incoming and one outgoing link, per device, shape (D,)."""
     links = _without_self(link_s)
     if replicas == 2:
         return np.asarray(np.maximum(links, links.T).min(axis=1))

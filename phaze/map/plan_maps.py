@@ -120,7 +120,7 @@ class PlanMap:
 def map_rows(
     row: Row, stages: pd.DataFrame, system: Cluster | Matrix, devices: int, search: PlanMapSettings
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Rows of table plan_maps from the way on, and the devices of the plan's ranks.
+    """Rows of table plan_maps, from column `way` on, and the devices of the plan's ranks.
 
     Devices are nested by stage, replica and tensor-parallel rank. A plan is given by its rows in tables plans
     and plan_stages. None if the system has too few devices.
@@ -206,7 +206,7 @@ class _PlanOnPart(PlanOn):
         return min(found.items(), key=lambda one: self.estimate_s(one[1]))
 
     def _local_search(self, chains: Chains) -> Ints:
-        """Mapping by local search, started from mappings on devices close to each other."""
+        """Mapping by local search, started from mappings on nearby devices."""
         problem = MappingProblem(self.stages, self.network, "exact")
         starts = near_maps(problem)
         ranks = np.argsort(step_times_s(self.stages, np.array(starts), self.network), kind="stable")
@@ -245,7 +245,7 @@ class _Network(NamedTuple):
     fabric: Fabric
     devices: DeviceNetwork
     near: int
-    """Number of consecutive devices close to each other: those of a node, or of a row of a torus."""
+    """Number of consecutive devices that are near each other: those of a node, or of a row of a torus."""
 
 
 @lru_cache(maxsize=4)
@@ -255,7 +255,7 @@ def _network_of(system: Cluster | Matrix, needed: int) -> _Network:
 
 
 def _consecutive(part: Cluster | Matrix) -> int:
-    """Number of consecutive devices close to each other: those of a node, or of a row of a torus."""
+    """Number of consecutive devices that are near each other: those of a node, or of a row of a torus."""
     if isinstance(part, Matrix):
         return 1
     if part.torus is not None:

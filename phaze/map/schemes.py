@@ -26,7 +26,7 @@ class SlotOrder(NamedTuple):
     following: Ints
     """Slot of the next replica on the ring, shape (n,)."""
     anchor: Ints
-    """Earlier neighbour whose device is the centre of the slot's device search, -1: none, shape (n,)."""
+    """Earlier neighbour whose device is the centre of the slot's device search, -1 for none, shape (n,)."""
     below: Ints
     """Slot that must have a lower device by replica symmetry, -1: none, shape (n,)."""
 
@@ -144,7 +144,7 @@ def _anchor(
     slot: tuple[int, int],
     previous: int,
 ) -> int:
-    """Neighbour with the most bytes among the slots assigned earlier; -1 if there is none."""
+    """Neighbour with the most bytes among the slots assigned earlier, or -1."""
     stage, replica = slot
     k = place[slot]
     known = [(2.0 * problem.edge_bytes[e], place[t, replica]) for e, t in links if place[t, replica] < k]

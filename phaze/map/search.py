@@ -21,7 +21,8 @@ TARGETS = 4
 EPSILON = 1e-9
 """Interval width at which the search ends, relative to the value."""
 EPSILON_WITHOUT_PROOF = 1e-3
-"""The same if the lower end was given up instead of proven: targets close by are given up as well."""
+"""Interval width if the lower end was given up instead of proven: nearby targets would be given up as well.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def search(
 ) -> SearchResult:
     """Best mapping for an instantiation.
 
-    The initial upper bound is the least of `start`; None: a random and the heuristic mappings (Section V-B).
-    deadline: deadline of the caller; None: a new one from the limits.
+    The initial upper bound is the best of the mappings `start`; default: a random one and the heuristics
+    (Section V-B). deadline: deadline of the caller; default: a new one from the limits.
     """
     until = deadline or Deadline(limits.time_s)
     interval = _initial(problem, seed, start, until)
@@ -153,7 +154,9 @@ def _learn(
     devices: Ints,
     tried: int,
 ) -> None:
-    """Narrow the interval by the outcome of a target; one given up counts as not found (Section V-B)."""
+    """Narrow the interval by the outcome of a target; a target that was given up counts as infeasible
+    (Section V-B).
+    """
     best = interval.best
     best = replace(best, tries=best.tries + tried, stopped=best.stopped or outcome == STOPPED)
     if outcome == FOUND:

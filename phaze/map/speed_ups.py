@@ -1,4 +1,4 @@
-"""Speed-ups of mappings over those by hand: ratios of the steps of a study, medians over seeds."""
+"""Speed-ups of mappings over the heuristics: ratios of step times of a study, medians over seeds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NETWORK = ["topology", "seed"]
 
 
 def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
-    """The step of every way in a column of its own, and of what is compared, with the shape.
+    """Step times by method in columns, one row per mapping problem, with its shape.
 
-    ours: the shortest of the searches and the local search; searched: of the searches alone, as the paper's
-    ensemble with the exact instantiation; by-sizes: the paper's choice of one; paper: of the two
-    instantiations; heuristics: of CS map and p2p map. Where the authors alone searched, ours and searched are
-    missing.
+    ours: best of the searches and the local search; searched: best of the searches, the paper's ensemble with
+    the exact instantiation; by-sizes: the one instantiation that the paper selects by message sizes; paper:
+    better of its two instantiations; heuristics: better of CS map and p2p map. Columns ours and searched are
+    missing if only the authors' searches ran.
     """
     wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values=value, aggfunc="min")
     wide = wide.reindex(columns=WAYS)
@@ -35,7 +35,7 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
 
 
 def shapes_of(rows: pd.DataFrame) -> pd.Series:
-    """Stages x replicas of every row, as in 4x2."""
+    """Shape of every row as stages x replicas, such as 4x2."""
     return rows["stages"].astype(str) + "x" + rows["replicas"].astype(str)
 
 
@@ -47,11 +47,11 @@ SPEED_UPS = {
     "searched_over_heuristics": ("heuristics", "searched"),
     "by_sizes_over_consecutive": ("cs-map", "by-sizes"),
 }
-"""Steps that speed-ups are ratios of, columns of `steps`."""
+"""Numerators of speed-ups: columns of `steps`."""
 
 
 def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:
-    """Table speed_ups: ours over CS map and over the heuristics, the median over seeds."""
+    """Table speed_ups: ours relative to CS map and to the heuristics, medians over seeds."""
     rows = rows[rows["ours"].notna()]
     ratios = rows.assign(**{name: rows[over] / rows[own] for name, (over, own) in SPEED_UPS.items()})
     grouped = ratios.groupby([*POINT, "topology"])

@@ -30,11 +30,11 @@ class DeviceSymmetry(NamedTuple):
     """Interchangeable devices and device groups of a network of D devices."""
 
     before: Ints
-    """Next lower device that each is interchangeable with, -1 if there is none, shape (D,)."""
+    """Next lower device that each is interchangeable with, or -1, shape (D,)."""
     group: Ints
     """Group of each device on each level, shape (levels, D)."""
     group_before: Ints
-    """Next lower group that each is interchangeable with, -1 if there is none, shape (levels, D)."""
+    """Next lower group that each is interchangeable with, or -1, shape (levels, D)."""
     first: Ints
     """1 if a device is the lowest of its orbit, shape (D,)."""
 
@@ -75,7 +75,7 @@ def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
 
 
 def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
-    """Last lower device that each can be swapped with, -1 if there is none."""
+    """Last lower device that each can be swapped with, or -1."""
     devices = len(matrices[0])
     before = np.full(devices, -1, np.int64)
     weights = np.random.default_rng(0).uniform(1.0, 2.0, devices)
@@ -120,8 +120,8 @@ def _transpositions(before: Ints) -> list[Ints]:
 def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[Ints]]:
     """Groups by level, the previous interchangeable group of each, and the group swaps.
 
-    A group is a set of devices connected by links of at least some bandwidth, such as a node or a rack.
-    Swapped groups match in the order of their devices.
+    A group is a set of devices connected by links of at least some bandwidth, such as a node or a rack. A
+    swap exchanges the devices of two groups in order.
     """
     devices = len(matrices[0])
     found, earlier, swaps = [], [], []
@@ -141,7 +141,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
 
 
 def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
-    """Connected components under the links of at least each distinct bandwidth."""
+    """Connected components over the links of at least each distinct bandwidth."""
     values = np.empty(0)
     for d, row in enumerate(seconds):
         values = np.union1d(values, np.delete(row, d))

@@ -157,7 +157,7 @@ def check_claims(
 def claims_on(
     publication: Publication, group: TableClaims, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """Yield the claims of a group, checked on the given rows of its table; nothing for no rows."""
+    """Yield the claims of a group, checked on the given rows of its table; empty for no rows."""
     if rows.empty:
         return
     parts = [part for _, part in rows.groupby(list(group.each), sort=False)] if group.each else [rows]
@@ -179,7 +179,7 @@ def claims_on(
 def _claims_of(
     publication: Publication, claim: PrintedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """Yield one claim checked on one group of rows; nothing if no figure is printed for them."""
+    """Yield one claim checked on one group of rows; empty if no figure is printed for them."""
     values: Values = dict(
         zip(map(str, rows.columns), next(rows.itertuples(index=False, name=None)), strict=True)
     )
@@ -214,7 +214,7 @@ def _claims_of(
 
 
 def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:
-    """Printed figure for rows with these values, with its other columns; None if nothing is printed."""
+    """Printed figure for rows with these values, with its other columns; None without a printed figure."""
     printed: object = claim.printed
     if isinstance(printed, str):
         printed = getattr(publication, printed)

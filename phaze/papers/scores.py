@@ -18,8 +18,7 @@ def geometric_mean(values: pd.Series | Sequence[float]) -> float:
 def mean_factor(figures: pd.DataFrame) -> float:
     """Geometric mean of the deviation from printed figures, in either direction; 1 if all agree.
 
-    `figures` has columns `ours` and `printed`; a printed 0 means that nothing is printed. NaN if nothing is
-    printed at all.
+    `figures` has columns `ours` and `printed`; 0 in `printed` marks a missing figure. NaN if all are missing.
     """
     known = figures[figures["printed"] > 0]
     logs = np.log(known["ours"].to_numpy(np.float64) / known["printed"].to_numpy(np.float64))
@@ -29,7 +28,7 @@ def mean_factor(figures: pd.DataFrame) -> float:
 def rms_factor(ratios: pd.Series) -> float:
     """Typical deviation of ratios from 1: exp of the root mean square of their logarithms.
 
-    Ratios of 0 mean that nothing fits, and do not count. 0 if no ratio counts.
+    Ratios of 0, where nothing fits, are ignored. 0 without any other ratio.
     """
     logs = np.log(ratios[ratios > 0])
     return float(np.exp(np.sqrt((logs**2).mean()))) if len(logs) else 0.0

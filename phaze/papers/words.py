@@ -25,7 +25,7 @@ class SectionWords(Noun):
 
 
 class ChartWords(Noun):
-    """Title of a chart, and a caption that says how to read it."""
+    """Title of a chart, and a caption that explains it."""
 
     title: str
     caption: str

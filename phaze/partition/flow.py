@@ -70,7 +70,8 @@ class CutOptions:
     The paper's models use 32 to 96 for 4 to 16 stages (Tables VII and VIII)."""
     flow: Flow = "full"
     slack: float = SLACK
-    """Relative excess of the slowest stage over the least time that is allowed for a faster simulated step.
+    """Allowed excess of the slowest stage over its minimum time, as a share, if the simulated step gets
+    faster.
     """
 
 
@@ -281,10 +282,10 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
 
 
 def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
-    """Yield the partitions with the least messages within several tolerances of a stage time.
+    """Yield the partitions with minimum message bytes within several tolerances of a stage time.
 
     A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The total compute time is
-    fixed by the graph, so the best partition for each slowest time is the one with the least messages.
+    fixed by the graph, so the best partition for each slowest time is the one with the fewest message bytes.
     """
     for slack in SLACKS:
         if slack > most_slack:
@@ -334,7 +335,7 @@ def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
 
 
 def _least_memory(weights: Weights, stages: int) -> float:
-    """Least peak memory of a stage among intervals of one order; bytes take the place of times."""
+    """Minimum peak memory of a stage among intervals of one order, computed with bytes in place of times."""
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
     found = cut_in_order(as_time, stages)
     return np.inf if found is None else cut_of(as_time, found).time_s

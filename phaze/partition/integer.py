@@ -40,7 +40,7 @@ class Solved:
     """Result of the integer program."""
 
     cut: Cut | None
-    """A better partition than the known one, None if there is none or none was found."""
+    """Better partition than the known one; None if none was found."""
     bound_s: float
     """Lower bound on the slowest stage time of any partition; inf if no partition exists."""
 

@@ -33,7 +33,7 @@ class Compared:
     planner: Maker
     found: FoundPartition | None
     reason: str
-    """Reason for a missing partition, else empty."""
+    """Reason for a missing partition; otherwise empty."""
     fits_memory: bool
 
 

@@ -45,7 +45,7 @@ class Cut:
 def cut_within(
     weights: Weights, stages: int, limit_s: float = np.inf, most_sets: int = LIMIT, *, thrifty: bool = False
 ) -> Cut | None:
-    """Best partition with no stage slower than a limit, None if there is none.
+    """Best partition with no stage slower than a limit; None if infeasible.
 
     `thrifty` minimises the messages instead, within the limit. Raises TooManyError if a border has more than
     `most_sets` fronted subgraphs.

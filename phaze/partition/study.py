@@ -24,7 +24,7 @@ from phaze.spec.stages import PartitionSettings, StoredStages
 from phaze.workload.operator_graphs import OperatorGraph, operator_graph
 
 ANY_SLACK = 1.0
-"""Allowed relative excess of the slowest stage over the least time, for the partitioner `fastest`."""
+"""Allowed excess of the slowest stage over its minimum time, as a share, for the partitioner `fastest`."""
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
@@ -120,7 +120,7 @@ class ShapeResult:
     found: Partition | None
     """None: no partition for these numbers."""
     reason: str
-    """Reason for a missing partition, else empty."""
+    """Reason for a missing partition; otherwise empty."""
     microbatches_per_s: float
     """Throughput of all replicas, 0 without a partition."""
 

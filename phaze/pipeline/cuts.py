@@ -1,4 +1,4 @@
-"""Recurrence of the placement: pipeline splits of a chain with the least cost of the worst stage.
+"""Pipeline splits of a chain with the smallest bottleneck cost, by the recurrence of the placement.
 
 Index letters: i, j positions in the chain; s stages counted from the end; u stages among them on a single
 device (those without a tensor-parallel layer; all others take t devices); d data-parallel width. A stage is
@@ -118,7 +118,7 @@ def least_worst(
 
 
 def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[Bools, Ints]:
-    """True where a split into s stages, u of them single, fits, and its number of devices; arrays (s, u)."""
+    """Feasible splits into s stages, u of them single, and their numbers of devices; arrays (s, u)."""
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     stages, singles = np.indices(dp.shape[:2])

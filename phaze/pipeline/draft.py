@@ -24,7 +24,7 @@ Job = tuple[JobKind, int, int]
 
 
 class TimedJob(NamedTuple):
-    """A job whose turns are part of the traffic."""
+    """Job whose turns are part of the traffic."""
 
     job: Job
 

@@ -27,7 +27,7 @@ class JobKind(IntEnum):
 
     Both begin when the inputs of both are available, and send their results when both are over."""
     INPUT_GRADIENT = 5
-    """Backward pass for the gradient of the input only, where a schedule splits the backward pass."""
+    """Backward pass for the input gradient only, if a schedule splits the backward pass."""
     WEIGHT_GRADIENT = 6
     SYNC = 7
     """Gradient synchronisation that can start before the last backward pass ends."""

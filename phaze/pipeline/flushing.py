@@ -146,7 +146,7 @@ class Room:
     most_stages: Ints
     """The stage fits as the s-th from the end for 2 <= s <= most_stages, (n, n + 1)."""
     last_fits: Bools
-    """True where the stage [i, n) fits as the last, (n,)."""
+    """True if the stage [i, n) fits as the last, (n,)."""
 
 
 def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
@@ -232,7 +232,7 @@ def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
     """Smallest d for each distinct number of microbatches per pipeline: (ceil(B/d), d), d ascending.
 
     A larger d with the same number of microbatches only adds synchronisation and devices, so no other d can
-    be the best. There are about 2 sqrt(B) of them. `limit` is the largest d allowed, min(K, B) in the paper.
+    be optimal. There are about 2 sqrt(B) of them. `limit` is the maximum d, min(K, B) in the paper.
     """
     widths = np.arange(1, min(limit, microbatches) + 1, dtype=np.int64)
     counts = -(-microbatches // widths)

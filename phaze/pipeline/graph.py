@@ -133,8 +133,8 @@ def kept_event_graph(shape: Pipeline) -> EventGraph:
 def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
     """Pipeline of one lane whose stages only determine which jobs exist; `recomputes`: all stages recompute.
 
-    A job that takes no time changes no other. Pipelines whose jobs are a subset of the shape's therefore have
-    the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
+    Jobs without duration do not affect other jobs. Pipelines whose jobs are a subset of the shape's therefore
+    have the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
     """
     columns = _happens(pipeline, recomputes=recomputes).T.astype(float).tolist()
     return replace(
@@ -152,7 +152,9 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
 
 
 def _happens(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
-    """True where stages recompute, synchronise gradients, gather weights, synchronise early, (4, stages)."""
+    """Masks (4, stages) of stages that recompute, synchronise gradients, gather weights, and synchronise
+    early.
+    """
     again, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
     return np.stack([again | recomputes, sync, gather, pieces(pipeline) > 1])
 
@@ -213,7 +215,7 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
-    """Index of each pass among the jobs by kind, (stages, microbatches), -1 if there is none.
+    """Index of each pass among the jobs by kind, (stages, microbatches); -1 for missing passes.
 
     Input-gradient passes are stored as backward passes. A paired forward pass ends with its pair.
     """

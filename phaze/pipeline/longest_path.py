@@ -43,8 +43,8 @@ def longest_path(
 ) -> tuple[Floats, Floats, Ints, int]:
     """Start and latest arrival of each job, its binding predecessor, and the number of runnable jobs.
 
-    The binding predecessor arrives last, -1 if there is none. `first` (R + 1,) are the offsets of each
-    resource's jobs; arrivals without predecessors are at 0.
+    The binding predecessor arrives last; -1 for none. `first` (R + 1,) are the offsets of each resource's
+    jobs; arrivals without predecessors are at 0.
     """
     n, resources = len(duration), len(first) - 1
     start, arrival = np.full(n, -1.0), np.zeros(n)

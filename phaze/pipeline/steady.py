@@ -55,8 +55,8 @@ def _works_per_batch(pipeline: Pipeline) -> bool:
 def _passed_s(pipeline: Pipeline, least: int) -> Floats:
     """Times at which at least `least` microbatches pass a point that later ones do not delay.
 
-    In training the point is the entry of the first stage, where each waits for one that leaves. In inference
-    nothing limits the first stage, so it is the exit of the last.
+    In training the point is the entry of the first stage, where each microbatch waits for another to leave.
+    In inference the first stage is not limited, so the point is the exit of the last stage.
     """
     if not pipeline.rules.trains:
         timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes))

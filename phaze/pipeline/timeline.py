@@ -187,7 +187,7 @@ class Timeline:
 
     @cached_property
     def _own(self) -> slice:
-        """Range of the jobs of workers, without those of ports."""
+        """Range of jobs that belong to workers, not to ports."""
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
     @cached_property

@@ -35,7 +35,7 @@ class Turn(NamedTuple):
     seconds: float
     plan: Plan = ()
     beside: Plan = ()
-    """Messages that start with the work; it ends only when they are over."""
+    """Messages that start with the work; the work ends only when they have arrived."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
 
 
 def _runs(first: Ints, size: Ints) -> Ints:
-    """Consecutive numbers of several runs, concatenated."""
+    """Integers of several ranges, concatenated."""
     begins = np.cumsum(size) - size
     return np.repeat(first - begins, size) + np.arange(size.sum())
 

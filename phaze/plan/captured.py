@@ -13,7 +13,7 @@ ATTENTION: frozenset[Region] = frozenset({"attn_norm", "qkv_linear", "core_attn"
 
 
 def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> list[bool]:
-    """True for every operator of a layer whose kernels the host launches, not a CUDA graph.
+    """Mask of operators whose kernels are launched by the host, not by a CUDA graph.
 
     Norms and residual additions belong to no region; they count with the attention or the state space of
     their layer. Embedding, head and loss are captured only by a full graph.

@@ -28,7 +28,7 @@ LIMIT = 1_000_000
 """Default limit of enumerated downsets."""
 COPIES = 5
 """Copies of the bits of all downsets in memory during enumeration and sorting."""
-INSTEAD = "merge layers that run beside each other, or plan with the prefixes of one linear order"
+INSTEAD = "merge parallel layers, or plan with the prefixes of one linear order"
 
 
 class DownsetsError(PhazeError):
@@ -55,7 +55,7 @@ class Downsets:
 
     @property
     def membership(self) -> Bools:
-        """True where downset i contains node v, (count, nodes)."""
+        """Mask (count, nodes): True if downset i contains node v."""
         return unpack(self.words, self.nodes)
 
     def members(self, i: int) -> tuple[int, ...]:

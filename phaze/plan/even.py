@@ -22,7 +22,7 @@ from phaze.plan.piper.equal import group_cuts
 
 
 def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | Infeasible:
-    """Best placement with exactly p stages and data width d, or the reason why there is none."""
+    """Best placement with exactly p stages and data width d, or the reason for infeasibility."""
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
@@ -41,7 +41,7 @@ def place_evenly(
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
-    # The longer stages come first; the other layers join the ends, as in Megatron-LM.
+    # Longer stages are first; the other layers join the ends, as in Megatron-LM.
     sizes = [len(part) for part in np.array_split(np.arange(repeated), expert.pp)]
     starts = (0, *(first + int(end) for end in np.cumsum(sizes)[:-1]))
     placement = evaluate_cut(chain, expert, setting, starts)

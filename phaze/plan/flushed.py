@@ -47,7 +47,7 @@ def _place_expert(task: PlanningTask, one: Prospect, setting: Setting) -> Placem
 
 
 def _best(task: PlanningTask, place: Place) -> Planned | Infeasible:
-    """Best plan over TMP widths, microbatches and recomputation, or the reason why there is none."""
+    """Best plan over TMP widths, microbatches and recomputation, or the reason for infeasibility."""
     found = [
         (one, setting, place(task, one, setting))
         for one in task.prospects
@@ -81,7 +81,7 @@ def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Pla
 
 
 def _stage(one: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int) -> Stage:
-    """Stage whose layers all stash or all recompute: all but the last recompute if any does.
+    """Stage whose layers all stash or all recompute; with recomputation, all stages but the last recompute.
 
     A recomputing stage stores its inputs of every microbatch in flight, and all activations of the one being
     processed (`cost.memory`).

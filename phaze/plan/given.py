@@ -107,8 +107,8 @@ def lowered_plan(
 ) -> Plan:
     """Plan with the given layers and layout per stage, starting with the embedding.
 
-    Cuts come from a table row or from any planner's plan: layouts may differ by stage in tp and dp. Of each
-    stage's blocks `recomputed` are recomputed, by default all.
+    Cuts are from a table row or from any planner's plan: layouts may differ by stage in tp and dp.
+    `recomputed` gives the recomputed blocks of each stage; default: all.
     """
     lowering = Lowering(training, machine)
     stages = [lowering.stage(cut, layout, recomputed) for cut, layout in zip(cuts, layouts, strict=True)]

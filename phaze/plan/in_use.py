@@ -31,7 +31,7 @@ CONNECTION_BYTES = 12 * MIB
 issue 1685).
 """
 CONNECTIONS = (1, 3)
-"""Connections per channel of collectives, least and usual: a ring; a ring and both neighbours in a tree.
+"""Minimum and usual connections per channel of collectives: a ring; a ring and both neighbours in a tree.
 
 With 16 channels this is 576 MiB; 544 and 688 are measured on A100 (NVIDIA/nccl, issue 964).
 """
@@ -42,9 +42,9 @@ NCCL prints them for nodes with NVSwitch (24 coll channels, 32 p2p channels per 
 2.8 GB; an all-to-all of 8 H100 took 3.3 GB (issue 1685).
 """
 STREAMS = (0, 1, 5)
-"""Streams that run products: least, expected and most.
+"""Minimum, expected and maximum number of streams with a GEMM workspace.
 
-Without a workspace; PyTorch's own; and with the four of Transformer Engine's grouped products
+None; PyTorch's own; and in addition the four of Transformer Engine's grouped products
 (`get_multi_stream_cublas_workspace`).
 """
 
@@ -78,7 +78,8 @@ class InUse:
     """Peak memory of a device by part."""
 
     tensors: MemoryRange
-    """Tensors: at least without temporaries of the current layer, at most with temporary copies."""
+    """Tensors: the minimum excludes temporaries of the current layer, the maximum includes temporary copies.
+    """
     fragments: MemoryRange
     """Fragmentation; its upper end may be below the expected value if the other parts leave less memory."""
     workspaces: MemoryRange
@@ -128,9 +129,10 @@ def beside_tensors(
 def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -> MemoryRange:
     """Buffers of a rank's communicators.
 
-    They belong to all ranks, each group of several, a replica for norms of gradients, and the two stages with
-    a `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed, `PipelineParallelGrid`). An all-to-all of
-    dispatched tokens connects a rank with every other one in its NVLink domain.
+    These are communicators of all ranks, of each group with several ranks, of a replica for gradient norms,
+    and of the two stages with a `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed,
+    `PipelineParallelGrid`). An all-to-all of dispatched tokens connects a rank with every other one in its
+    NVLink domain.
     """
     channels = machine.stack.held_processors
     if not channels or layout.devices == 1:
@@ -183,10 +185,10 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
 def tensor_limit_bytes(
     machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, upper: bool = True
 ) -> float:
-    """Most bytes of tensors with which a layout fits, at the upper end of its range or as expected.
+    """Maximum bytes of tensors with which a layout fits, at the upper end of its range or as expected.
 
     `copied_bytes` are temporary copies in addition to the tensors. A plan whose tensors need more does not
-    fit with any stages.
+    fit with any pipeline split.
     """
     beside = _sum(beside_tensors(machine, layout))
     if not upper:

@@ -15,7 +15,7 @@ from phaze.spec.system import Stack
 from phaze.workload.operators import Operator
 
 NORM = 4
-"""Kernels of a norm, backward.
+"""Kernels of the backward pass of a norm.
 
 Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
 two add them to those of earlier microbatches (autograd, `AccumulateGrad`).

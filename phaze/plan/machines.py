@@ -53,7 +53,7 @@ def grown(machine: Machine, devices: int) -> Machine:
 def device_of(machine: Machine) -> Device:
     """Device of a machine; PhazeError if it has none, because its plans contain the layer times."""
     if machine.device is None:
-        raise PhazeError("machine: says nothing of its device, on which layers would run")
+        raise PhazeError("machine: has no device to run layers on")
     return machine.device
 
 
@@ -61,7 +61,7 @@ def host_bytes_per_s(machine: Machine) -> float:
     """Bandwidth between a device and its host's memory; PhazeError if it is not specified."""
     device = device_of(machine)
     if not device.host_bandwidth_bytes_per_s:
-        raise PhazeError(f"offload: device {device.name} says no host_bandwidth_bytes_per_s")
+        raise PhazeError(f"offload: device {device.name} needs host_bandwidth_bytes_per_s")
     return device.host_bandwidth_bytes_per_s
 
 

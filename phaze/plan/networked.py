@@ -39,7 +39,7 @@ PASSES: dict[JobKind, Way] = {
 LEGS = 3
 """Messages of a tensor-parallel rank in an all-reduce: inside nodes, between them, inside again."""
 BATCHES = 3
-"""Batches simulated without a flush, of which the last one's time counts."""
+"""Batches simulated without a flush; the time of the last one counts."""
 Devices = Sequence[Sequence[Sequence[int]]]
 """Devices by stage, replica and tensor-parallel rank."""
 
@@ -115,7 +115,7 @@ def silent_script(plan: Plan) -> Script:
 
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
-    """Batch time on a network without transfer time, where all devices are equivalent."""
+    """Batch time without transfer times, if all devices are equivalent."""
     return time_per_batch_s(carry_out(silent_script(plan), fabric.topology, "none"))
 
 

@@ -70,7 +70,7 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
     if not layout.sequence_parallel:
         return "it needs sequence parallelism (Transformer Engine, `ub_overlap_ag`)"
     if isinstance(machine.network, Levels) and layout.tp > machine.network.tiers[0].devices:
-        return "it needs the slices in one NVLink domain (Transformer Engine, userbuffers)"
+        return "it needs all tensor-parallel ranks in one NVLink domain (Transformer Engine, userbuffers)"
     if stack.ordered_queue and layout.zero == 3 and not device_of(machine).is_blackwell:
         return (
             "it needs one hardware queue, and FSDP several (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`, "

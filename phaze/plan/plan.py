@@ -143,7 +143,7 @@ class Stage(StageWork):
     weight_s: float = 0.0
     """Seconds of weight gradients in the backward pass, if known."""
     pieces: int = 0
-    """Pieces in which gradients can be synchronised; 0: one per layer."""
+    """Number of gradient buckets; 0: one per layer."""
     spent_s: tuple[float, ...] = ()
     """Seconds of all passes by bound, in the order of `cost.kernels.KERNEL_LIMITS`, if known."""
     hbm_shares: tuple[float, ...] = ()
@@ -197,7 +197,7 @@ class Execution:
     exposed_transfers: float = 0.0
     """Fraction of a transfer that occupies both stages even if transfers overlap."""
     scattered: bool = False
-    """True if a tensor goes to the next stage in tp shards and is gathered there."""
+    """True if a tensor is sent to the next stage in tp shards and gathered there."""
     early_recompute: bool = True
     overlap_sync: float = 0.0
     """Fraction of the exchanges among replicas that can overlap with compute; 0: they follow it."""

@@ -55,7 +55,7 @@ class Prospect:
         stash_bytes: float,
         work_bytes: float,
     ) -> Stage:
-        """Stage with these layers, of which those in `again` are recomputed."""
+        """Stage with these layers; those in `again` are recomputed."""
         chain, traffic, repeated = self.chain, self.traffic, layers[again]
         arriving, departing = self.crossing(layers)
         return Stage(
@@ -94,7 +94,7 @@ class PlanningTask:
     """Widths that experts chose."""
 
     def prospect(self, layout: Layout) -> Prospect:
-        """Model in a layout."""
+        """Model in this layout."""
         return next(one for one in self.prospects if one.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
@@ -134,7 +134,7 @@ class Planner(Protocol):
     """Function that maps a model to the devices of a task."""
 
     def __call__(self, task: PlanningTask) -> Planned | Infeasible:
-        """Best plan, or the reason why nothing fits."""
+        """Best plan, or the reason for infeasibility."""
 
 
 def read_tasks(
@@ -146,7 +146,9 @@ def read_tasks(
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
-    """Tasks with the sets of plans that ask for them; tables layers and solves have all points of a model."""
+    """Tasks of planners, each with the sets of plans that need it; tables layers and solves have all
+    points.
+    """
     names = list(dict.fromkeys(one.architecture for one in asked))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
     wanted = pd.DataFrame({"architecture": names, "kept": True})

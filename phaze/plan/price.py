@@ -34,7 +34,7 @@ from phaze.plan.stage_costs import pipeline_of
 BATCHES = 2
 """Batches in a timeline without a flush."""
 CLOSE = 1e-4
-"""Relative error of long-run times, where transfers make cycles of many microbatches."""
+"""Relative error of steady-state times if transfers form cycles over many microbatches."""
 
 INSIDE = ("compute", "HBM", "all-reduces of slices")
 """Uses of a pass's time: operators while the HBM is idle, operators while it works, collectives."""
@@ -57,7 +57,7 @@ class LinkUse:
     """Load of a device's link in one direction per batch, in seconds or as utilisation."""
 
     slices: float
-    """All-reduces between the ranks of a replica (tensor parallelism)."""
+    """All-reduces between tensor-parallel ranks."""
     stages: float
     """Activations that arrive and gradients that return (pipeline)."""
     replicas: float

@@ -44,7 +44,7 @@ class Run:
     kv_heads: int = 0
     """0: the number of heads."""
     ffn: int = 0
-    """0: four times hidden."""
+    """Width of the feed-forward network; 0: four times hidden."""
     gated: bool = False
     """Llama block: a gated feed-forward network of width ffn, no biases, no dropout, untied head matrix."""
     optimizer: Optimizer = "adam"
@@ -55,13 +55,13 @@ class Run:
     flash_attention: bool | None = None
     """True if attention scores stay on chip; None: for a named model, or if the stack names such kernels."""
     spec: Model | None = None
-    """Model that hidden, layers and vocab belong to; None: a GPT of these sizes."""
+    """Model with this hidden, layers and vocab; None: a GPT of these sizes."""
     mtp: int = 0
     """Number of multi-token prediction layers."""
     lora: int = 0
     """LoRA rank of the adapters of every matrix of a block; 0: all weights are trained."""
     division: tuple[str, ...] = ()
-    """Entries of every virtual stage as in a layout string; empty: `equal_stages`."""
+    """Entries of every virtual stage, as in a layout string; empty: `equal_stages`."""
     recomputed: int | None = None
     """Number of recomputed blocks per stage, the first ones; None: all."""
 
@@ -89,7 +89,7 @@ class Run:
         Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
 
     def _check_division(self) -> None:
-        """Raise PhazeError if the stages do not match the layout, or belong to another model."""
+        """Raise PhazeError if the stages do not match the layout, or are those of another model."""
         layout, entries, count = self.layout, "".join(self.stages), len(self.stages)
         if count != self.count:
             raise PhazeError(f"pipeline_layout must have pp * chunks = {self.count} stages, got {count}")

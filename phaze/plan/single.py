@@ -40,7 +40,7 @@ class PlanFilter:
     planner: str | None = None
 
     def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
-        """Fastest plan that matches; PhazeError if there is none."""
+        """Fastest matching plan; PhazeError if none matches."""
         found = plans
         for name in PLAN:
             value = getattr(self, name)
@@ -161,8 +161,8 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
     for name in ("network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s"):
         if getattr(network, name) != row[name]:
             raise PhazeError(
-                f"simulate: --system: its {name} is {getattr(network, name):g}, the plan was made for "
-                f"{row[name]:g}; leave the option out, or name a system with levels or a matrix of bandwidths"
+                f"simulate: --system: {name} is {getattr(network, name):g}, but the plan was made for "
+                f"{row[name]:g}; omit --system, or name a system with levels or a matrix of bandwidths"
             )
 
 
@@ -191,9 +191,9 @@ def replay_one(
 
 def _refuse_absent(path: Path) -> None:
     if path.is_dir() or path.suffix != ".parquet":
-        raise PhazeError(f"{path}: needed is a file of plans of a study, which ends in .parquet")
+        raise PhazeError(f"{path}: must be a .parquet file with plans of a study")
     if not path.is_file():
-        raise PhazeError(f"{path}: there is no such file; a study writes results/plans and plan_stages")
+        raise PhazeError(f"{path}: file does not exist; a study writes results/plans and plan_stages")
 
 
 def _link_words(row: Mapping[str, object]) -> str:

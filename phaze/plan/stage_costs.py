@@ -139,7 +139,7 @@ def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
-    """Time in which replicas exchange the gradients or weights of a stage.
+    """Time for replicas to exchange the gradients or weights of a stage.
 
     Those of experts are separate, and gradients go bucket by bucket if the stack has buckets.
     """
@@ -182,7 +182,9 @@ def _wait_s(
 
 
 def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
-    """Collective that synchronises gradients once per batch; None from ZeRO 2 on, where every pass does."""
+    """Collective that synchronises gradients once per batch; None from ZeRO 2 on, which synchronises in every
+    pass.
+    """
     zero = stage.layout.zero
     if zero >= 2:
         return None

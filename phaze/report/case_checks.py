@@ -29,7 +29,7 @@ def _every_cluster_has_a_row(inputs: PlanCases) -> Verdicts:
             same = name, point.blocks, point.memory_gib, point.microbatches
             for mode, planner, k in product(point.modes, point.planners, wanted):
                 key = (*same, mode, k, planner)
-                # A curve of a planner that finds nothing has no step, and says so by that.
+                # A curve whose planner finds no plan has no step, which states that already.
                 yield key in seen or point.show == "curve", f"{key}: no row"
 
 

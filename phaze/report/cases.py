@@ -14,7 +14,7 @@ from phaze.spec.planning import PlanCase, PlanStudy
 from phaze.spec.tiled_study import TiledCase, TiledStudy
 
 RUN = "case", "system", "model", "layout", "placed", "tensor", "microbatches"
-"""Columns that say which run it is."""
+"""Columns that identify a run."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PlanCases:
 
 
 def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarray:
-    """Times with so many devices from the steps of one planner, infinite below the first."""
+    """Times for these numbers of devices from the steps of one planner; infinite below the first step."""
     steps = curve.sort_values("devices")
     at = np.searchsorted(steps["devices"].to_numpy(), np.asarray(devices), side="right")
     times: np.ndarray = np.concatenate(([np.inf], steps["time_per_sample"].to_numpy()))[at]

@@ -72,7 +72,7 @@ class Findings:
 
 
 Part = Callable[[Inputs, Findings], Iterator[Section]]
-"""Function that yields the sections on some of the findings; none if there is nothing to show."""
+"""Function that yields the sections on some of the findings; empty if there is nothing to show."""
 GIVEN = (
     "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
     "certificates", "audits",

@@ -19,7 +19,7 @@ from phaze.report.winners import COMMON, PER_MODEL, baseline_design
 from phaze.report.words import join, percent, times
 
 LEAST = 5e-4
-"""Smallest reported loss to the baseline; a smaller one would be shown as 0.0 %."""
+"""Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Headline:
         return float(self.ratios(design, over, simulated=True).get(model, planned))
 
     def mean(self, design: str, over: str) -> tuple[float, str]:
-        """Geometric mean of the ratios over models, and a note on its source.
+        """Geometric mean of ratios over models, and a note on its source.
 
         Simulated throughputs are used if available, else planned ones. The mean is 0 without any ratio.
         """

@@ -40,7 +40,7 @@ class Details(Protocol):
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """Rows of a point and shard, filtered by `only`; empty if there is no such table."""
+        """Rows of a point and shard, filtered by `only`; empty if the table does not exist."""
 
     def __hash__(self) -> int:
         """Hash, required to cache lookups."""

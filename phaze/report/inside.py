@@ -262,7 +262,7 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _same_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
-    """Best placement with the accelerator, HBM and planner of a result; None if there is none."""
+    """Best placement with the accelerator, HBM and planner of a result; None if absent."""
     same = [placed[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
     found = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
     return in_order(found).iloc[0] if len(found) else None

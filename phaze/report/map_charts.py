@@ -51,7 +51,7 @@ def _matrix(figure: Figure, ax: Axes, values: Floats) -> None:
 
 
 def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
-    """Draw Figure 6: the bandwidths between devices, sorted by replica and stage, for each way of mapping."""
+    """Draw Figure 6: the bandwidths between devices, sorted by replica and stage, for each mapping method."""
     ways = list(dict.fromkeys(devices["way"]))
     figure, every = axes(WIDE, 4.1, 1, len(ways))
     values = _gib(network)

@@ -237,7 +237,7 @@ def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield sentences on the readings that turn an accelerator's gain into none, or the reverse."""
+    """Yield sentences on readings under which an accelerator loses its gain, or gains one."""
     for design, own, others in _by_design(gains):
         turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
         words = join(

@@ -49,7 +49,7 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Table searches, for searches of the whole space; without models that fit nowhere."""
+    """Table searches, for searches of the whole space; without models that nothing can train."""
     best = optima(trials)
     whole = trials[trials["scope"] == "whole"]
     rows = [
@@ -238,7 +238,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
 
 
 def _draw_runs(ax: Axes, name: str, runs: list[Floats], colour: str) -> None:
-    """Draw the median and range over seeds; a finished run keeps its best."""
+    """Draw the median and range over seeds; a finished run counts with its best."""
     at = _logarithmic(max(map(len, runs)))
     found = np.array([run[np.minimum(at, len(run)) - 1] for run in runs])
     ax.fill_between(at, found.min(axis=0), found.max(axis=0), color=colour, alpha=0.18, lw=0)

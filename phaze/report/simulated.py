@@ -149,7 +149,7 @@ WAYS = {
     "blocks-of-4": "blocks of 4 stages",
     "local-search": "local search",
 }
-"""Display names of the ways of mapping a plan to devices."""
+"""Display names of the methods of mapping a plan to devices."""
 _PLACE = ["model", "architecture", "hbm_gib", "planner", "system"]
 
 

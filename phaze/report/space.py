@@ -164,7 +164,7 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Inputs) -> Sheet:
-    """Table of members of fronts, by model; `what` heads the column on why each is shown."""
+    """Table of members of fronts, by model; `what` is the heading of the column of reasons."""
     rows = members.sort_values("model", key=lambda m: m.map(inputs.study.models.index), kind="stable")
     columns: dict[str, Cell] = {
         "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",

@@ -126,6 +126,6 @@ def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
 
 
 def row_of(found: pd.DataFrame, model: str, design: str) -> pd.Series | None:
-    """Placed result of a model and design; None if there is none."""
+    """Placed result of a model and design; None if absent."""
     rows = placed_rows(found[found["model"] == model], design)
     return rows.iloc[0] if len(rows) else None

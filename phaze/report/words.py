@@ -40,7 +40,7 @@ def seconds(value: float) -> str:
 
 
 def _fitting(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
-    """Largest unit that is at most the value, else the smallest unit."""
+    """Largest unit that does not exceed the value, else the smallest unit."""
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
 
 

@@ -109,7 +109,7 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
     flags = parse_flags(told.files["megatron.txt"])
     beyond = (
         *(sentence for sentence in told.beyond if not sentence.startswith("model.")),
-        *(f"{flag[2:]}: has no field" for flag in flags if flag not in READ),
+        *(f"{flag[2:]}: Megatron-Bridge has no such field" for flag in flags if flag not in READ),
     )
     left = [" ".join((flag[2:], *flags[flag])) for flag in flags if flag in UNTIMED_FLAGS - UNTIMED.keys()]
     elsewhere = [f"model {recipe.model.name}", *told.elsewhere, *left]
@@ -171,7 +171,7 @@ def _value(flag: str, flags: Flags, bare: bool) -> Plain:
 
 
 def _number(text: str) -> Plain:
-    """Number of a text; the text itself if it is no number."""
+    """Number in a text; the text itself if it is not a number."""
     if text.isdecimal():
         return int(text)
     try:

@@ -77,8 +77,9 @@ DEEPSPEED = Runtime(
         ),
         Rule(
             "sequences",
-            "cp exchanges heads: cp_kind must be a2a, the sequence {sequence} and key-value heads {kv_heads} "
-            "/ tp multiples of cp, got {cp_kind} with cp {cp} and tp {tp}",
+            "cp exchanges heads: cp_kind must be a2a, and the sequence {sequence} and key-value "
+            "heads {kv_heads} / tp must be multiples of cp, got {cp_kind} with cp {cp} and tp "
+            "{tp}",
             ("cp_kind", "cp", "tp"),
             _sequences,
         ),

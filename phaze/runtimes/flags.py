@@ -35,7 +35,7 @@ def parse_flags(text: str) -> Flags:
     try:
         words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)
     except ValueError as error:
-        raise PhazeError(f"flags: cannot be read as words of a shell: {error}") from error
+        raise PhazeError(f"flags: cannot be parsed as shell arguments: {error}") from error
     found: Flags = {}
     name = ""
     for word in words:
@@ -75,7 +75,7 @@ def one_value(flags: Flags, name: str) -> str:
 
 
 def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | None = None) -> str:
-    """Our name of a flag's value; PhazeError for another value, or a missing flag without default."""
+    """Our name of a flag's value; PhazeError for another value, or for a missing flag without default."""
     if name not in flags and otherwise is not None:
         return otherwise
     value = one_value(flags, name)

@@ -45,7 +45,7 @@ class GivenRun:
         """Run of a torchtitan configuration of a model on `devices` devices; PhazeError naming the file."""
         text = read_source(file)
         if not any(map(str.isalpha, text)):
-            raise PhazeError(f"{shown(file)}: holds no settings of torchtitan")
+            raise PhazeError(f"{shown(file)}: contains no torchtitan settings")
         try:
             return cls(file, "torchtitan", text, *read_torchtitan(text, model, devices))
         except PhazeError as error:
@@ -64,12 +64,13 @@ class GivenRun:
     def remarks(self, software: Software) -> tuple[str, ...]:
         """Remarks on what the price leaves out and what it assumes."""
         devices = (
-            f"no number of devices is given: the fewest that the layout allows, {self.recipe.layout.devices}"
+            "number of devices is missing: assuming the fewest that the layout allows, "
+            f"{self.recipe.layout.devices}"
         )
         left_out = ", ".join(software.unmodelled)
         return (
             *[devices] * self.few_devices,
-            *[f"changes time or memory and is not modelled: {left_out}"] * bool(left_out),
+            *[f"not modelled, but changes time or memory: {left_out}"] * bool(left_out),
             *[f"not priced: {', '.join(self.unread)}"] * bool(self.unread),
         )
 

@@ -38,11 +38,11 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
         return len(self.tp)
 
     def under(self, *schedules: str) -> Bools:
-        """True where the schedule is one of these, (N,)."""
+        """True if the schedule is one of these, (N,)."""
         return np.isin(self.schedule, [i for i, name in enumerate(self.schedules) if name in schedules])
 
     def take(self, which: Bools | Ints) -> Self:
-        """Layouts at these indices, or where a mask is true."""
+        """Layouts selected by indices or by a mask."""
         return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
 
     def joined(self, other: Self) -> Self:

@@ -31,7 +31,7 @@ def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
 
 
 def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
-    """Entries per virtual stage, from its blocks; layers of multi-token prediction are with the loss."""
+    """Entries per virtual stage, from its blocks; multi-token prediction layers are next to the loss."""
     last = len(blocks) - 1
     return tuple(
         "E" * (q == 0) + "t" * count + ("m" * mtp + "L") * (q == last) for q, count in enumerate(blocks)
@@ -81,7 +81,7 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
         cost += 1.0
         q += cost > total * (q + 1) / count
     if q + TRAILING < count - 1:
-        raise PhazeError(f"pp must be at most {q + TRAILING + 1} where stages are split by cost, got {count}")
+        raise PhazeError(f"pp must be at most {q + TRAILING + 1} if stages are split by cost, got {count}")
     stages[-1] += "L"
     for empty in reversed(range(1, count)):
         if not stages[empty]:
@@ -129,7 +129,7 @@ def stages_of(layout: str) -> tuple[str, ...]:
     for pattern in (_GROUP, _ONE):
         if sum(len(one) * int(n.lstrip("0")[:7] or 0) for one, n in pattern.findall(text)) > MOST_CHARACTERS:
             raise PhazeError(
-                f"layout string: repeats more than {MOST_CHARACTERS} entries, got {short(layout)}"
+                f"layout string: repeats expand to more than {MOST_CHARACTERS} entries, got {short(layout)}"
             )
         text = pattern.sub(lambda found: found[1] * int(found[2]), text)
     stages = text.split("|")
@@ -149,7 +149,7 @@ def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
 
 def _wrong(layout: str) -> PhazeError:
     return PhazeError(
-        "layout string: must be E for the embedding, t for every block, m for every layer of multi-token "
-        "prediction, all in one stage, L for the loss, and | between stages, none of which is empty, got "
-        f"{short(layout)}"
+        "layout string: must have E for the embedding, t for every block, m for every layer of "
+        "multi-token prediction (all in one stage), L for the loss, and | between non-empty "
+        f"stages, got {short(layout)}"
     )

@@ -48,7 +48,7 @@ MAXTEXT = Runtime(
     recomputes_part=False,
     computes=("bf16",),
     rules=(
-        Rule("no pipeline", "plans have no axis stage, pp must be 1, got {pp}", ("pp",), _no_pipeline),
+        Rule("no pipeline", "plans have no stage axis, so pp must be 1, got {pp}", ("pp",), _no_pipeline),
         VIRTUAL_STAGES,
         HEADS,
         KEY_VALUE_HEADS,
@@ -66,7 +66,7 @@ MAXTEXT = Runtime(
             uneven_sequence,
         ),
         BATCH,
-        Rule("fsdp", "weights are sharded over dp * cp, zero must be 3, got {zero}", ("zero",), _fsdp),
+        Rule("fsdp", "weights are sharded over dp * cp, so zero must be 3, got {zero}", ("zero",), _fsdp),
     ),
 )
 """MaxText without the axes data and stage.

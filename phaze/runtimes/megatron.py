@@ -134,8 +134,8 @@ MEGATRON = Runtime(
         HEADS,
         Rule(
             "key-value heads",
-            "key-value heads {kv_heads} must be a multiple or a divisor of tp, their width {kv_width} a "
-            "multiple, got {tp}",
+            "key-value heads {kv_heads} must be a multiple or a divisor of tp, and their width "
+            "{kv_width} a multiple of tp, got {tp}",
             ("tp",),
             _key_value_heads,
         ),
@@ -163,8 +163,9 @@ MEGATRON = Runtime(
         LOW_PRECISION,
         Rule(
             "context heads",
-            "key-value heads {kv_heads} of a slice of tp {tp} must be a multiple of the ranks that exchange "
-            "them, k of a2a+p2p:k a part of cp: got {cp_kind} with cp {cp}",
+            "the key-value heads {kv_heads} of one of tp {tp} ranks must be a multiple of the "
+            "ranks that exchange heads (cp, or k of a2a+p2p:k, which divides cp), got {cp_kind} "
+            "with cp {cp}",
             ("cp_kind", "cp", "tp"),
             _context_heads,
         ),
@@ -176,34 +177,36 @@ MEGATRON = Runtime(
         ),
         Rule(
             "whole sequences",
-            "a delta rule and sparse attention need cp 1, got {cp}",
+            "delta rules and sparse attention need cp 1, got {cp}",
             ("cp",),
             _whole_sequences,
         ),
         EXPERT_BIAS,
         Rule(
             "delayed scaling",
-            "fp8 needs neither moe_act nor layernorm to run forward again, got {recompute}",
+            "fp8 does not support recomputing moe_act or layernorm, got {recompute}",
             ("recompute",),
             _delayed_scaling,
         ),
         Rule(
             "microbatch groups",
-            "microbatches of a replica must be at least pp {pp} under interleaved, got {microbatches}",
+            "microbatches of a replica must be at least pp {pp} under schedule interleaved, got "
+            "{microbatches}",
             ("schedule", "pp", "dp", "microbatch"),
             _microbatch_groups,
         ),
         Rule(
             "sharded pipeline",
-            "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got {pp}",
+            "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got {pp}",
             ("zero", "pp"),
             _sharded_pipeline,
         ),
         Rule(
             "offload",
-            "offload of k layers needs pp 1, recompute none and more than k layers, of modules that blocks "
-            "do not recompute in full, of attn_proj core_attn with it, of expert_fc1 and moe_act experts, of "
-            "optimizer zero 1, got {offload} with pp {pp}, recompute {recompute}, zero {zero}",
+            "offload of k layers needs pp 1, recompute none and more than k layers; offloaded "
+            "modules must not be fully recomputed; attn_proj needs core_attn, expert_fc1 and "
+            "moe_act need experts, optimizer needs zero 1; got {offload} with pp {pp}, recompute "
+            "{recompute}, zero {zero}",
             ("pp", "zero", "recompute"),
             _offload,
         ),

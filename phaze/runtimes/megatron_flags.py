@@ -75,7 +75,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
     """
     recipe.check(MEGATRON)
     if recipe.model.lora:
-        raise PhazeError("model.lora: Megatron-LM trains whole models, Megatron-Bridge has LoRA")
+        raise PhazeError("model.lora: Megatron-LM does not train LoRA adapters; emit for bridge")
     untimed, elsewhere = untimed_flags(recipe.model)
     flags = [
         *model_flags(recipe.model, recipe.sequence, recipe.blocks),
@@ -162,7 +162,7 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe) -> None:
     size = whole_number(flags, GROUP, layout.pp)
     if recipe.schedule == "interleaved" and not is_group(count, layout.pp, size):
         found = (
-            f"{GROUP} must leave no group of fewer than pp {layout.pp} of {count} microbatches, got {size}"
+            f"{GROUP} must not leave a group of fewer than pp {layout.pp} of {count} microbatches, got {size}"
         )
     given = CONNECTIONS.findall(text)
     if found is None and given:
@@ -212,7 +212,7 @@ def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
     if not vp or not ranks or layers % (ranks * vp) or any(count % vp for count in ends.values()):
         flag = next((flag for flag in (EACH, VIRTUAL, FIRST, LAST) if flag in flags), PP)
         raise PhazeError(
-            f"{flag}: must cut the {model.layers} layers into equal stages, got {one_value(flags, flag)}"
+            f"{flag}: must split the {model.layers} layers into equal stages, got {one_value(flags, flag)}"
         )
     held = [ends.get(rank, layers // ranks) // vp for rank in range(pp)] * vp
     held[0] -= counted[0]

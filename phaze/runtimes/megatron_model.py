@@ -214,7 +214,7 @@ def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
     wrong = next((kind for kind in kinds if len(kind) != 1 or kind[0] not in LETTERS), None)
     if wrong is not None:
         raise PhazeError(
-            f"{HYBRID[0]}: blocks must each be one of {', '.join(LETTERS)}, got {'-'.join(wrong)}"
+            f"{HYBRID[0]}: every block must be one of {', '.join(LETTERS)}, got {'-'.join(wrong)}"
         )
     letters = "".join(LETTERS[kind[0]] for kind in kinds)
     held = [*blocks[:-1], blocks[-1] - model.mtp]
@@ -380,7 +380,7 @@ def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PhazeError(f"{flag}: must be a number or a list of 0 and 1, got {short(text)}") from error
     if len(values) != layers:
-        raise PhazeError(f"{flag}: must have {layers} entries, one a layer, got {len(values)}")
+        raise PhazeError(f"{flag}: must have {layers} entries, one per layer, got {len(values)}")
     return values
 
 
@@ -405,5 +405,7 @@ def _window(flags: Flags) -> int:
     text = " ".join(flags[WINDOW]).strip("()")
     left, _, right = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
     if not left.isdecimal() or right not in ("0", "-1"):
-        raise PhazeError(f"{WINDOW}: must be tokens before one and 0 after it, as 127,0, got {short(text)}")
+        raise PhazeError(
+            f"{WINDOW}: must be the tokens before a token and 0 after it, such as 127,0, got {short(text)}"
+        )
     return int(left[:9]) + 1

@@ -79,7 +79,9 @@ class Recipe:
         if len(self.blocks) != stages or sum(self.blocks) != layers or min(self.blocks) < 0:
             raise PhazeError(f"blocks: must be {stages} numbers with sum {layers}, got {shown(self.blocks)}")
         if stages > 1 and 0 in self.blocks[1:-1]:
-            raise PhazeError(f"blocks: only the ends may be without, got {shown(self.blocks)}")
+            raise PhazeError(
+                f"blocks: only the first and the last stage may have none, got {shown(self.blocks)}"
+            )
         most = self.blocks if self.layout.recompute == "full" else (0,) * stages
         if len(self.recomputed) != stages or any(
             not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=True)
@@ -105,7 +107,7 @@ class Recipe:
             value, planned = own.get(name), others.get(name)  # None for parts that only one of both has
             if name not in REMARKED and value != planned:
                 raise PhazeError(
-                    f"{where}: {names.get(name, name)} must be that of the plan, {shown(planned)}, got "
+                    f"{where}: {names.get(name, name)} must be the plan's, {shown(planned)}, got "
                     f"{shown(value)}"
                 )
 
@@ -114,7 +116,10 @@ class Recipe:
         own, others = self._task_values(), other._task_values()
         for name in REMARKED:
             if own[name] != others[name]:
-                yield f"{names.get(name, name)} {own[name]} is compared as the plan's {others[name]}"
+                yield (
+                    f"{names.get(name, name)} {own[name]} is compared as if it were the plan's, "
+                    f"{others[name]}"
+                )
 
     def _task_values(self) -> dict[str, Value]:
         sizes = {"sequence": self.sequence, "global_batch": self.global_batch}

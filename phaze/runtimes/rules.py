@@ -193,12 +193,12 @@ class Runtime:
             if value not in words:
                 return f"{name} must be one of {', '.join(map(str, words))}, got {value}"
         if layout.devices != task.devices:
-            return f"tp * cp * pp * dp must be the {task.devices} devices, got {layout.devices}"
+            return f"tp * cp * pp * dp must be the number of devices, {task.devices}, got {layout.devices}"
         return None
 
 
 def modules_in(model: Model) -> set[Module]:
-    """Modules that at least one layer of a model has."""
+    """Modules that occur in at least one layer of a model."""
     blocks, experts = model.blocks.values(), model.experts
     has: dict[Module, bool] = {
         "core_attn": any(block.attention for block in blocks),

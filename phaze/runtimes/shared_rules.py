@@ -12,7 +12,7 @@ from phaze.spec.model import Model
 
 
 def leaves_rest(number: int | Ints, by: Ints) -> Bools:
-    """True where a number is not a multiple of the divisor, (N,)."""
+    """True if a number is not a multiple of the divisor, (N,)."""
     rest: Bools = np.mod(number, by) != 0
     return rest
 
@@ -93,8 +93,8 @@ EXPERT_RANKS = Rule(
 )
 EXPERT_SLICES = Rule(
     "expert slices",
-    "the width {expert_width} of an expert must be a multiple of etp, got {etp}, that of shared experts "
-    "{shared_width} one of tp, got {tp}",
+    "the expert width {expert_width} must be a multiple of etp, got {etp}, and the width of "
+    "shared experts {shared_width} a multiple of tp, got {tp}",
     ("tp", "etp"),
     _expert_slices,
 )
@@ -102,23 +102,23 @@ EXPERT_BIAS = Rule("expert bias", "experts with biases need etp 1, got {etp}", (
 """For runtimes that do not shard the biases of experts (Megatron-Core, `TransformerConfig`)."""
 EXPERTS_BY_TENSOR = Rule(
     "expert widths",
-    "tensor cuts experts as all else, etp must be tp {tp}, got {etp}",
+    "tensor parallelism also shards the experts, so etp must be tp {tp}, got {etp}",
     ("tp", "etp"),
     _experts_by_tensor,
 )
 """For runtimes that shard experts over tensor-parallel ranks like everything else."""
 EXPERTS_WHOLE = Rule(
     "expert widths",
-    "experts are dealt out whole with ep >= 2, else cut by tp, etp must be 1 or tp, got ep {ep}, etp {etp} "
-    "and tp {tp}",
+    "experts are sharded whole with ep >= 2, else by tp, so etp must be 1 or tp, got ep "
+    "{ep}, etp {etp} and tp {tp}",
     ("tp", "ep", "etp"),
     _experts_whole,
 )
 """For runtimes that shard whole experts over ep, or all of them by tp (torchtitan, `moe_sharding.py`)."""
 SCANS = Rule(
     "scans",
-    "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
-    "divisor of cp, got tp {tp} and cp {cp}",
+    "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp "
+    "a multiple or a divisor of cp, got tp {tp} and cp {cp}",
     ("tp", "cp"),
     _scans,
 )
@@ -158,22 +158,22 @@ BATCH = Rule(
 )
 STAGES = Rule(
     "stages",
-    "pp * vp must be at most {most_stages}, the {layers} layers, embedding and head, as no stage may be "
-    "empty, got {stages}",
+    "pp * vp must be at most {most_stages}: no stage may be empty, and there are {layers} layers, "
+    "an embedding and a head; got {stages}",
     ("pp", "vp"),
     lambda task, grid: grid.stages > task.model.layers + task.model.mtp + ENDS,
 )
 SEQUENCE_PARALLEL = Rule(
     "sequence parallel",
-    "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got {tp}",
+    "sequence_parallel shards activations over tp, so tp must be >= 2, got {tp}",
     ("sequence_parallel", "tp"),
     lambda _, grid: grid.sequence_parallel & (grid.tp < 2),
 )
 LOW_PRECISION = Rule(
     "low precision",
-    "products in {compute} need rows in multiples of {aligned_rows} and slices of hidden, attention and "
-    "feed-forward in multiples of {aligned_width}, got {rows} rows of hidden {hidden}, feed-forward "
-    "{feed_forward} and experts {expert_width} with tp {tp} and etp {etp}",
+    "products in {compute} need rows in multiples of {aligned_rows}, and shards of hidden, "
+    "attention and feed-forward widths in multiples of {aligned_width}; got {rows} rows, hidden "
+    "{hidden}, feed-forward {feed_forward} and experts {expert_width} with tp {tp} and etp {etp}",
     ("tp", "etp", "cp", "microbatch"),
     _low_precision,
 )

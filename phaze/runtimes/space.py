@@ -158,7 +158,7 @@ def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) ->
     """Value of a fixed column; an index for named options."""
     if name not in COLUMNS:
         near = choices(name, FIXABLE, "config/commands.md")
-        raise PhazeError(f"{name}: is no field of a layout; there are {near}")
+        raise PhazeError(f"{name}: is not a field of a layout; known are {near}")
     words: dict[str, Sequence[int | str]] = {
         "schedule": runtime.schedules,
         "recompute": runtime.recomputes(task.model),
@@ -208,7 +208,7 @@ def _choices(
 
 
 def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Choice:
-    """All values where a row is free, else only the first of them."""
+    """All values in free rows, only the first value in others."""
     kept = values == given.get(name, values)
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))

@@ -98,8 +98,8 @@ TORCHTITAN = Runtime(
         SEQUENCE_PARALLEL,
         Rule(
             "sequence slices",
-            "the sequence {sequence} must be a multiple of tp with sequence_parallel, times 2 * cp with "
-            "cp >= 2, got tp {tp} and cp {cp}",
+            "the sequence {sequence} must be a multiple of tp with sequence_parallel, and of 2 * "
+            "cp * tp with cp >= 2, got tp {tp} and cp {cp}",
             ("sequence_parallel", "tp", "cp"),
             uneven_sequence,
         ),
@@ -114,27 +114,28 @@ TORCHTITAN = Runtime(
         ),
         Rule(
             "rounds",
-            "microbatches of a replica must fall into equal rounds of at least pp {pp} under {schedule}, "
-            "got {microbatches}",
+            "microbatches of a replica must split into equal rounds of at least pp {pp} under "
+            "{schedule}, got {microbatches}",
             ("schedule", "pp", "dp", "microbatch"),
             _rounds,
         ),
         Rule(
             "unfilled stages",
-            "microbatches of a replica must be at least the {stages} stages under {schedule}, got "
-            "{microbatches}",
+            "microbatches of a replica must be at least the number of stages, {stages}, under "
+            "{schedule}, got {microbatches}",
             ("schedule", "pp", "vp", "dp", "microbatch"),
             _unfilled_stages,
         ),
         Rule(
             "replicas",
-            "zero 0 replicates the weights, but cp shards them, cp must be 1, got {cp}",
+            "zero 0 replicates the weights, but cp shards them, so cp must be 1, got {cp}",
             ("zero", "cp"),
             _replicas,
         ),
         Rule(
             "expert mesh",
-            "ep must divide cp * tp where replicas share nothing (zero 0), got ep {ep}, cp {cp} and tp {tp}",
+            "ep must divide cp * tp without sharding over replicas (zero 0), got ep {ep}, cp {cp} "
+            "and tp {tp}",
             ("zero", "ep", "cp", "tp"),
             _expert_mesh,
         ),
@@ -148,7 +149,7 @@ TORCHTITAN = Runtime(
         ),
         Rule(
             "tied pipeline",
-            "weight tying is not supported with a pipeline, pp must be 1 with tied embeddings, got {pp}",
+            "weight tying is not supported with a pipeline, so pp must be 1 with tied embeddings, got {pp}",
             ("pp",),
             _tied_pipeline,
         ),

@@ -101,7 +101,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
     found = _found(text)
     for name, priced in UNPRICED.items():
         if str(found.get(name, priced)) != str(priced):
-            raise PhazeError(f"{name}: is not modelled unless {priced}, got {short(found[name])}")
+            raise PhazeError(f"{name}: is modelled only as {priced}, got {short(found[name])}")
     said = {**DEFAULTS, **found}
     tp, cp, pp, ep = (_whole(said, name) for name in DEGREES.values())
     copies, shards = _copies(said, devices, tp * pp, cp)
@@ -146,7 +146,7 @@ def _compute(said: Said) -> Compute:
     """Operand format of the products with blocks' weights; PhazeError for an unknown converter."""
     unknown = next((name for name in said if name.endswith("Converter") and name not in KNOWN), None)
     if unknown is not None:
-        raise PhazeError(f"{unknown}: is not modelled, there are {', '.join(sorted(KNOWN))}")
+        raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(KNOWN))}")
     return next((ours for ours, words in LINEAR.items() if words.keys() & said.keys()), "bf16")
 
 
@@ -167,10 +167,10 @@ def _written(text: str) -> dict[str, object]:
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PhazeError(f"changes: cannot be read as Python: {error}") from error
+        raise PhazeError(f"changes: cannot be parsed as Python: {error}") from error
     functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
     if len(functions) > 1:
-        raise PhazeError(f"changes: must be of one function, got {', '.join(functions)[:60]}")
+        raise PhazeError(f"changes: must define one function, got {', '.join(functions)[:60]}")
     found: dict[str, object] = {}
     for node in nodes:
         if isinstance(node, ast.Call):
@@ -179,7 +179,9 @@ def _written(text: str) -> dict[str, object]:
         if isinstance(node, ast.Assign):
             name, value = ast.unparse(node.targets[0]), _value(node.value)
             if name == "config" and not str(value).startswith("Trainer.Config("):
-                raise PhazeError(f"changes: config must be made by Trainer.Config here, got {short(value)}")
+                raise PhazeError(
+                    f"changes: config must be created by Trainer.Config in this file, got {short(value)}"
+                )
             if name.startswith("config.") and name[7:] not in SECTIONS.values():
                 found[name[7:]] = value
     return found
@@ -243,7 +245,7 @@ def _copies(said: Said, devices: int, slices: int, cp: int) -> tuple[int, int]:
     shards = devices // (slices * copies) if str(said[SHARDS]) == "-1" else _whole(said, SHARDS)
     if copies > 1 and shards * cp > 1:
         raise PhazeError(
-            f"{REPLICAS}: must be 1 where weights are sharded, hybrids are not modelled, got {copies}"
+            f"{REPLICAS}: must be 1 with sharded weights: hybrid sharding is not modelled, got {copies}"
         )
     return copies, shards
 
@@ -265,13 +267,15 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
         if str(said[EACH]) != "None":
             stages = -(-(layers + sum(ends)) // _whole(said, EACH))
         if stages % pp:
-            raise PhazeError(f"{EACH}: must make a multiple of pp {pp} stages, got {stages}")
+            raise PhazeError(f"{EACH}: must give a multiple of pp {pp} stages, got {stages}")
         return made_stages(layers, stages, ends)
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
         raise PhazeError(f"{MODULES}: must be lists of modules, a multiple of pp {pp}, got {short(parts)}")
     held = [[name for name in part if str(name).startswith("layers.")] for part in parts]
     if [name for part in held for name in part] != [f"layers.{i}" for i in range(layers)]:
-        raise PhazeError(f"{MODULES}: must hold layers.0 to layers.{layers - 1} in order, got {short(parts)}")
+        raise PhazeError(
+            f"{MODULES}: must contain layers.0 to layers.{layers - 1} in order, got {short(parts)}"
+        )
     return tuple(map(len, held))
 
 

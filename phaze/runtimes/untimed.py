@@ -23,7 +23,7 @@ NUMBERS = {
     "aux_loss_alpha": "--moe-aux-loss-coeff", "router_jitter_noise": "--moe-input-jitter-eps",
     "swiglu_limit": "--activation-func-clamp-value",
 }  # fmt: skip
-"""Flags that take a field's number unchanged."""
+"""Flags that take the value of a field unchanged."""
 BASE = ("--rotary-base", "--norm-epsilon")
 """Flag of every model with rotary positions, and flag of every model."""
 YARN: Fields = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
@@ -66,7 +66,7 @@ def unsaid(model: Model) -> tuple[str, ...]:
 
 
 def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
-    """Untimed properties that every model has and this spec does not give."""
+    """Untimed properties of every model that this spec does not give."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 

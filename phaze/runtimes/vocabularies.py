@@ -61,6 +61,7 @@ def _words(flags: Flags, given: int | None) -> int:
     found = next((size for name, size in NAMED if name in paths), None)
     if found is None:
         raise PhazeError(
-            f"{SIZE}: must be given, or --vocab N of `read`: no tokenizer is named whose words are known"
+            f"{SIZE}: must be given, or --vocab N of `phaze read`: the tokenizer is missing or its "
+            "vocabulary unknown"
         )
     return found

@@ -118,7 +118,7 @@ def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
 
 @njit
 def _connected(masks: Ints, apart: Ints) -> Ints:
-    """1 for each set whose operators are connected through incomparable pairs, shape (b,)."""
+    """1 for each set of operators that are connected through incomparable pairs, shape (b,)."""
     result = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         reached = masks[b] & -masks[b]

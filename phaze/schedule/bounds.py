@@ -164,7 +164,7 @@ def _make_task(layer: ScheduledLayer, component: Component) -> ComponentTask:
 def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded:
     """Lower bound on the latency of a component and the best schedule found, from time 0.
 
-    With at least the effort of the screening, the bounds lie within those of the screening.
+    With at least the effort of the screening, these bounds lie within those of the screening.
     """
     part = ComponentArrays(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
@@ -197,7 +197,7 @@ def _search_barriers(
 
 
 def join_schedules(layer: ScheduledLayer, parts: Sequence[tuple[Component, LayerSchedule]]) -> LayerSchedule:
-    """Schedule of a layer from those of its parts, one after the other; no-ops take no time."""
+    """Schedule of a layer from those of its components, one after the other; no-ops take no time."""
     n = len(layer.core)
     start, end, core = np.zeros(n), np.zeros(n), np.full(n, ALL_CORES)
     now = 0.0
@@ -212,12 +212,12 @@ def join_schedules(layer: ScheduledLayer, parts: Sequence[tuple[Component, Layer
 
 
 def tensor_users(kinds: Ints) -> int:
-    """Number of operators that could occupy a tensor core, at least 1."""
+    """Number of operators that can occupy a tensor core, at least 1."""
     return max(1, int(((kinds != VECTOR) & (kinds != NETWORK)).sum()))
 
 
 def vector_users(kinds: Ints) -> int:
-    """Number of operators that could occupy a vector core, at least 1."""
+    """Number of operators that can occupy a vector core, at least 1."""
     return max(1, int(((kinds != TENSOR) & (kinds != NETWORK)).sum()))
 
 

@@ -266,7 +266,7 @@ def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> f
 
 @njit
 def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, resource: int) -> float:
-    """Largest earliest start + work over cores + shortest rest of operators that use a resource.
+    """Maximum over operators of earliest start + work over cores + shortest rest, for one resource.
 
     Of the operators not over by `begin`, the sets are considered that start after some moment and have at
     least some rest after them.
@@ -312,7 +312,7 @@ def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Boo
 
 @njit_inlined
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
-    """Open operator that starts first, with the longest path behind it on ties; -1 if there is none."""
+    """Open operator that starts first, with the longest path behind it on ties; -1 for none."""
     best = -1
     for i in range(len(open_)):
         if open_[i] and (

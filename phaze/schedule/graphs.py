@@ -43,7 +43,8 @@ class ScheduledLayer:
     num_tc: int
     num_vc: int
     overlap_communication: bool = False
-    """Network operators may overlap with computation, one at a time; else they overlap nothing (Section 7).
+    """True if network operators may overlap with computation, one at a time; otherwise they run alone
+    (Section 7).
     """
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class ScheduledLayer:
 
     @cached_property
     def single_s(self) -> Floats:
-        """ℓ, infinite for network operators that overlap nothing: they occupy the accelerator, shape (n,)."""
+        """ℓ, infinite for network operators that run alone: they occupy the accelerator, shape (n,)."""
         return single_latencies(self.kinds, self.latency_s, self.overlap_communication)
 
 

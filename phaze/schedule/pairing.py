@@ -30,7 +30,7 @@ def occupies(kind: int, resource: int) -> bool:
 
 @njit
 def sort_stably(keys: Floats) -> Ints:
-    """Positions of a few keys in ascending order; equal keys keep their order."""
+    """Positions of a few keys in ascending order; stable."""
     positions = np.arange(len(keys))
     for i in range(1, len(keys)):
         k = i
@@ -82,7 +82,7 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
     """Free core whose use restricts other operators least; marks all equivalent cores as tried.
 
-    Preferred is a core without a partner, then the one whose partner is busy longest: it cannot serve a fused
+    A core without a partner is preferred, then the one whose partner is busy longest: it cannot serve a fused
     operator anyway.
     """
     pairs = min(counts[0], counts[1])

@@ -215,7 +215,7 @@ def run_members(
 
 @njit
 def _pair_block(block: BarrierBlock, start: Floats) -> float:
-    """Latency of the schedule with the same sequence of starts, but with pairs; fills its starts."""
+    """Latency of the schedule with the same sequence of starts, but with core pairs; fills its starts."""
     n = len(start)
     offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)
     for i in range(n):
@@ -240,7 +240,7 @@ def _pair_block(block: BarrierBlock, start: Floats) -> float:
 
 @njit
 def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
-    """Lower bounds of all blocks from paths and work; infinite if all cores are no slower."""
+    """Lower bounds of all blocks from paths and work; infinite if all cores are at least as fast."""
     n = len(part.kinds)
     value = np.full(len(blocks.masks), np.inf)
     head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)

@@ -86,7 +86,7 @@ def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: 
 
 
 def _drift(data: ProgramData, task: ComponentTask, model: pyo.ConcreteModel) -> str:
-    """Fault message if the schedule derived from a solution is longer than claimed, else empty."""
+    """Fault message if the schedule derived from a solution is longer than claimed; otherwise empty."""
     schedule = schedule_point(data, model, task)
     claimed = pyo.value(model.shortest) * data.unit_s
     if schedule is None:
@@ -152,7 +152,7 @@ def _exclusive(data: ProgramData, wide: Bools, i: int, j: int) -> bool:
 
 
 def _cores(data: ProgramData, wide: Bools, start: Floats, end: Floats) -> Ints:
-    """Cores of the operators on single cores; UNASSIGNED if there are not enough."""
+    """Cores of the operators on single cores; UNASSIGNED if cores are missing."""
     core = np.where(wide, ALL_CORES, 0)
     single = np.flatnonzero(~wide & (data.kinds != NETWORK))
     core[single] = assign_cores(data.kinds[single], start[single], end[single], data.num_tc, data.num_vc)[1]

@@ -81,7 +81,7 @@ def _earliest(state: SequenceState, i: int, network: bool, wide: bool) -> float:
 
 @njit
 def _choose_core(part: ComponentArrays, cores: Floats, kind: int, now: float) -> int:
-    """Core that is free now, preferably without a free partner, else the first to become free."""
+    """Free core, preferably without a free partner; otherwise the first to become free."""
     pairs = min(part.num_tc, part.num_vc)
     best, key = 0, np.inf
     for c in range(pairs if kind == FUSED else part.num_tc if kind == TENSOR else part.num_vc):

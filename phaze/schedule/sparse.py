@@ -95,7 +95,7 @@ def _assign_cores(m: pyo.ConcreteModel) -> None:
 
 
 def _fix_choices(m: pyo.ConcreteModel) -> None:
-    """Fix y where bounds decide: all cores gain nothing, or the path through one core is too long."""
+    """Fix y if bounds decide it: all cores are no faster, or the path through one core is too long."""
     data: ProgramData = m.data
     for i in data.operators:
         if data.wide[i]:

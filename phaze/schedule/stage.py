@@ -32,7 +32,7 @@ class Case:
     key: tuple[object, ...]
     layer: ScheduledLayer
     operators: Ints
-    """Numbers of the operators in the tables."""
+    """Operator numbers in the tables."""
 
 
 def read_cases(
@@ -185,7 +185,7 @@ def schedule_takes(
 ) -> pd.DataFrame:
     """Energy by part in J and traffic in bytes of each scheduled layer, indexed by KEY.
 
-    No-ops add nothing.
+    No-ops are free.
     """
     work = _works(schedules, operators)
     busy, work = schedules[work >= 0], work[work >= 0]

@@ -53,7 +53,7 @@ class _Frame(NamedTuple):
     movable: Ints
     """Layers of every run in the longest possible last stage."""
     devices: Ints
-    """(s,): devices of a pipeline, 0 where none fits."""
+    """Devices of a pipeline by number of stages (s,); 0 if infeasible."""
     microbatches: Ints
     """ceil(B / d), falling."""
     rising: Ints
@@ -61,12 +61,12 @@ class _Frame(NamedTuple):
     pipelines: Ints
     """d, rising."""
     ends: Ints
-    """(s,): index of the first d that needs more devices than there are."""
+    """Index of the first d with too many devices, by number of stages (s,)."""
     recompute: bool
     weights_s: Floats
     """Weights of a layer of every run over the bandwidth."""
     transfer_j: float
-    """Least transfer energy of one more stage, per sample."""
+    """Minimum transfer energy of one more stage, per sample."""
     ring_j: float
     """Synchronisation energy of one more pipeline, per sample."""
     samples: int
@@ -190,7 +190,7 @@ def _most_per_second(values: Floats, seconds: Floats) -> float:
 
 @njit
 def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
-    """Least energy and its number of stages. The likely number comes first, to prune others."""
+    """Minimum energy and its number of stages. The likely number is evaluated first, to prune others."""
     best, found = np.inf, likely
     for step in range(len(frame.devices)):
         s = likely if step == 0 else step
@@ -203,7 +203,7 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
 
 @njit
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
-    """Least energy of s stages with any number of pipelines, at most `best`."""
+    """Minimum energy of s stages with any number of pipelines, at most `best`."""
     end = frame.ends[s]
     if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
         return best
@@ -221,7 +221,7 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
 
 @njit
 def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
-    """Least energy per sample without recomputation."""
+    """Minimum energy per sample without recomputation."""
     d = frame.pipelines[w]
     links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
     joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
@@ -230,7 +230,7 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit
 def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
-    """Lower bound on the energy of s stages without a search; inf where they are too slow.
+    """Lower bound on the energy of s stages without a search; inf if they are too slow.
 
     Work is shared evenly, the number of pipelines may be fractional, and the last stage saves the most
     recomputation that its load allows.
@@ -292,7 +292,7 @@ def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> i
 
 @njit
 def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
-    """Least recompute energy; inf if s stages cannot be fast enough.
+    """Minimum recompute energy; inf if s stages cannot be fast enough.
 
     `share` is the fraction of the first stage's weights that the synchronisation moves.
     """
@@ -308,7 +308,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 
 @njit
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
-    """Weights over bandwidth of the shortest first stage with at least this load."""
+    """Weights over bandwidth of the smallest first stage with at least this load."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
     weights_s: float = frame.weights_s[0]
     for r in range(len(frame.counts)):

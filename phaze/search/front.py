@@ -167,7 +167,7 @@ def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.D
 
 
 def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """True for feasible rows that no evaluated row covers in at least one of their spaces."""
+    """Mask of feasible rows that no evaluated row covers in at least one of their spaces."""
     values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
     placed = np.isfinite(values[0])
     known = np.flatnonzero(rows["known"] & placed)
@@ -198,7 +198,7 @@ def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
-    """Rows that belong to each space, as masks."""
+    """Masks of the rows of each space."""
     return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 

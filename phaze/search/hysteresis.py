@@ -64,7 +64,7 @@ def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFra
 
 
 def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
-    """Yield runs of whole bands: at least `least` architectures, then at least the number already yielded."""
+    """Yield runs of whole bands: at least `least` architectures, and no fewer than already yielded."""
     ends = np.flatnonzero(np.diff(by_area["band"], append=-1)) + 1
     start = 0
     while start < len(by_area):

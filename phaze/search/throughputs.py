@@ -93,7 +93,7 @@ class ScreenedTimes:
     bounds: pd.DataFrame = field(init=False)
     """Bounds lower_s and feasible_s on the best time per batch, by architecture."""
     best: pd.DataFrame = field(init=False)
-    """Columns samples_per_s and hbm_gib by architecture; valid where `exact` is true."""
+    """Columns samples_per_s and hbm_gib by architecture; valid if `exact` is true."""
     exact: pd.Series = field(init=False)
 
     def __post_init__(self, screens: pd.DataFrame) -> None:

@@ -99,7 +99,7 @@ def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
     """Best row with the smallest HBM within the tolerance; an infeasible row if none is placed.
 
-    The infeasible row is the one that needs the least memory, so its reason names the least that is missing.
+    The infeasible row is the one that needs the least memory, so its reason gives the smallest shortfall.
     """
     if rows.empty:
         return None

@@ -133,8 +133,8 @@ def _highs_status(condition: TerminationCondition, found: bool) -> Status:
 class GlpkBackend:
     """GLPK through the program glpsol.
 
-    It proves programs of a hundred variables in a tenth of a second, but some of three hundred not in a
-    minute.
+    It typically proves programs of a hundred variables in a tenth of a second, but some of three hundred not
+    in a minute.
     """
 
     capacity = 200.0

@@ -1,7 +1,7 @@
-"""The study of a run, resolved: every file that it names is read before any job is planned.
+"""Resolved study: every file that it names is read before any job is planned.
 
-`python -m phaze.spec.config --write` writes the schema and the reference page of the configuration; `--check`
-fails if they are out of step with the code.
+`python -m phaze.spec.config --write` writes the schema and the reference pages of the configuration.
+`--check` fails if they are out of date.
 """
 
 import argparse
@@ -33,67 +33,67 @@ from phaze.spec.systems import (
 from phaze.spec.tiled_study import check_tiled
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
-"""Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
+"""Shards of the grid, by size of the global buffer, so that no core design is estimated twice."""
 NAMED_SHARD = "named"
 """Shard of the named architectures, in a study without a grid."""
 SMALLER_SHARD = "smaller"
-"""What of the grid only smaller area limits allow: the least area of an architecture depends on the limit."""
+"""Shard with architectures that only smaller area limits allow: the minimum area depends on the limit."""
 
 TEMPLATE = "__use_yte__"
-"""Key by which Snakemake takes a file for a template, whose expressions it evaluates."""
+"""Key of a Snakemake template, whose expressions Snakemake evaluates."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A study with everything that it names."""
+    """Study with the contents of all files that it names."""
 
     study: Study
     models: dict[str, AnyModel]
-    """Specs of the models that run, by workload, and of those that stand in for an input of a plan."""
+    """Model specs by workload, including those that replace an input of a plan."""
     architectures: dict[str, Architecture]
     """Named architectures."""
     technology: Technology
     scenarios: dict[str, Scenario]
     tiled_models: dict[str, Model] = field(default_factory=dict)
-    """Specs of the models of cases on tiles, by name."""
+    """Model specs of cases on tiles, by name."""
     tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
     """Systems of tiles and their chips by name, as plain values."""
     tiled_flops: float = 0.0
-    """Peak of the system of tiles that printed results are scaled to: the first one of the first case."""
+    """Peak FLOP/s to which printed results are scaled: the first system of tiles of the first case."""
     map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
-    """Model, system and device behind the graphs of `maps`, as plain values."""
+    """Model, system and device of each graph in `maps`, as plain values."""
     layout_models: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Specs of the models whose training is planned, by name, as plain values."""
+    """Specs of the models to plan, by name, as plain values."""
     layout_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Files that a training plan reads, by system."""
     map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
     """Networks on which the report maps plans, by name, as plain values."""
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
-    """The first scenario as every reading has it, the study's own among them; none without readings."""
+    """First scenario under every reading, including the study's own; empty without readings."""
 
     def workload(self, model: str) -> WorkloadChoice:
         """Workload of that name."""
         return self.study.workloads[model]
 
     def layouts(self, model: str, microbatches: Sequence[int] = ()) -> list[Layout]:
-        """Every layout of one stage and one replica that a model is considered in.
+        """Layouts with one stage and one replica that are considered for a model.
 
-        `microbatches` are those of the study unless given.
+        `microbatches` default to the study's.
         """
         return layouts_of(self.workload(model).tensor, microbatches or self.study.training.microbatches)
 
     def flops_per_token(self, model: str) -> dict[str, float]:
-        """FLOPs that training a model needs for a token, as a `TokenFlops`."""
+        """FLOPs per token of training a model, as a `TokenFlops`."""
         flops = self.models[model].flops_per_token(self.workload(model).sequence)
         return flops.model_dump(mode="json")
 
     def expert(self, model: str) -> dict[str, int] | None:
-        """Experts' placement of a model."""
+        """Expert placement of a model."""
         expert = self.workload(model).expert
         return None if expert is None else expert.model_dump(mode="json")
 
     def problem(self, scenario: str, model: str) -> dict[str, object]:
-        """Workload with everything that its evaluation depends on, as a `Problem`."""
+        """Workload with all inputs of its evaluation, as a `Problem`."""
         study = self.study.model_dump(mode="json")
         return {
             "sequence": self.workload(model).sequence,
@@ -113,7 +113,7 @@ class Settings:
     def read_architectures(
         self, model: str, families: Mapping[str, Mapping[str, str]]
     ) -> list[dict[str, object]]:
-        """Architectures that readings are about: all named ones but those that families have for others."""
+        """Architectures that readings apply to: all named ones except the expert placements of families."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [
@@ -124,32 +124,32 @@ class Settings:
 
     @property
     def grid_shards(self) -> tuple[str, ...]:
-        """Shards of the grid that have members."""
+        """Shards of the grid that are not empty."""
         grid = self.study.architectures.grid
         return () if grid is None else tuple(s for s in GRID_SHARDS if grid.restricted_to(s).glb_mib)
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Shards that have members."""
+        """Shards that are not empty."""
         return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
 
     @property
     def named_shard(self) -> str:
-        """Shard of the named architectures: the first of the grid, or one of their own.
+        """Shard of the named architectures: the first of the grid, or their own without a grid.
 
-        Beside a grid, a shard for a few of them would be as many jobs again, which do nothing but start.
+        A separate shard next to a grid would double the number of jobs, for a few architectures.
         """
         return next(iter(self.grid_shards), NAMED_SHARD)
 
     @property
     def front_shards(self) -> tuple[str, ...]:
-        """Shards that the fronts are looked for in: the grid, for every area limit."""
+        """Shards of the Pareto fronts: the grid, for every area limit."""
         grid = self.study.architectures.grid
         bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
         return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards
 
     def front_space(self, scenario: str) -> dict[str, object]:
-        """Area limits of the fronts and the share of a limit that is the least area."""
+        """Area limits of the fronts, and the minimum area as a share of the limit."""
         grid = self.study.architectures.grid
         assert grid is not None
         return {
@@ -158,7 +158,7 @@ class Settings:
         }
 
     def members(self, shard: str) -> dict[str, object]:
-        """Members of a shard: its part of the grid, and the named architectures in the first."""
+        """Members of a shard: its part of the grid; the first shard also has the named architectures."""
         grid = self.study.architectures.grid
         if shard == SMALLER_SHARD:
             assert grid is not None
@@ -178,7 +178,7 @@ class Settings:
         return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
 
     def hardware(self, scenario: str) -> dict[str, float]:
-        """Clock, bandwidths and sizes of a scenario that the estimates depend on."""
+        """Clock, bandwidths and sizes of a scenario that affect the estimates."""
         s = self.scenarios[scenario]
         return {
             "clock_hz": s.clock_hz,
@@ -189,7 +189,7 @@ class Settings:
         }
 
     def estimates_of(self, scenario: str) -> str:
-        """The first scenario with the same estimates: equal bandwidths, clock and area limit."""
+        """First scenario with the same estimates, thus with equal bandwidths, clock and area limit."""
         return next(name for name in self.scenarios if self._hardware(name) == self._hardware(scenario))
 
     def _hardware(self, scenario: str) -> tuple[float | str, ...]:
@@ -197,7 +197,7 @@ class Settings:
 
 
 def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:
-    """Settings of a study as Snakemake or a YAML file gives it; raises PhazeError."""
+    """Settings of a study from Snakemake or a YAML file; PhazeError if invalid."""
     study = Study.parse(config, source)
     map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
     study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
@@ -250,27 +250,30 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 
 
 def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
-    """Cases of maps with K of their models where a graph gives none; raises PhazeError."""
+    """Map cases, with K of the model for graphs without one; PhazeError if the model has none."""
     graphs = {}
     for name, graph in maps.graphs.items():
         most = graph.hyper_operators or models[graph.model].hyper_operators
         if most is None:
             raise PhazeError(
-                f"{source}: maps.graphs.{name}.hyper_operators: must be given, model {graph.model} names none"
+                f"{source}: maps.graphs.{name}.hyper_operators: must be given: model {graph.model} "
+                "has no value of its own"
             )
         graphs[name] = graph.model_copy(update={"hyper_operators": most})
     return maps.model_copy(update={"graphs": graphs})
 
 
 def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
-    """User's files among those that Snakemake reads; PhazeError where one is unfit.
+    """Those files of Snakemake's configuration that the user wrote; PhazeError if one is invalid.
 
-    Of two equal keys Snakemake keeps the last and says nothing, and a template may run any code.
+    Snakemake silently keeps the last of two equal keys, and a template could run any code.
     """
     own = [Path(path) for path in paths if "snakemake-runtime-cache" not in str(path)]
     for path in own:
         if TEMPLATE in read_mapping(path):
-            raise PhazeError(f"{path}: {TEMPLATE}: is not allowed: a study is data, and no code of it is run")
+            raise PhazeError(
+                f"{path}: {TEMPLATE}: is not allowed: a study is data, and phaze runs no code from it"
+            )
     return own
 
 
@@ -292,9 +295,9 @@ def _load_tiled(name: str, where: str, folder: Path) -> Model:
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
-    """Architecture of config/architectures by name, or of a YAML file by path.
+    """Architecture by name in config/architectures, or from a YAML file.
 
-    A device of config/devices, which is on the same template, is one as well.
+    A device of config/devices is accepted as well if it is derived from an architecture.
     """
     device = load_device_as_architecture(name, folder)
     if device is not None:
@@ -305,7 +308,7 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
 
 
 def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> None:
-    """Raise PhazeError where two files of architectures give one name: tables know them by that."""
+    """Raise PhazeError if two architecture files have one name: tables identify architectures by name."""
     given: dict[str, str] = {}
     for file, architecture in architectures.items():
         other = given.setdefault(architecture.name, file)
@@ -322,7 +325,7 @@ def load_technology(name: str, folder: Path = FOLDER) -> Technology:
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
-    """System of a scenario with what the scenario changes of it."""
+    """System of a scenario with the scenario's overrides applied."""
     changes = choice.model_dump(exclude={"system"}, exclude_none=True)
     system = load_system(choice.system, folder, choice.network_bandwidth_bytes_per_s)
     return Scenario.model_validate({**system.model_dump(), **changes})
@@ -340,14 +343,16 @@ def _check_area_limits(settings: Settings, source: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write or check the generated files; return the exit status."""
-    from phaze.spec.reference import generated_files  # all nouns: whoever reads one file does without
+    from phaze.spec.reference import (
+        generated_files,
+    )  # all nouns are imported here only, so that readers of one file need not load them
 
     parser = argparse.ArgumentParser(prog="python -m phaze.spec.config", description=main.__doc__)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
         "--write", action="store_true", help="write config/schema.json, README.md and reference/"
     )
-    group.add_argument("--check", action="store_true", help="fail if they are out of step")
+    group.add_argument("--check", action="store_true", help="fail if they are out of date")
     write = parser.parse_args(arguments).write
     files = generated_files(FOLDER)
     stale = [path for path, text in files.items() if not path.is_file() or path.read_text() != text]

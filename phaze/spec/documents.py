@@ -53,7 +53,7 @@ CHECKSUM = "sha256"
 
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
-    """Parsed content of a JSON file; PhazeError naming file, key, value and what is allowed."""
+    """Parsed content of a JSON file; PhazeError names file, key, value and what is allowed."""
     loaded = _read_object(Path(path))
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
@@ -104,7 +104,7 @@ def bad_edges(ids: set[int], edges: list[LayerEdge]) -> Iterator[str]:
             if end not in ids:
                 yield f"{name}: {key} {end} is not the id of a node"
         if edge.source_id == edge.dest_id:
-            yield f"{name}: joins a layer to itself; the graph must have no cycle"
+            yield f"{name}: connects a layer to itself; the graph must not have cycles"
     for (source, target), times in repeated((e.source_id, e.dest_id) for e in edges):
         yield f"edge {source} -> {target} is given {times} times"
 
@@ -122,6 +122,6 @@ def _compare_checksum(path: Path, given: Plain) -> None:
     text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
     if _digest(text) != given:
         raise PhazeError(
-            f"{path}: is damaged: its content is not that of its {CHECKSUM}; delete it and run again, "
-            "or only that key if you changed the file yourself"
+            f"{path}: content does not match its {CHECKSUM}: delete the file and run again; if you "
+            "edited it yourself, delete only that key"
         )

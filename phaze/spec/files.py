@@ -50,7 +50,7 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     PhazeError names the three nearest files and the folders to look in.
     """
     if not folders[0].is_dir():
-        raise PhazeError(f"{shown(folders[0])}: there is no such folder{_configured()}")
+        raise PhazeError(f"{shown(folders[0])}: folder does not exist{_configured()}")
     known = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
     found = known.get(name.lower())
     if found is None or not PLAIN.fullmatch(name):
@@ -88,12 +88,12 @@ def stack_path(name: str, folder: Path = FOLDER) -> Path:
 def within(folder: Path, path: Path) -> Path:
     """The path itself; PhazeError if it leads out of the folder, also through links."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise PhazeError(f"{path}: lies outside {folder}; what a file names must lie in its own folder")
+        raise PhazeError(f"{path}: is outside {folder}; a file may only name files in its own folder")
     return path
 
 
 def read_mapping(path: Path) -> dict[str, object]:
-    """Keys and values of a YAML file; PhazeError if it holds anything else."""
+    """Keys and values of a YAML file; PhazeError for any other content."""
     loaded = read_yaml(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")

@@ -1,4 +1,4 @@
-"""Cases of partition and map: which graphs, cut by whom, on which topologies (Parmesan, Section VIII)."""
+"""Partition and mapping cases of a study: graphs, partitioners and topologies (Parmesan, Section VIII)."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, NamedTuple, Self
@@ -14,13 +14,13 @@ Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S a
 
 
 Search = Literal["ours", "authors"]
-"""All searches and the local search; or the better of the two instantiations of the paper."""
+"""Mapper: all searches with the local search, or the better of the paper's two instantiations."""
 Judge = Literal["step", "shared-step", "held-step", "stage-time"]
 """Objectives by which mappings are compared."""
 
 
 class MapGraph(Noun):
-    """Operators that are cut into stages."""
+    """Graph of operators to partition, from a model."""
 
     label: Label
     """Name for readers."""
@@ -29,13 +29,13 @@ class MapGraph(Noun):
     microbatch: PositiveInt
     """Samples in a microbatch."""
     system: Location
-    """File in config/systems that says the device, or path of one."""
+    """System whose device runs the model: a name in config/systems, or a path."""
     hyper_operators: PositiveInt | None = None
-    """K, up to which operators are clustered; that of the model unless given."""
+    """Number of clusters of operators, K; default: the model's."""
     bandwidth_gib_per_s: Positive = 11.0
     """Flat bandwidth that the partition assumes, GiB/s."""
     compute_factor: Positive = 1.0
-    """Factor on the estimated times of all operators: another than 1 is a sensitivity, no device."""
+    """Factor on the estimated times of all operators. Values other than 1 are for sensitivity studies."""
 
 
 class MapTopology(Noun):
@@ -44,9 +44,9 @@ class MapTopology(Noun):
     label: Label
     """Name for readers."""
     sizes: tuple[Topology, ...] = Field(min_length=1)
-    """One for each number of devices."""
+    """One topology per number of devices."""
     seeds: tuple[int, ...] = ()
-    """Seeds of a random one; its own unless given."""
+    """Seeds of a random topology; default: its own."""
 
     @model_validator(mode="after")
     def _each_size_once(self) -> Self:
@@ -56,7 +56,7 @@ class MapTopology(Noun):
         return self
 
     def drawn(self, devices: int) -> tuple[tuple[int, Topology], ...]:
-        """Topology of so many devices for every seed, nothing if there is none of that size."""
+        """Topology with this number of devices for every seed; empty if there is none of that size."""
         found = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
         if found is None:
             return ()
@@ -67,20 +67,20 @@ class MapTopology(Noun):
 
 
 class StagesPoint(Noun):
-    """Input of one partitioning job."""
+    """Partitioning job."""
 
     graph: Name
     """One of `maps.graphs`."""
     partitioner: Partitioner
     """Partitioner."""
     hyper_operators: PositiveInt
-    """K."""
+    """Number of clusters, K."""
     stages: PositiveInt
-    """S."""
+    """Number of stages, S."""
     replicas: PositiveInt
-    """R."""
+    """Number of replicas, R."""
     microbatches: PositiveInt
-    """MB."""
+    """Microbatches per step and replica, MB."""
 
     @property
     def name(self) -> str:
@@ -90,68 +90,80 @@ class StagesPoint(Noun):
 
 
 class MapReading(Noun):
-    """One way to read what a paper leaves open about its speed-ups."""
+    """Interpretation of details that a paper leaves open about its speed-ups."""
 
     label: str
     """Assumption, as a sentence for readers."""
     graph: Name | None = None
-    """One of `maps.graphs`, for speed-ups by topology; that of the case unless given."""
+    """One of `maps.graphs`, for speed-ups by topology; default: the case's."""
     partitioner: Partitioner = "full"
-    """Partitioner; for speed-ups by partitioner, the one that stands for PipeDream."""
+    """Partitioner. For speed-ups by partitioner: the one used for PipeDream."""
     search: Search = "ours"
     """Mapper: ours (three searches and the local search) or the authors' (the better of (6) and (7))."""
     judge: Judge = "step"
-    """By what mappings are compared: the simulated step; the same where the devices of a node share its port,
-    or where messages under way hold both devices; or the longest stage time (5). The searches do not know."""
+    """Objective for comparing mappings: the simulated step, without or with a port shared by the devices of a
+    node, or with messages that occupy both devices; or the longest stage time (5). The searches do not use
+    it.
+    """
     topologies: dict[Name, Name] = Field(default_factory=dict)
-    """Topologies of the case that the reading is about, and which of `maps.topologies` stand for them; all,
-    as they are, unless given."""
+    """Topologies of the case that the reading covers, each with the one of `maps.topologies` that replaces
+    it; default: all, unchanged.
+    """
     sensitivity: bool = False
-    """Whether it assumes what the paper rules out: shown to see what depends on it, never as the nearest."""
+    """True if the reading contradicts the paper. It is shown as a sensitivity and never chosen as the
+    nearest.
+    """
 
 
 class Unexplained(Noun):
-    """Printed figures that no reading comes near."""
+    """Printed figures that no reading reproduces."""
 
     about: str
-    """Printed figure and why it is odd, as a sentence for readers."""
+    """The printed figure and why it is unexpected, as a sentence for readers."""
     topologies: tuple[Name, ...] = ()
-    """Their topologies; all of the case unless given."""
+    """Topologies of these figures; default: all of the case."""
     graphs: tuple[Name, ...] = ()
-    """Their graphs; all of the case unless given."""
+    """Graphs of these figures; default: all of the case."""
     shapes: tuple[Shape, ...] = ()
-    """Their shapes; all of the case unless given."""
+    """Shapes of these figures; default: all of the case."""
 
 
 class MapCase(Noun):
-    """A table or a figure: graphs cut by partitioners, mapped to topologies."""
+    """Table or figure of a paper: graphs, partitioned and mapped to topologies."""
 
     graphs: tuple[Name, ...] = Field(min_length=1)
     """Some of `maps.graphs`."""
     topologies: tuple[Name, ...] = Field(min_length=1)
-    """Some of `maps.topologies`; shapes that a topology has no size for are left out."""
+    """Some of `maps.topologies`; a shape is skipped if a topology does not have its size."""
     shapes: tuple[Shape, ...] = Field(min_length=1)
     """Stages S and replicas R."""
     show: Literal["partitioners", "topologies", "throughput", "clusters", "gaps"]
-    """Speed-ups over the first partitioner with CS map (Tables I, II, IV); speed-ups by topology (Tables III,
-    VI); samples per second (Figure 4); by K (Figure 5); the local search alone beside optima and bounds."""
+    """Content: speed-ups over the first partitioner with CS map (Tables I, II, IV); speed-ups by topology
+    (Tables III, VI); samples per second (Figure 4); by K (Figure 5); or the local search alone, compared with
+    optima and bounds.
+    """
     partitioners: tuple[Partitioner, ...] = Field(("full",), min_length=1)
-    """Partitioner."""
+    """Partitioners."""
     microbatches: tuple[PositiveInt, ...] = Field((4,), min_length=1)
-    """MB."""
+    """Microbatches per step and replica, MB."""
     hyper_operators: tuple[PositiveInt, ...] = ()
-    """K; that of the graph unless given."""
+    """Numbers of clusters, K; default: the graph's."""
     readings: dict[Name, MapReading] = Field(default_factory=dict)
-    """Readings of printed speed-ups, side by side; only with `show: topologies` or `partitioners`."""
+    """Readings of the printed speed-ups, shown next to each other; only with `show: topologies` or
+    `partitioners`.
+    """
     unexplained: tuple[Unexplained, ...] = ()
-    """Printed figures that no reading explains."""
+    """Printed figures that no reading reproduces."""
 
     @model_validator(mode="after")
     def _readings_of_what_is_printed(self) -> Self:
         if self.readings and self.show not in ("topologies", "partitioners"):
-            raise ValueError(f"readings: are of speed-ups by topology or by partitioner, not of {self.show}")
+            raise ValueError(
+                f"readings: must be empty for show {self.show}; only speed-ups by topology or "
+                "partitioner have readings"
+            )
         if self.readings and self.show == "topologies" and len(self.graphs) > 1:
-            raise ValueError("readings: by topology are of one graph")
+            raise ValueError("readings: speed-ups by topology need exactly one graph")
         for name, reading in self.readings.items():
             refuse_unknown(f"readings.{name}.topologies", reading.topologies, self.topologies)
             if self.show == "partitioners":
@@ -164,17 +176,17 @@ class MapCase(Noun):
             for key in ("topologies", "graphs", "shapes"):
                 for value in getattr(one, key):
                     if value not in getattr(self, key):
-                        raise ValueError(f"unexplained.{key}: {value!r} is not among the case's {key}")
+                        raise ValueError(f"unexplained.{key}: {value!r} is not in the case's {key}")
         return self
 
     @property
     def plain_readings(self) -> tuple[Name, ...]:
-        """Readings that may be the nearest: no sensitivities."""
+        """Readings that can be the nearest, which excludes sensitivities."""
         return tuple(name for name, reading in self.readings.items() if not reading.sensitivity)
 
 
 class Job(NamedTuple):
-    """Stages that are mapped to a topology."""
+    """Mapping job: stages and a topology."""
 
     point: StagesPoint
     topology: Name
@@ -184,7 +196,7 @@ class Maps(Noun):
     """Graphs to partition and map, in addition to the models of the study."""
 
     published: Name | None = None
-    """Published results to show beside ours, a file in config/published."""
+    """Published results to compare with: a file in config/published."""
     graphs: dict[Name, MapGraph] = Field(default_factory=dict)
     """Graphs by name."""
     topologies: dict[Name, MapTopology] = Field(default_factory=dict)
@@ -192,15 +204,15 @@ class Maps(Noun):
     cases: dict[Name, MapCase] = Field(default_factory=dict)
     """Tables and figures by name."""
     tries: PositiveInt = 4_000_000
-    """Devices tried for a target of a search before it is given up."""
+    """Devices tried for one target time of a search before it is given up."""
     steps: PositiveInt = 1_000_000
     """Steps of each chain of the local search."""
     gap_steps: PositiveInt = 1_000_000
-    """The same where the local search is alone (`show: gaps`)."""
+    """Steps of each chain if only the local search runs (`show: gaps`)."""
     seed: int = Field(0, ge=0)
-    """Of searches and local search."""
+    """Seed of the searches and the local search."""
     memory_gib_per_s: Positive = 600.0
-    """Memory bandwidth of the update, GiB/s."""
+    """Memory bandwidth of the optimizer update, GiB/s."""
 
     @model_validator(mode="after")
     def _known_names(self) -> Self:
@@ -214,7 +226,7 @@ class Maps(Noun):
         return self
 
     def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:
-        """Graphs and shapes that a case or a reading cuts; K of every graph must be known (`spec.config`)."""
+        """Partitioning jobs of a case or a reading; K of every graph must be known (`spec.config`)."""
         of = self.cases[case]
         graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
         one_cuts = reading is not None and of.show == "topologies"
@@ -234,12 +246,12 @@ class Maps(Noun):
                             )
 
     def showing(self, *shows: str) -> tuple[str, ...]:
-        """Cases that are shown so."""
+        """Cases with this `show` value."""
         return tuple(name for name, case in self.cases.items() if case.show in shows)
 
     @property
     def stages(self) -> dict[str, StagesPoint]:
-        """Everything that is cut, by name."""
+        """Partitioning jobs of all cases, by name."""
         return {
             point.name: point
             for case, of in self.cases.items()
@@ -248,7 +260,7 @@ class Maps(Noun):
         }
 
     def mapped(self, case: str, reading: MapReading | None = None) -> Iterator[Job]:
-        """Stages and topologies of the jobs of a case, or of one of its readings."""
+        """Mapping jobs of a case, or of one of its readings."""
         topologies: Iterable[Name] = self.cases[case].topologies
         if reading is not None and reading.topologies:
             topologies = reading.topologies.values()
@@ -258,7 +270,7 @@ class Maps(Noun):
                     yield Job(point, topology)
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
-        """Search of the jobs of some cases, by stages and topology; ours includes the authors'."""
+        """Searches of the mapping jobs of some cases, by stages and topology; ours includes the authors'."""
         found: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):

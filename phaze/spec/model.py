@@ -166,19 +166,22 @@ class Model(Noun):
         needs_count = self.counts_positions and not self.position_count
         if needs_count or (self.positions == "none" and self.position_count):
             raise ValueError(
-                f"position_count {self.position_count} must be > 0 with learned or sinusoidal positions and "
-                f"0 without positions, positions are {self.positions!r}"
+                f"position_count {self.position_count} must be > 0 with learned or sinusoidal "
+                f"positions, and 0 without positions; positions is {self.positions!r}"
             )
         if self.position_offset and self.positions != "learned":
             raise ValueError(f"position_offset {self.position_offset} needs learned positions")
         if self.pooler and self.head == "lm":
-            raise ValueError("pooler needs head masked-lm or none: next-token training does not use it")
+            raise ValueError(
+                "pooler must be false: only training with head masked-lm or none uses it, not "
+                "next-token training"
+            )
         if self.sentence_head and (self.pooler or self.head != "masked-lm"):
             raise ValueError("sentence_head needs head masked-lm without pooler")
         if not self.head_transform and (self.head != "masked-lm" or self.projected):
             raise ValueError("head_transform: false needs head masked-lm and no embedding_width of its own")
         if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(f"rotary positions need an even head width, it is {self.head_width}")
+            raise ValueError(f"rotary positions need an even head width, got {self.head_width}")
         return self
 
     @model_validator(mode="after")
@@ -198,17 +201,18 @@ class Model(Noun):
         for word, value in needed.items():
             key = "feed_forward" if word == "dense" else word
             if word in words and not value:
-                raise ValueError(f"{key} must be given, blocks of the model have it")
+                raise ValueError(f"{key} must be given: the pattern has blocks of this kind")
             if word not in words and value and word != "dense":
-                raise ValueError(f"{key} is given, and no block of pattern {self.pattern!r} has it")
+                raise ValueError(f"{key} must not be given: pattern {self.pattern!r} has no such block")
         index = self.latent.index if self.latent else None
         if "reuse" in words and not (index and "attention" in self._words(self.runs[0][0])):
             raise ValueError(
-                "pattern: blocks that reuse a choice need latent.index and a first block that chooses"
+                "pattern: blocks that reuse selected tokens need latent.index, and a first block "
+                "that selects them"
             )
         total = sum(count for _, count in self.runs)
         if total != self.layers:
-            raise ValueError(f"pattern must have layers {self.layers} blocks, it has {total}")
+            raise ValueError(f"pattern must have as many blocks as layers, {self.layers}, got {total}")
 
     @property
     def token(self) -> str:
@@ -430,8 +434,8 @@ class Model(Noun):
         limit = self.position_count if self.counts_positions else sequence
         if not 1 <= sequence <= limit:
             raise PhazeError(
-                f"{where}: sequence: {sequence} must be > 0 and at most position_count of model {self.name}, "
-                f"which is {self.position_count or 'unlimited'}"
+                f"{where}: sequence: {sequence} must be > 0 and at most position_count of model "
+                f"{self.name}, {self.position_count or 'unlimited'}"
             )
 
     def check_chain(self, where: str) -> None:

@@ -45,7 +45,9 @@ def load_transformer(
     if isinstance(model, Traced):
         return transformer_of(model, name, given)
     if given:
-        raise PhazeError(f"{where}: {OPTION}: is for traced models, {name} is none: write a spec of it")
+        raise PhazeError(
+            f"{where}: {OPTION}: applies to traced models only; {name} is not one: change its spec"
+        )
     if not isinstance(model, Model):
         raise PhazeError(f"{where}: {name} must be a transformer, got {type(model).__name__}")
     return model
@@ -58,11 +60,14 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
     """
     if "torch" in fields:
         raise PhazeError(
-            f"{source}: torch: names code, which a spec must not run; "
-            f"`python -m phaze trace {source} --run-code` runs it and writes the graph of its operators"
+            f"{source}: torch: names code, and a spec must not run code; `python -m phaze trace "
+            f"{source} --run-code` runs it and writes the graph of its operators"
         )
     if fields.get("lora") is not None:
-        raise PhazeError(f"{source}: lora: is no property of a model; give --lora, or a column of runs")
+        raise PhazeError(
+            f"{source}: lora: is a training option, not a model field: pass --lora, or use the column "
+            "lora of runs"
+        )
     kind = fields.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in KINDS:
         raise PhazeError(f"{source}: kind: must be one of {', '.join(KINDS)}, got {kind!r}")

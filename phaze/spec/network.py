@@ -59,7 +59,8 @@ def check_nested(devices: Sequence[int]) -> None:
     for inner, outer in pairwise(devices):
         if outer <= inner or outer % inner:
             raise ValueError(
-                f"levels: each must hold whole groups of the one before, got {outer} devices above {inner}"
+                "levels: the devices of a level must be a multiple of those of the level before, "
+                f"got {outer} above {inner}"
             )
 
 
@@ -68,7 +69,8 @@ def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
     for number, row in enumerate(bandwidths):
         if len(row) != len(bandwidths):
             raise ValueError(
-                f"bandwidths: row {number} must have {len(bandwidths)} numbers, one a device, got {len(row)}"
+                f"bandwidths: row {number} must have {len(bandwidths)} numbers, one per device, "
+                f"got {len(row)}"
             )
 
 

@@ -25,7 +25,7 @@ class Noun(BaseModel):
 
     @classmethod
     def parse(cls, data: object, source: str) -> Self:
-        """Validated noun; PhazeError naming source, key, value and what is allowed."""
+        """Validated noun; PhazeError names source, key, value and what is allowed."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:

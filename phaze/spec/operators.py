@@ -99,7 +99,7 @@ class StoredOperators(Noun):
         except CycleError as error:
             cycle: Sequence[int] = error.args[1]
             around = " -> ".join(self.operators[k].name for k in cycle[: SHOWN + 1])
-            raise ValueError(f"edges: there must be no cycle, got {around}") from error
+            raise ValueError(f"edges: must not form a cycle, got {around}") from error
         ready, order = list(sorter.get_ready()), list[int]()
         heapify(ready)
         while ready:

@@ -41,7 +41,7 @@ class PlanInput(Noun):
     @model_validator(mode="after")
     def _some_source(self) -> Self:
         if self.file is None and self.own is None:
-            raise ValueError("a file or a model of ours (own) is needed")
+            raise ValueError("give a file, or a model of the study (own)")
         return self
 
 
@@ -164,6 +164,6 @@ class PlanStudy(Noun):
                 within(Path(self.folder), file)
             if file is not None and not is_there(file):
                 raise PhazeError(
-                    f"{source}: plans.folder: there is no file {file}, the input {case.input!r}; "
-                    "give the folder that holds it, or null to plan our own models"
+                    f"{source}: plans.folder: file {file} is missing, the input {case.input!r}; "
+                    "name the folder that contains it, or null to plan models of the study"
                 )

@@ -181,7 +181,7 @@ def release_of(text: str) -> str:
     """Release named at the start of a text; PhazeError if there is none."""
     found = RELEASE.match(text.strip())
     if found is None:
-        raise PhazeError(f"release must be as 26.04 or 26.04.01, got {short(text)}")
+        raise PhazeError(f"release must look like 26.04 or 26.04.01, got {short(text)}")
     return found[0]
 
 
@@ -198,7 +198,7 @@ def recipe_of(
     every = [one for one in of_stacks if one.source == stack]
     if not every:
         known = ", ".join(sorted({one.source for one in of_stacks}))
-        raise PhazeError(f"release: stack {stack} has no recipes by release; those that have: {known}")
+        raise PhazeError(f"release: stack {stack} has no recipes by release; stacks with recipes: {known}")
     system = device.split("-", maxsplit=1)[0]
     found = [one for one in every if (one.model, one.system, one.precision) == (model, system, precision)]
     if not found:
@@ -219,8 +219,8 @@ def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
             before = ", ".join(f"{key} {asked[key]}" for key in list(asked)[: list(asked).index(name)])
             of = f" with {before}" if before else ""
             raise PhazeError(
-                f"release: no recipe is known of {name} {value}{of}; known are "
-                f"{choices(value, tuple(known), 'config/recipes')}: leave release out"
+                f"release: there is no recipe for {name} {value}{of}; known are "
+                f"{choices(value, tuple(known), 'config/recipes')}; leave release out to use none"
             )
 
 
@@ -238,7 +238,7 @@ def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
     kind = StackRecipe if SETTINGS in columns else PublishedRecipe
     if unknown := [name for name in columns if name not in (*kind.model_fields, *SAID)]:
         near = choices(unknown[0], (*kind.model_fields, *SAID), "config/recipes/README.md")
-        raise PhazeError(f"{path}: line 1: {unknown[0]}: is no column; known are {near}")
+        raise PhazeError(f"{path}: line 1: {unknown[0]}: is not a column; known are {near}")
     found = []
     for line, row in enumerate(rows, 2):
         where = f"{path}: line {line}"

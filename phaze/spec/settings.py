@@ -197,9 +197,9 @@ class Variation(Noun):
         for part in VARIED:
             factor, value = f"{part}_factor", f"{part}_bytes_per_s"
             if None not in (getattr(self, factor), getattr(self, value)):
-                raise ValueError(f"{factor} or {value} may be given, not both")
+                raise ValueError(f"give {factor} or {value}, not both")
         if not self.model_dump(exclude_none=True):
-            raise ValueError("a factor or a bandwidth is needed")
+            raise ValueError("give a factor or a bandwidth")
         return self
 
     def values(self, own: Mapping[str, float]) -> dict[str, float]:

@@ -32,7 +32,7 @@ class _Strict(yaml.SafeLoader):
             value: object = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
             kind = node.tag.rpartition(":")[2]
-            problem = f"must be a valid {kind}, or quoted if it is a text, got {short(node.value)}"
+            problem = f"must be a valid {kind}; quote it if it is meant as text; got {short(node.value)}"
             raise _Unfit(problem, node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > MOST_BITS:
             problem = f"must be a number below 2^{MOST_BITS}, got {short(node.value)}"
@@ -45,10 +45,12 @@ def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, obj
     found: dict[object, object] = {}
     for name, value in node.value:
         if name.tag == MERGE:
-            raise _Unfit("key '<<' would merge another mapping; write its keys out", name.start_mark)
+            raise _Unfit(
+                "key '<<' merges another mapping, which is not supported; write its keys out", name.start_mark
+            )
         key = loader.construct_object(name, deep=True)
         if isinstance(key, (list, dict, set)):
-            raise _Unfit("a key must be plain", name.start_mark)
+            raise _Unfit("a key must be a scalar, not a list or mapping", name.start_mark)
         if key in found:
             raise _Unfit(f"key {short(key)} is given twice", name.start_mark)
         try:

@@ -156,8 +156,8 @@ class Study(Noun):
         named = self.architectures.named
         if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases or self.layouts.models):
             raise ValueError(
-                "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or "
-                "maps, or a model in layouts"
+                "models: list at least one model; alternatively plans with an input, tiled or "
+                "maps with cases, or layouts with models"
             )
         refuse_unknown("models", (*self.models, *self.report.strategies.models), self.workloads, "workloads")
         baseline = filter(None, [self.architectures.baseline])
@@ -165,7 +165,7 @@ class Study(Noun):
         if self.architectures.grid is None and not named:
             raise ValueError("architectures: a grid or at least one named architecture is needed")
         if self.architectures.grid is None and self.screen.strategy == "hysteresis":
-            raise ValueError("screen.strategy: hysteresis walks over a grid, but architectures.grid is null")
+            raise ValueError("screen.strategy: hysteresis needs a grid, but architectures.grid is null")
         for name, own in self.plans.stand_ins.items():
             where = f"plans.inputs.{name}.own"
             refuse_unknown(f"{where}.workload", [own.workload], self.workloads, "workloads")
@@ -176,9 +176,11 @@ class Study(Noun):
 
     def _check_readings(self) -> None:
         if self.readings and not self.architectures.named:
-            raise ValueError("readings: are about named architectures, but architectures.named is empty")
+            raise ValueError("readings: need named architectures, but architectures.named is empty")
         if OWN_READING in self.readings:
-            raise ValueError(f"readings: {OWN_READING!r} is the study's own; give the reading another name")
+            raise ValueError(
+                f"readings: {OWN_READING!r} is reserved for the study's own settings; rename the reading"
+            )
         for name, reading in self.readings.items():
             self.under(name)._check_batches(f"readings.{name}: ")
             baseline = filter(None, [reading.baseline])

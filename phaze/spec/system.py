@@ -112,13 +112,13 @@ class Device(Architecture):
     def _replaced(cls, fields: object) -> object:
         for name in ("product_tiles", "low_precision"):
             if isinstance(fields, Mapping) and name in fields:
-                raise ValueError(f"{name}: is part of products, which has a speed for each precision")
+                raise ValueError(f"{name}: moved into products, which has one speed per precision")
         return fields
 
     @model_validator(mode="after")
     def _with_half(self) -> Self:
         if self.products and "bf16" not in self.products:
-            raise ValueError(f"products: must have bf16, got {', '.join(self.products)}")
+            raise ValueError(f"products: must include bf16, got {', '.join(self.products)}")
         return self
 
     @property
@@ -272,7 +272,7 @@ class Stack(Noun):
     @classmethod
     def _renamed(cls, fields: object) -> object:
         if isinstance(fields, Mapping) and "each_expert" in fields:
-            raise ValueError("each_expert: is named experts; each_expert: true is experts: each")
+            raise ValueError("each_expert: was renamed: write experts: each for each_expert: true")
         return fields
 
     def overlap_share(self, kind: Overlapped) -> float:
@@ -344,7 +344,7 @@ class Level(Noun):
         names = ("sustained_messages", "sustained_exchange", "latency_s", "tree_latency_s", "hop_latency_s")
         given = [name for name in names if getattr(self, name)]
         if self.nccl is not None and given:
-            raise ValueError(f"{given[0]}: must not be given beside nccl, which has measured ones")
+            raise ValueError(f"{given[0]}: must not be given together with nccl, which has measured values")
         return self
 
     @model_validator(mode="before")
@@ -352,8 +352,8 @@ class Level(Noun):
     def _renamed(cls, fields: object) -> object:
         if isinstance(fields, Mapping) and "port_devices" in fields:
             raise ValueError(
-                "port_devices: is named ring_port_devices; devices that share network cards are described by "
-                "nics_per_node and nic_bytes_per_s"
+                "port_devices: was renamed to ring_port_devices; for devices that share network "
+                "cards use nics_per_node and nic_bytes_per_s"
             )
         return fields
 
@@ -363,7 +363,7 @@ def _with_share(number: int, level: object, inside: object) -> object:
     if not isinstance(level, Mapping) or level.get("nics_per_node", level.get("nic_bytes_per_s")) is None:
         return level
     if not isinstance(inside, Mapping):
-        raise ValueError(f"levels.{number}.nics_per_node: needs a level inside, whose groups are the nodes")
+        raise ValueError(f"levels.{number}.nics_per_node: needs an inner level, whose groups are the nodes")
     cards, each, devices = level.get("nics_per_node"), level.get("nic_bytes_per_s"), inside.get("devices")
     if cards is None or each is None:
         raise ValueError(f"levels.{number}: nics_per_node and nic_bytes_per_s must be given together")
@@ -372,8 +372,8 @@ def _with_share(number: int, level: object, inside: object) -> object:
     share, given = cards * each / devices, level.get("bandwidth_bytes_per_s")
     if given not in (None, share):
         raise ValueError(
-            f"levels.{number}.bandwidth_bytes_per_s: must not be given beside nics_per_node, of which a "
-            f"device has {share:g}, got {given}"
+            f"levels.{number}.bandwidth_bytes_per_s: must not be given together with "
+            f"nics_per_node, from which a device gets {share:g}; got {given}"
         )
     return {**level, "bandwidth_bytes_per_s": share}
 
@@ -427,10 +427,10 @@ class Cluster(Noun):
     def _nested(self) -> Self:
         check_nested([level.devices for level in self.levels])
         if any(level.nccl is not None for level in self.levels[1:]):
-            raise ValueError("levels: nccl must be of the innermost level")
+            raise ValueError("levels: nccl is allowed in the innermost level only")
         if self.torus is not None and prod(self.torus.shape) != self.devices:
             held = prod(self.torus.shape)
-            raise ValueError(f"torus.shape: must hold the {self.devices} devices of the levels, got {held}")
+            raise ValueError(f"torus.shape: must have the {self.devices} devices of the levels, got {held}")
         return self
 
     @property

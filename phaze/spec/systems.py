@@ -50,9 +50,9 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
     if flat is None and len(cluster.levels) > 1:
         levels = ", ".join(f"{level.bandwidth_bytes_per_s:g}" for level in cluster.levels)
         raise PhazeError(
-            f"{path}: is a network of levels with {levels} bytes/s, and a planner assumes the same bandwidth "
-            "between any two devices: say which, with --flat-bandwidth or, in the scenario of a study, with "
-            "network_bandwidth_bytes_per_s; on the levels themselves `plan` plans"
+            f"{path}: has network levels with {levels} bytes/s, but this planner assumes one "
+            "bandwidth between any two devices: give it with --flat-bandwidth or, in the scenario "
+            "of a study, with network_bandwidth_bytes_per_s; `plan` uses the levels themselves"
         )
     return _flat(cluster, device, cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat)
 
@@ -78,7 +78,7 @@ def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
 def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
     path = within(folder, folder / file.path)
     if path.suffix != ".csv":
-        raise PhazeError(f"{path}: must end with .csv: the network of a system is a table of bandwidths")
+        raise PhazeError(f"{path}: must be a CSV table of bandwidths, with the suffix .csv")
     rows = [[unit * file.unit_bytes_per_s for unit in row] for row in read_bandwidths(path)]
     about = {"latency_s": file.latency_s, "absent": file.absent}
     return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
@@ -106,16 +106,16 @@ def load_map_networks(
         where = f"report.maps.systems: {name}"
         network, stem = load_network(name, folder), Path(name).stem if is_path(name) else name
         if isinstance(network, System):
-            raise PhazeError(f"{where} is a flat network, on which all mappings are alike")
+            raise PhazeError(f"{where} is a flat network, on which all mappings are equally fast")
         if isinstance(network, Cluster) and network.devices < devices:
             network = sized(network, devices, where)
         if network.devices < devices:
             raise PhazeError(
-                f"{where} must have at least the {devices} devices of the plans, got {network.devices}; "
-                "leave it out, or give an empty list to map nothing"
+                f"{where} must have at least the {devices} devices of the plans, got "
+                f"{network.devices}; remove it, or give an empty list to map nothing"
             )
         if stem in found:
-            raise PhazeError(f"{where}: there is another system of that name")
+            raise PhazeError(f"{where}: another system already has this name")
         found[stem] = network.model_dump(mode="json")
     return found
 
@@ -130,10 +130,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a device and levels of a network")
     if not fields.keys() & {"device", "levels"}:
-        raise PhazeError(
-            f"{path}: says nothing of its device and the levels of its network; needed is a system such as "
-            "a100-selene"
-        )
+        raise PhazeError(f"{path}: must define a device and network levels, as a100-selene does")
     cluster = _read_cluster(fields, path, folder)
     device = _read_device(_device_path(cluster.device, folder, path.parent), folder)
     if cluster.stack is None:
@@ -288,8 +285,8 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
     """Raise PhazeError if the system is a mesh of tiles; `needed` names the expected content."""
     if "dram" in fields:
         raise PhazeError(
-            f"{path}: is a mesh of tiles; needed is a system with {needed}, such as a100-selene: plans and "
-            "runs give whole devices their work, and say nothing of the tiles of a chip"
+            f"{path}: is a mesh of tiles; plans and runs need a system with {needed}, such as "
+            "a100-selene: they place work on whole devices"
         )
 
 
@@ -302,7 +299,7 @@ def load_device(name: str, folder: Path = FOLDER) -> Device:
 def _read_device(path: Path, folder: Path) -> Device:
     fields = read_mapping(path)
     if "tile" in fields:
-        raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
+        raise PhazeError(f"{path}: is a chip of tiles; give a device that is derived from an architecture")
     fields = {"name": path.stem, **fields}
     return Device.parse(_filled(fields, path, folder) if PEAK in fields else fields, str(path))
 
@@ -313,7 +310,7 @@ def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, ob
     Its clock is scaled to reach the given peak.
     """
     if "clock_hz" in fields:
-        raise PhazeError(f"{path}: clock_hz: must not be given beside {PEAK}, from which it follows")
+        raise PhazeError(f"{path}: clock_hz: must not be given together with {PEAK}, from which it follows")
     own = {name: fields[name] for name in DeviceFigures.model_fields if name in fields}
     figures = DeviceFigures.parse(own, str(path))
     near = _nearest(figures, folder) if figures.like is None else load_device(figures.like, folder)
@@ -375,9 +372,9 @@ def load_system_of(
     other = read_mapping(path).get("device")
     if other is not None:
         raise PhazeError(
-            f"architecture {architecture} has neither clock nor HBM bandwidth of its own, and system "
-            f"{path.stem} has those of {other}: give --architecture "
-            f"{_device_path(str(other), folder, path.parent)} or another device of config/devices, or a "
-            "system that says them itself, such as paper"
+            f"architecture {architecture} defines neither clock nor HBM bandwidth, and system "
+            f"{path.stem} has those of {other}: pass --architecture "
+            f"{_device_path(str(other), folder, path.parent)} or another device of config/devices, "
+            "or a system with its own clock and bandwidth, such as paper"
         )
     return found

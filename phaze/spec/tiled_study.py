@@ -1,4 +1,4 @@
-"""Cases on tiled accelerators: which models, on which chips, mapped how, and how they are shown."""
+"""Cases on tiled accelerators: models, chips, mappings and their presentation."""
 
 from typing import Literal, Self
 
@@ -10,7 +10,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, PositiveInt
 
 Lie = Literal["line", "s-shaped", "own"]
-"""Where stages lie: in rows, in blocks along an S, on a user's tiles (PALM, Figure 8)."""
+"""Placement of stages: in rows, in blocks along an S, or on user-specified tiles (PALM, Figure 8)."""
 Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
@@ -18,10 +18,10 @@ PrintedTable = Literal["I", "IV", "V"]
 
 
 def check_tiled(model: Model, where: str) -> None:
-    """Raise PhazeError unless every block is the transformer layer that tiles price (PALM, Table III).
+    """Raise PhazeError unless every block is the transformer layer that tiles support (PALM, Table III).
 
-    That layer has multi-head attention and a feed-forward network of two matrices, 4 × hidden wide; `where`
-    says who asked.
+    That layer has multi-head attention and a feed-forward network of two matrices, 4 × hidden wide. `where`
+    is the prefix of the message.
     """
     feed_forward = any(block.feed_forward for block in model.blocks.values())
     unpriced = {
@@ -49,56 +49,64 @@ def check_tiled(model: Model, where: str) -> None:
         "low-rank matrices (lora)": model.lora,
     }
     if names := [name for name, there in unpriced.items() if there]:
-        raise PhazeError(f"{where}: tiles do not price {', '.join(names)} of model {model.name}")
+        raise PhazeError(
+            f"{where}: simulation on tiles does not support {', '.join(names)} of model {model.name}"
+        )
 
 
 class TiledSettings(Noun):
-    """How a transformer is spread over groups of tiles."""
+    """Mapping of a transformer to groups of tiles."""
 
     show: Literal["table", "splits", "pipeline"]
-    """Beside printed throughputs (PALM, Table VII); by splits of a stage's tiles, with the occupancy of links
-    (Figures 9 and 10); or event by event, with a picture of the pipeline and of the links."""
+    """Content: comparison with printed throughputs (PALM, Table VII); splits of a stage's tiles, with the
+    occupancy of links (Figures 9 and 10); or a simulation event by event, with a picture of the pipeline and
+    of the links.
+    """
     sequence: PositiveInt = 2048
-    """Tokens of a sample."""
+    """Tokens in a sample."""
     stages: PositiveInt = 20
-    """Stages, each on as many tiles."""
+    """Number of stages, with the same number of tiles each."""
     microbatches: tuple[PositiveInt, ...] = Field((20,), min_length=1)
-    """Microbatches in a batch, each divided among the replicas of a stage."""
+    """Microbatches in a batch; each is divided among the replicas of a stage."""
     tensor: tuple[PositiveInt, ...] = Field((8,), min_length=1)
-    """Slices of a replica; replicas take the other tiles of a stage."""
+    """Tensor-parallel ranks of a replica; the other tiles of a stage are replicas."""
     layouts: tuple[Lie, ...] = Field(("s-shaped",), min_length=1)
-    """Stages in rows, in blocks along an S, or on tiles of your own (PALM, Figure 8)."""
+    """Placement of stages: in rows, in blocks along an S, or on the tiles in `own` (PALM, Figure 8)."""
     own: tuple[tuple[int, ...], ...] | None = None
-    """Tiles of every stage, row by row from 0, for layout own."""
+    """Tiles of every stage, numbered row by row from 0, for layout own."""
     placed: tuple[Placed, ...] = Field(("near",), min_length=1)
-    """Slices of a replica next to each other (PALM's comm1), or replicas of a slice (comm2)."""
+    """Neighbours on the mesh: tensor-parallel ranks of a replica (PALM's comm1), or replicas of a shard
+    (comm2).
+    """
 
 
 class TiledPoint(TiledSettings):
-    """One job: a case with one model on one system."""
+    """Job: a case with one model on one system."""
 
     system: Name
-    """Name of a file in config/systems with tiles."""
+    """System of tiles: a name in config/systems."""
     model: Name
-    """Name of a spec in config/models."""
+    """Model: a name in config/models."""
     batch: PositiveInt
     """Samples in a batch."""
 
 
 class TiledCase(TiledSettings):
-    """Transformers in a pipeline on groups of tiles, in every combination of what is listed."""
+    """Transformers in a pipeline on groups of tiles, in every combination of the listed values."""
 
     title: Label
     """Title for readers."""
     systems: tuple[Name, ...] = Field(("wafer",), min_length=1)
-    """Names of files in config/systems with tiles."""
+    """Systems of tiles: names in config/systems."""
     batches: dict[Name, PositiveInt] = Field(min_length=1)
-    """Samples in a batch by model, a name of a spec in config/models."""
+    """Samples in a batch by model, a name in config/models."""
 
     @model_validator(mode="after")
     def _own_tiles(self) -> Self:
         if ("own" in self.layouts) != (self.own is not None):
-            raise ValueError("own: the tiles of every stage must be given for layout own, and only for it")
+            raise ValueError(
+                "own: must have the tiles of every stage for layout own, and must be empty otherwise"
+            )
         return self
 
     def points(self) -> dict[str, TiledPoint]:
@@ -112,25 +120,30 @@ class TiledCase(TiledSettings):
 
 
 class ExchangeReading(Noun):
-    """A reading of how two groups of tiles talk (PALM, Figure 12): what is sent how, and what is compared."""
+    """Interpretation of the communication between two groups of tiles (PALM, Figure 12)."""
 
     compare: Literal["best", "equal-adapters", "slowest-fastest"] = "best"
-    """Each strategy with its best number of adapters; both with one and the same, where the gain is largest;
-    or the slowest of the one over the fastest of the other."""
+    """Comparison of strategies: each with its best number of adapters; both with the same number, where the
+    gain is largest; or the slowest of the first over the fastest of the second.
+    """
     most_adapters: PositiveInt | None = None
-    """Adapters are from one to so many; as many as a group has tiles unless given."""
+    """Maximum number of adapters; default: the tiles of a group."""
     sends: Literal["neighbours", "direct"] = "neighbours"
-    """Whether reduces and broadcasts inside a group pass from neighbour to neighbour, or directly between the
-    adapter and every tile."""
+    """Route of reduces and broadcasts inside a group: from neighbour to neighbour, or directly between the
+    adapter and every tile.
+    """
     ties: Literal["ring", "rows"] = "ring"
-    """Which of the tiles that are equally near to the other group is the adapter: the first around the ring,
-    or the first row by row, a corner."""
+    """Adapter among tiles that are equally near to the other group: the first around the ring, or the first
+    row by row (a corner).
+    """
     switching: tuple[Switching, ...] = Field(("pipelined", "hop-by-hop"), min_length=1)
-    """Whether a transfer holds its whole route at once (PALM, Equation 2) or link after link (Equation 3)."""
+    """Links that a transfer occupies: its whole route at once (PALM, Equation 2), or link after link
+    (Equation 3).
+    """
     half_duplex: tuple[bool, ...] = Field((False, True), min_length=1)
-    """Whether the two directions between neighbours exclude each other."""
+    """True if the two directions between neighbours exclude each other."""
     pieces: tuple[PositiveInt, ...] = Field((1, 4), min_length=1)
-    """In how many pieces a reduce or broadcast along neighbours sends a tensor."""
+    """Numbers of pieces into which a reduce or broadcast along neighbours splits a tensor."""
 
     @model_validator(mode="after")
     def _whole_if_direct(self) -> Self:
@@ -143,12 +156,12 @@ class TiledStudy(Noun):
     """Cases to simulate on tiled accelerators, in addition to the models of the study."""
 
     published: Name | None = None
-    """Published results to show beside ours, a file in config/published."""
+    """Published results to compare with: a file in config/published."""
     cases: dict[Name, TiledCase] = Field(default_factory=dict)
     """Transformers on tiles, by name."""
     tables: tuple[PrintedTable, ...] = ()
-    """Tables of PALM beside ours: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
+    """Tables of PALM to compare with: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
     figures: tuple[Figure, ...] = ()
-    """Figures of PALM on the network alone: rings (6), tasks that overlap (7), groups that talk (12)."""
+    """Figures of PALM on the network alone: rings (6), overlapping tasks (7), communicating groups (12)."""
     exchanges: dict[Name, ExchangeReading] = Field(default_factory=dict)
-    """Readings of Figure 12, by name; one with the defaults unless given."""
+    """Readings of Figure 12, by name; default: one with default values."""

@@ -148,10 +148,10 @@ class MeshOrTorus(Links):
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         if bool(self.hops) == (self.link_gib_per_s is not None):
-            raise ValueError("give either hops or link_gib_per_s")
+            raise ValueError("give hops or link_gib_per_s, not both")
         reach = [row.to or 2**31 for row in self.hops]
         if reach != sorted(set(reach)):
-            raise ValueError("hops: `to` must rise from row to row")
+            raise ValueError("hops: `to` must increase from row to row")
         if self.hops and reach[-1] < self.diameter:
             raise ValueError(f"hops: the last row must reach {self.diameter} hops, got {reach[-1]}")
         return self
@@ -200,7 +200,7 @@ class RandomBlocks(Links):
         if self.kind == "random-blk-1":
             for key in ("falling", "own_pairs"):
                 if not getattr(self, key):
-                    raise ValueError(f"{key}: is for random-blk-2, random-blk-1 has no such choice")
+                    raise ValueError(f"{key}: applies to random-blk-2 only, not to random-blk-1")
         return self
 
 

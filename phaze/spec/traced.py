@@ -19,11 +19,11 @@ class TracedTensor(Noun):
     """An input tensor of an operator."""
 
     source: Source
-    """Index of the operator in the layer that makes it; -1: it comes from the previous layer."""
+    """Index of the operator in the layer that makes it; -1 for the previous layer."""
     elements: Index
     """Number of elements."""
     piece: Index = 0
-    """Index of the result, for an operator with several."""
+    """Index of the result, for operators with several."""
     gradient: Flag = True
     """A gradient flows back through this tensor."""
 
@@ -93,7 +93,9 @@ class TracedLayer(Noun):
     def _ordered(self) -> Self:
         for place, one in enumerate(self.operators):
             if any(x.source >= place for x in one.inputs):
-                raise ValueError(f"layer {self.name}: operator {one.name} reads what is made after it")
+                raise ValueError(
+                    f"layer {self.name}: operator {one.name} reads the result of a later operator"
+                )
         return self
 
 
@@ -124,7 +126,7 @@ class Traced(Uncut):
     @model_validator(mode="after")
     def _known(self) -> Self:
         if unknown := {run.layer for run in self.runs} - {layer.name for layer in self.layers}:
-            raise ValueError(f"runs: {sorted(unknown)[0]} is none of the layers")
+            raise ValueError(f"runs: {sorted(unknown)[0]} is not one of the layers")
         return self
 
     @property

@@ -37,7 +37,8 @@ class _Block:
         free = [(i, one.product) for i, one in enumerate(own) if one.product and not one.parameters]
         if len(free) != _ATTENTION:
             raise PhazeError(
-                f"{layer.name}: must have one attention, two products without weights, got {len(free)}"
+                f"{layer.name}: must have one attention, which is two products without weights, "
+                f"got {len(free)}"
             )
         (first, scores), (second, context) = free
         return cls(layer, tokens, own[:first], scores, context, own[second + 1 :])
@@ -69,8 +70,9 @@ def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | Non
     own = sum(one.parameters for layer in order for one in layer.operators if one.group != "tied")
     if model.parameters != own:
         raise PhazeError(
-            f"{where}: must be a transformer: the trace has {own:,} parameters, one of its sizes "
-            f"{model.parameters:,}; write a spec of the model, or give its fields with {OPTION}"
+            f"{where}: must be a transformer: the trace has {own:,} parameters, a transformer of "
+            f"its sizes {model.parameters:,}; write a spec of the model, or set its fields with "
+            f"{OPTION}"
         )
     return model
 
@@ -85,7 +87,7 @@ def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, ob
         for name, value in (_attention(one, given) | _network(one, given)).items():
             if found.setdefault(name, value) != value:
                 raise PhazeError(
-                    f"{one.layer.name}: {name} must be that of the other blocks, {found[name]}, got {value}"
+                    f"{one.layer.name}: {name} must be the same in all blocks, {found[name]}, got {value}"
                 )
     kinds = ["attention-experts" if one.is_sparse else "attention-dense" for one in blocks]
     if len(set(kinds)) > 1:
@@ -111,11 +113,11 @@ def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
     rows = [one.parameters // hidden for one in order[0].operators if one.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:
-        raise PhazeError("must begin with a table of words as wide as the blocks")
+        raise PhazeError("must begin with an embedding table as wide as the blocks")
     vocabulary, head = rows[0], order[-1].operators
     logits = [one for one in head if one.product and one.product.n == vocabulary]
     if len(logits) != 1 or len(rows) > _ATTENTION:
-        raise PhazeError(f"must end in one product with logits of the {vocabulary:,} words of its table")
+        raise PhazeError(f"must end in one product with logits for the {vocabulary:,} rows of its table")
     learned = {"positions": "learned", "position_count": rows[1]} if len(rows) > 1 else {}
     return {
         "vocabulary": vocabulary,
@@ -132,8 +134,9 @@ def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
     narrow = next((one for one in makers if one.product and one.product.k != hidden), None)
     if narrow is not None or not makers or scores.k != context.n:
         raise PhazeError(
-            f"{block.layer.name}: queries, keys and values must be made of the stream, one as wide as the "
-            "others: latent attention and adapters are not read from a trace"
+            f"{block.layer.name}: queries, keys and values must be products of the residual "
+            "stream, one as wide as the others: latent attention and adapters cannot be read from "
+            "a trace"
         )
     heads, size = scores.batch * scores.m // block.tokens, scores.k
     rest = sum(one.product.n for one in makers if one.product) - heads * size
@@ -151,7 +154,7 @@ def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
 
 
 def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]) -> int:
-    """Number of key and value heads, from the width of the products left after the queries."""
+    """Number of key and value heads, from the widths of the other products of attention."""
     told = given.get("key_value_heads")
     if isinstance(told, int):
         return told
@@ -171,7 +174,7 @@ def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
     kinds, place = tuple(between), (len(first), len(later))
     if kinds not in words or place not in places:
         raise PhazeError(
-            f"{block.layer.name}: must have norms as a transformer has them, got {len(first)} before "
+            f"{block.layer.name}: must have the norms of a transformer, got {len(first)} before "
             f"attention, {len(between)} of queries and keys, {len(later)} after it"
         )
     norm = "layer_norm" if any(one.kind == "layer_norm" for one in later) else "rms_norm"
@@ -200,7 +203,7 @@ def _network(block: _Block, given: Mapping[str, object]) -> Fields:
     count = sparse[-1].parameters // (last.k * last.n)
     sizes = [one.product.n for one in dense if one.product]
     if count not in sizes:
-        raise PhazeError(f"{block.layer.name}: must have a router of {count} experts")
+        raise PhazeError(f"{block.layer.name}: must have a router for {count} experts")
     beside = [one for one in dense if one.product and one.product.n not in (count, 1)]
     found: Fields = {
         "count": count,
@@ -232,12 +235,16 @@ def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, boo
     inner = shapes[-1].k if len(shapes) > 1 else 0
     times = sum(one.n for one in shapes[:-1]) / inner if inner else 0
     if times not in (1, 2):
-        raise PhazeError(f"{block.layer.name}: must have a network of two or three matrices of one width")
+        raise PhazeError(
+            f"{block.layer.name}: must have a feed-forward network of two or three matrices of one width"
+        )
     return inner, times > 1
 
 
 def _untold(block: _Block, name: str, what: str) -> PhazeError:
-    return PhazeError(f"{block.layer.name}: the trace cannot tell {name} {what}: give {OPTION} {name}=N")
+    return PhazeError(
+        f"{block.layer.name}: the trace does not determine {name} {what}: pass {OPTION} {name}=N"
+    )
 
 
 def _products(own: Sequence[TracedOperator]) -> list[TracedOperator]:

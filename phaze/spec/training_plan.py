@@ -198,7 +198,7 @@ class RankedPlan(Noun):
         return self.fullest_gib if self.in_use_gib is None else self.in_use_gib.expected
 
     def by(self, rank: Rank) -> float:
-        """Step time in seconds of the kind that layouts are ranked by."""
+        """Step time in seconds of the kind (prudent or expected) that ranks layouts."""
         return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s
 
 
@@ -376,7 +376,7 @@ class FewestNodes(Noun):
     devices: Count
     """Number of devices on these nodes."""
     smaller: Index | None = None
-    """Next smaller number of nodes whose total memory could hold the weights; null: none."""
+    """Next smaller number of nodes whose total memory could hold the weights; null for none."""
     lacking_gib: Result | None = None
     """Memory shortfall per device in GiB there, at least this much for every layout; null if the runtime
     cannot run any."""

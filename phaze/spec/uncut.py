@@ -1,4 +1,4 @@
-"""Models whose layers cannot be split by tensor parallelism."""
+"""Models without tensor parallelism."""
 
 from phaze.base.errors import PhazeError
 from phaze.spec.noun import Noun
@@ -6,7 +6,7 @@ from phaze.spec.values import Count, Name
 
 
 class Uncut(Noun):
-    """A model whose layers run whole, one after the other."""
+    """Model whose layers run whole, one after the other."""
 
     name: Name
     """Name of the model; default: the file name."""
@@ -20,7 +20,9 @@ class Uncut(Noun):
     def check_tensor_width(self, width: int, where: str) -> None:
         """Raise PhazeError unless the tensor-parallel width is 1; `where` names the source."""
         if not self.divides(width):
-            raise PhazeError(f"{where}: tensor: {width} must be 1, model {self.name} is not cut into slices")
+            raise PhazeError(
+                f"{where}: tensor: {width} must be 1: model {self.name} has no tensor parallelism"
+            )
 
     def check_chain(self, where: str) -> None:
         """Raise PhazeError unless every layer reads only the previous one; `where` names the source."""

@@ -61,7 +61,7 @@ class Vision(Uncut):
         """Raise PhazeError unless a sample is one image; `where` names the source."""
         if sequence != 1:
             raise PhazeError(
-                f"{where}: sequence: {sequence} must be 1, a sample of model {self.name} is one image"
+                f"{where}: sequence: {sequence} must be 1: a sample of model {self.name} is one image"
             )
 
 
@@ -84,7 +84,7 @@ class Backbone(Noun):
     def _consistent(self) -> Self:
         if len(self.blocks) != len(self.widths):
             raise ValueError(
-                f"blocks: {len(self.blocks)} stages must be as many as widths {len(self.widths)}"
+                f"blocks: must have as many stages as widths, {len(self.widths)}, got {len(self.blocks)}"
             )
         return self
 
@@ -189,8 +189,9 @@ class SemanticFpn(Residual):
     def check_chain(self, where: str) -> None:
         """Raise PhazeError: the pyramid reads all stages of the backbone, so layers form no chain."""
         raise PhazeError(
-            f"{where}: model {self.name} is no chain of layers, its pyramid reads every stage of the "
-            "backbone; only a chain can be placed: `python -m phaze partition` takes the graph"
+            f"{where}: model {self.name} is not a chain of layers (its pyramid reads every stage "
+            "of the backbone), and only a chain can be placed; `python -m phaze partition` "
+            "accepts the graph"
         )
 
 
@@ -218,7 +219,9 @@ class Swin(Vision):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if len(self.depths) != len(self.heads):
-            raise ValueError(f"depths: {len(self.depths)} stages must be as many as heads {len(self.heads)}")
+            raise ValueError(
+                f"depths: must have as many stages as heads, {len(self.heads)}, got {len(self.depths)}"
+            )
         if any(depth % 2 for depth in self.depths):
             raise ValueError(f"depths {list(self.depths)} must be even")
         if self.image % self.patch:
@@ -229,7 +232,8 @@ class Swin(Vision):
         for stage, size in enumerate(self.sizes):
             if size % self.window_of(stage) or (stage and self.sizes[stage - 1] % 2):
                 raise ValueError(
-                    f"window {self.window} must divide the {size} patches of every stage, and 2 those before"
+                    f"window {self.window} must divide the {size} patches of every stage, and 2 "
+                    "must divide the patches of the stage before"
                 )
         return self
 

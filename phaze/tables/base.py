@@ -1,4 +1,4 @@
-"""Definition of a table: typed columns with a key, checked on every write, sealed for every read.
+"""Definition of a table: typed columns with a key, checked when written, with a digest for reading.
 
 A table is a pandas frame in memory and a Parquet file on disk. Its class states the columns with their types,
 the key, the ranges and the rules between columns. Files are byte-deterministic: rows sorted by key, `-0.0`

@@ -7,10 +7,10 @@ MODES = ("program", "table-1")
 
 _CASE = {
     "case": text("name of the case"),
-    "blocks": count("how often the repeated layer occurs, 0 for as often as in the input"),
+    "blocks": count("number of repeated layers, 0 for the number in the input"),
     "memory_gib": real("memory of a device"),
-    "microbatches": count("N, what the data parallel degrees may sum up to", 1),
-    "mode": text("as the authors' program plans, or as the printed Table 1", *MODES),
+    "microbatches": count("N, maximum sum of the data-parallel degrees", 1),
+    "mode": text("mode of the plan: as the authors' program, or as the printed Table 1", *MODES),
     "planner": text("who plans", *PLANNERS),
 }
 _DEVICES = {"devices": count("devices K", 1)}
@@ -23,12 +23,12 @@ class Cases(Table):
     keys = {**_CASE, **_DEVICES}
     columns = {
         "input": text("name of the input"),
-        "layers": count("layers of the input, repeated ones included", 1),
+        "layers": count("layers of the input, including repeated ones", 1),
         "bandwidth_gib_per_s": real("bandwidth of a device"),
-        "status": text("whether there is a plan", "planned", "infeasible"),
+        "status": text("whether a plan exists", "planned", "infeasible"),
         "time_per_sample": real(TIME, finite=False),
         "devices_used": count("devices of all stages"),
-        "degree": count("sum of the data parallel degrees"),
+        "degree": count("sum of the data-parallel degrees"),
         "stages": count("stages"),
     }
     rules = {
@@ -43,12 +43,12 @@ class Cases(Table):
 class Pipelines(Table):
     """Stages of the best plans, in the order of the data flow."""
 
-    keys = {**_CASE, **_DEVICES, "stage": count("place in the pipeline, from the input")}
+    keys = {**_CASE, **_DEVICES, "stage": count("position in the pipeline, from the input")}
     columns = {
-        "layers": text("its layers, as the input calls them"),
-        "data": count("data parallel degree d", 1),
-        "tensor": count("tensor parallel degree t", 1),
-        "configurations": text("how many layers run in each configuration"),
+        "layers": text("names of its layers in the input"),
+        "data": count("data-parallel degree d", 1),
+        "tensor": count("tensor-parallel degree t", 1),
+        "configurations": text("number of layers in each configuration"),
         "in_flight": count("microbatches in flight on a device", 1),
         "time_per_sample": real("time per sample in the input's unit of time"),
         "memory_bytes": real("memory in use on a device"),
@@ -58,9 +58,9 @@ class Pipelines(Table):
 class Curves(Table):
     """Best time by number of devices, with a row wherever it improves, from a single run."""
 
-    keys = {**_CASE, "devices": count("fewest devices that reach the time, of those considered", 1)}
+    keys = {**_CASE, "devices": count("fewest devices that reach the time, among the numbers considered", 1)}
     columns = {
         "input": text("name of the input"),
         "most_devices": count("largest number of devices considered", 1),
-        "time_per_sample": real("time per sample in the input's unit of time, with these devices and more"),
+        "time_per_sample": real("time per sample in the input's unit of time, with at least these devices"),
     }

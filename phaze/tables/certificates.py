@@ -4,7 +4,7 @@ from phaze.tables.base import Table, count, real, text
 from phaze.tables.columns import BOUNDS, MODEL, SETTING, SIZED
 
 COMMON = "(common)"
-"""Model name that stands for all models together."""
+"""Model name that denotes all models together."""
 
 CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
 """Reasons that decide a point, the simplest first; only `open` points could still beat the best."""
@@ -16,28 +16,33 @@ class Certificates(Table):
     Together they prove that no point is better than the best: every point is in exactly one of the counts.
     """
 
-    keys = {"model": text(f"name of the workload, {COMMON} for all of them together")}
+    keys = {"model": text(f"name of the workload, {COMMON} for all workloads together")}
     columns = {
-        "architectures": count("architectures within the area limit, equal ones once"),
-        "points": count("times TMP widths, microbatches, HBM sizes and recompute; HBM sizes alone if common"),
-        "memory": count("excluded because nothing fits the memory"),
-        "solved": count("scheduled and placed"),
-        "work": count("excluded by the work of the operators over the cores"),
-        "path": count("of the others excluded by the longest path through the operators"),
-        "combined": count("of the others excluded by the bound of the screen"),
-        "tied": count("no better than the best by the bound of the screen, but perhaps as good"),
-        "open": count("neither excluded nor solved"),
-        "contradictions": count("solved outside the bounds of the screen, or kept and not solved"),
-        "architecture": text("the best architecture, empty if there is none"),
-        "hbm_gib": real("its HBM capacity"),
-        "best": real("its throughput in samples/s, for all workloads together the mean of the study"),
-        "excluded": real(
-            "largest bound on the throughput of what was not solved, 0 if all was", finite=False
+        "architectures": count("distinct architectures within the area limit"),
+        "points": count(
+            "architectures times TMP widths, microbatches, HBM sizes and recompute choices; only "
+            "times HBM sizes if common"
         ),
-        "bound": real("no point has more", finite=False),
-        "schedules": count("schedules of layers behind what was solved"),
-        "unproven": count("of which not proven"),
-        "gap": real("largest (objective - bound) / objective of them"),
+        "memory": count("points excluded because nothing fits the memory"),
+        "solved": count("points scheduled and placed"),
+        "work": count("points excluded by the work of the operators over the cores"),
+        "path": count("other points excluded by the longest path through the operators"),
+        "combined": count("other points excluded by the bound of the screen"),
+        "tied": count("points whose bound of the screen equals the best: no better, possibly as good"),
+        "open": count("points neither excluded nor solved"),
+        "contradictions": count("points solved outside the bounds of the screen, or kept and not solved"),
+        "architecture": text("best architecture, empty if nothing fits"),
+        "hbm_gib": real("HBM capacity of the best"),
+        "best": real(
+            "throughput of the best in samples/s; for all workloads together, the mean defined by the study"
+        ),
+        "excluded": real(
+            "largest bound on the throughput of unsolved points, 0 if all were solved", finite=False
+        ),
+        "bound": real("upper bound on the throughput of all points", finite=False),
+        "schedules": count("schedules of layers behind the solved points"),
+        "unproven": count("schedules without a proof"),
+        "gap": real("largest (objective - bound) / objective of these schedules"),
     }
     rules = {"the best is not above the bound": lambda f: f["best"] <= f["bound"]}
 
@@ -55,16 +60,16 @@ class Audits(Table):
 
     keys = SETTING
     columns = {
-        "chosen": text("why it was looked at", "best", "nearest", "drawn"),
+        "chosen": text("reason why the point was drawn", "best", "nearest", "drawn"),
         "lower_s": real("lower bound of the screen", finite=False),
         "feasible_s": real("feasible time of the screen", finite=False),
-        "plain_s": real("time with layers bounded by path and work, recomputed", finite=False),
-        "bound_s": real("time with layers as short as path, work or a program prove them", finite=False),
+        "plain_s": real("time with layer bounds from path and work, computed again", finite=False),
+        "bound_s": real("time with layer bounds from path, work or a program", finite=False),
         "exact_s": real("time with the verified schedules of its layers, placed again", finite=False),
-        "best_s": real("time of the best of the certificate", finite=False),
-        "programs": count("passes of layers that took a program to confirm"),
+        "best_s": real("best time of the certificate", finite=False),
+        "programs": count("passes of layers that needed a program to confirm"),
         "verdict": text(
-            "what follows",
+            "verdict on the point",
             "confirmed",
             "unproven",
             "beats the best",

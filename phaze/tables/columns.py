@@ -11,7 +11,7 @@ from phaze.tables.base import Column, count, flag, real, text
 
 MODEL = text("name of the workload")
 LAYOUT = Column("str", "key of the layout that slices are cut by, as tp4-b2", order=Layout.of_key)
-LAYER = text("distinct layer: embedding, block, head; of a model of images stem, stage-1, …")
+LAYER = text("distinct layer: embedding, block, head; for a model of images stem, stage-1, …")
 DIRECTION = text("pass", "forward", "backward")
 ARCHITECTURE = text("name of the architecture")
 POINT = {"model": MODEL, "layout": LAYOUT}
@@ -26,30 +26,28 @@ ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 LAYER_OF = {**POINT, "architecture": ARCHITECTURE, "layer": LAYER, "direction": DIRECTION}
 
-MFU = real(
-    "FLOPs that the model needs, attention's causal half and no recomputation, over the precision's peak"
-)
-MFU_PAPER = real("the same with FLOPs as papers count them: 6 N + 12 L H Q T a token (PaLM, Appendix B)")
+MFU = real("required FLOPs (causal half of attention, no recomputation) over the peak of the precision")
+MFU_PAPER = real("FLOPs as counted in papers, 6 N + 12 L H Q T per token (PaLM, Appendix B), over the peak")
 
 SIZED = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
 """Columns that identify a device."""
-SETTING = {**POINT, **SIZED, "recompute": flag("activations are recomputed")}
+SETTING = {**POINT, **SIZED, "recompute": flag("whether activations are recomputed")}
 """Columns that identify a setting in which a model is placed."""
-CHOSEN_BY = text("who chose the placement", "phaze", "expert", "expert-even")
+CHOSEN_BY = text("planner of the placement", "phaze", "expert", "expert-even")
 PLACED = {**SETTING, "planner": CHOSEN_BY}
 FITS = {
     "status": text("result", "placed", "infeasible"),
-    "reason": text("the limit that binds and by how much, empty if placed"),
+    "reason": text("violated limit and by how much, empty if placed"),
 }
-CUT = {"data": count("data parallel width d"), "stages": count("pipeline depth s")}
+CUT = {"data": count("data-parallel width d"), "stages": count("pipeline depth s")}
 MFUS = {"mfu": MFU, "mfu_paper": MFU_PAPER}
 BOUNDS = {
-    "lower_s": real("no placement is faster; infinite if none fits", finite=False),
-    "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
+    "lower_s": real("lower bound on the time of all placements; infinite if none fits", finite=False),
+    "feasible_s": real("time that some placement reaches; infinite if none fits", finite=False),
 }
 
 SAMPLE_ENERGIES = {
-    "joules_per_sample": real("energy of training a sample; infinite if infeasible", finite=False),
+    "joules_per_sample": real("training energy per sample; infinite if infeasible", finite=False),
     **{f"{part}_j": real(f"{part} energy of it", finite=False) for part in (*ENERGIES, "leakage")},
 }
 """Energy of a placement and its parts, which sum to it."""

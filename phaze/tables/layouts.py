@@ -9,8 +9,8 @@ from phaze.tables.columns import MFU
 
 _SIZE = {
     "model": text("model"),
-    "system": text("system with a device and levels"),
-    "devices": count("devices that train", 1),
+    "system": text("system, with a device and network levels"),
+    "devices": count("number of devices", 1),
     "ranking": text("time that ranks layouts", *get_args(Rank)),
 }
 
@@ -18,7 +18,7 @@ _SIZE = {
 class RankedLayouts(Table):
     """Plans of a model on a system of one size, fastest first."""
 
-    keys = {**_SIZE, "rank": count("place by time, from 1", 1)}
+    keys = {**_SIZE, "rank": count("rank by time, from 1", 1)}
     columns = {
         **columns_of(RankedPlan, "time_s"),
         "prudent_s": real("prudent time of a step"),
@@ -26,10 +26,10 @@ class RankedLayouts(Table):
         "time_s_high": real("upper end of the time's interval; infinite without one", finite=False),
         **columns_of(RankedPlan, "tokens_per_s_per_device"),
         "mfu": MFU,
-        "fullest_gib": real("memory of the fullest device"),
+        "fullest_gib": real("memory of the rank with peak memory"),
         **columns_of(RankedPlan, "bubble_share", "exposed_communication_share", "bound_by"),
         **columns_of(ChosenLayout, "tp", "cp", "pp", "vp", "dp", "microbatch", "sequence_parallel"),
-        "zero": count("what replicas share of the states, 0 to 3"),
+        "zero": count("ZeRO stage, 0 to 3"),
         **columns_of(ChosenLayout, "recompute"),
         **columns_of(RankedPlan, "recomputed_layers"),
         **columns_of(ChosenLayout, "schedule", "pipeline_layout"),
@@ -47,14 +47,14 @@ class LayoutProofs(Table):
     columns = {
         "status": text("whether a plan was found", "planned", "unfit"),
         **columns_of(PlanCertificate, "layouts"),
-        "illegal": count("that the runtime cannot run"),
+        "illegal": count("layouts that the runtime cannot run"),
         **columns_of(PlanCertificate, "same", "unfit"),
-        "bounded": count("excluded by a bound of their time"),
+        "bounded": count("layouts excluded by a lower bound on their time"),
         **columns_of(PlanCertificate, "simulated", "divisions"),
         "hbm_gib": real("memory of a device"),
-        "bound_s": real("time that no layout goes below", finite=False),
+        "bound_s": real("proven lower bound on the step time", finite=False),
         **columns_of(PlanCertificate, "gap"),
-        "reason": text("why nothing fits, empty if a plan was found"),
+        "reason": text("reason why nothing fits, empty if a plan was found"),
     }
     rules = {
         "every layout is accounted for": lambda f: (

@@ -9,37 +9,40 @@ OWN_WAYS = WAYS[:4]
 
 POINT = {
     "graph": text("name of the graph"),
-    "partitioner": text("who cut it", *PARTITIONERS),
+    "partitioner": text("partitioner", *PARTITIONERS),
     "hyper_operators": count("K", 1),
     "stages": count("stages S", 1),
     "replicas": count("replicas R", 1),
-    "microbatches": count("microbatches MB of a step on each replica", 1),
+    "microbatches": count("microbatches MB per step and replica", 1),
 }
 _KEYS = {
     **POINT,
     "topology": text("name of the topology"),
-    "seed": count("seed of the topology, 0 if it is not random"),
+    "seed": count("seed of the topology, 0 for topologies that are not random"),
 }
 
 
 class Mappings(Table):
     """Simulated training step under the mapping found by each method."""
 
-    keys = {**_KEYS, "way": text("how the mapping was found", *WAYS)}
+    keys = {**_KEYS, "way": text("mapping method", *WAYS)}
     columns = {
-        "step_s": real("simulated step"),
-        "shared_step_s": real("the same where a node's devices share its port, if the topology says so"),
-        "held_step_s": real("the same as step_s where a message holds both devices while it is under way"),
+        "step_s": real("simulated step time"),
+        "shared_step_s": real(
+            "step time if the devices of a node share its port; equal to step_s unless the topology "
+            "defines this"
+        ),
+        "held_step_s": real("step time if a message in flight occupies both devices"),
         "stage_time_s": real("longest stage time of passes, messages and all-reduce: objective (5)"),
-        "compute_s": real("the step on a network that takes no time"),
-        "samples_per_s": real("throughput of all replicas"),
-        "counted": text("what of the stage time is judged here", "p2p", "allreduce", "exact"),
-        "value_s": real("longest stage time of what is counted"),
-        "bound_s": real("no mapping has a shorter one"),
-        "proven": flag("the mapping is proven to be the best for what is counted"),
-        "by_sizes": flag("the paper's choice between the two instantiations by their bytes"),
-        "searched": flag("found by the way itself, not the initial upper bound"),
-        "gave_up": flag("a target was given up at the limit of tries"),
+        "compute_s": real("step time without communication time"),
+        "samples_per_s": real("samples per second of all replicas"),
+        "counted": text("parts of the stage time that the objective counts", "p2p", "allreduce", "exact"),
+        "value_s": real("longest stage time, from the counted parts"),
+        "bound_s": real("lower bound on value_s of all mappings"),
+        "proven": flag("whether the mapping is proven optimal for the counted parts"),
+        "by_sizes": flag("whether the paper would choose this instantiation by message sizes"),
+        "searched": flag("whether the method itself found the mapping, instead of its initial upper bound"),
+        "gave_up": flag("whether a target was given up at the limit of tries"),
         "tries": count("devices tried, 0 for heuristics and local search"),
     }
     rules = {
@@ -58,7 +61,7 @@ class MappedDevices(Table):
 
     keys = {
         **_KEYS,
-        "way": text("how the mapping was found", *WAYS),
+        "way": text("mapping method", *WAYS),
         "stage": count("stage s, from the input"),
         "replica": count("replica r, in the order of the ring"),
     }
@@ -68,12 +71,17 @@ class MappedDevices(Table):
 class SearchGaps(Table):
     """Longest stage time by local search alone, compared with the best known one and the bound."""
 
-    keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
+    keys = {
+        **_KEYS,
+        "counted": text("parts of the stage time that the objective counts", "p2p", "allreduce", "exact"),
+    }
     columns = {
-        "local_s": real("longest stage time of the local search, from random mappings and near devices"),
-        "least_s": real("the least that it or a search by Algorithm 1 found"),
-        "bound_s": real("no mapping has a shorter one"),
-        "proven": flag("the least is proven to be the optimum"),
+        "local_s": real(
+            "longest stage time of the local search, started from random mappings and nearby devices"
+        ),
+        "least_s": real("smallest longest stage time found by it or by a search with Algorithm 1"),
+        "bound_s": real("lower bound on the longest stage time of all mappings"),
+        "proven": flag("whether least_s is proven optimal"),
     }
     rules = {
         "a bound is not above a mapping": lambda f: f["bound_s"] <= f["least_s"] * (1 + 1e-9),
@@ -86,16 +94,18 @@ class SpeedUps(Table):
 
     keys = {name: column for name, column in _KEYS.items() if name != "seed"}
     columns = {
-        "over_consecutive": real("all of ours over CS map"),
-        "over_heuristics": real("all of ours over the better of CS and p2p map"),
-        "paper_over_consecutive": real("the better of the paper's two instantiations over CS map"),
-        "paper_over_heuristics": real("the same over the better of CS and p2p map"),
-        "searched_over_heuristics": real(
-            "the best of three instantiations over the better of CS and p2p map"
+        "over_consecutive": real("best of our methods over CS map"),
+        "over_heuristics": real("best of our methods over the better of CS and p2p map"),
+        "paper_over_consecutive": real("better of the paper's two instantiations over CS map"),
+        "paper_over_heuristics": real(
+            "better of the paper's two instantiations over the better of CS and p2p map"
         ),
-        "by_sizes_over_consecutive": real("the instantiation chosen by bytes over CS map"),
-        "least_over_heuristics": real("all of ours over the better of CS and p2p map, for the worst seed"),
-        "seeds": count("seeds of the topology", 1),
+        "searched_over_heuristics": real("best of three instantiations over the better of CS and p2p map"),
+        "by_sizes_over_consecutive": real("instantiation chosen by message sizes over CS map"),
+        "least_over_heuristics": real(
+            "best of our methods over the better of CS and p2p map, for the worst seed"
+        ),
+        "seeds": count("number of seeds of the topology", 1),
     }
 
 
@@ -104,12 +114,12 @@ class FiguresRead(Table):
 
     keys = {
         "case": text("case of the study"),
-        "reading": text("what is assumed"),
+        "reading": text("reading of the paper"),
         "subject": text("topology or graph"),
-        "figure": text("what is compared: over CS map, over both heuristics; or partitioner and mapping"),
+        "figure": text("comparison: over CS map, over both heuristics, or partitioner and mapping"),
         "shape": text("stages S x replicas R"),
     }
     columns = {
-        "ours": real("speed-up of ours, the median over seeds"),
-        "printed": real("the printed one, 0 where none is printed"),
+        "ours": real("our speed-up, median over seeds"),
+        "printed": real("printed speed-up, 0 if none is printed"),
     }

@@ -27,25 +27,29 @@ class Plans(Table):
     keys = PLAN
     columns = {
         "status": text("result", "placed", "infeasible"),
-        "reason": text("why there is no plan, empty if placed"),
-        "network_bandwidth_bytes_per_s": real("between any two devices, as the planner assumes"),
-        "hbm_bandwidth_bytes_per_s": real("of the HBM of a device, as the planner assumes"),
-        "flushes": flag("the pipeline is flushed after every batch, as its planner assumes"),
-        "schedule": text("how microbatches pass the stages", "1f1b", "gpipe", "2bw", "none"),
+        "reason": text("reason for a missing plan, empty if placed"),
+        "network_bandwidth_bytes_per_s": real("bandwidth between any two devices, as assumed by the planner"),
+        "hbm_bandwidth_bytes_per_s": real("HBM bandwidth of a device, as assumed by the planner"),
+        "flushes": flag("whether the pipeline is flushed after every batch, as assumed by the planner"),
+        "schedule": text("pipeline schedule", "1f1b", "gpipe", "2bw", "none"),
         "microbatch": count("samples in a microbatch b"),
         "microbatches": count("microbatches in a batch, over all replicas"),
-        "tensor": text("tensor model parallel widths of the stages in their order, each once"),
-        "data": text("data parallel widths of the stages in their order, each once"),
-        "memory": text("what happens to activations", "stash", "recompute", "mixed", "none"),
+        "tensor": text("distinct tensor-parallel widths of the stages, in order"),
+        "data": text("distinct data-parallel widths of the stages, in order"),
+        "memory": text("recompute or stash activations", "stash", "recompute", "mixed", "none"),
         "stages": count("pipeline depth s"),
         "devices_used": count("devices used"),
-        "degree": count("sum of the data parallel widths of the stages"),
-        "time_per_sample_s": real("time for each sample of a batch; infinite if infeasible", finite=False),
-        "sync_s": real("of a batch's time, the exchange of gradients after it; 0 without a flush"),
-        "all_reduce_factor": real("what the planner charges an all-reduce, times (n - 1)/n of its tensor"),
+        "degree": count("sum of the data-parallel widths of the stages"),
+        "time_per_sample_s": real("time per sample of a batch; infinite if infeasible", finite=False),
+        "sync_s": real("gradient exchange after a batch, part of the batch time; 0 without a flush"),
+        "all_reduce_factor": real(
+            "factor of an all-reduce charged by the planner, times (n - 1)/n of its tensor"
+        ),
         "samples_per_s": real("throughput"),
-        "piper_time_per_sample_s": real("the same under Piper's model, infinite if unfit", finite=False),
-        "piper_reason": text("why Piper's space does not hold the plan, empty if it does"),
+        "piper_time_per_sample_s": real(
+            "time per sample under Piper's model; infinite if infeasible", finite=False
+        ),
+        "piper_reason": text("reason why the plan is outside Piper's space, empty if it is inside"),
     }
     rules = {
         "a plan that Piper's model does not admit says why": lambda f: (
@@ -57,34 +61,38 @@ class Plans(Table):
 class PlanStages(Table):
     """Stages of every plan: layers, widths, recomputation, time, and memory with headroom."""
 
-    keys = {**PLAN, "stage": count("stage, from the first")}
+    keys = {**PLAN, "stage": count("stage number, from the first")}
     columns = {
         "first_layer": count("position of the first layer"),
         "last_layer": count("position of the last layer"),
-        "data": count("data parallel width d", 1),
-        "tensor": count("devices of a replica: the TMP width t, or 1 where no layer is split", 1),
-        "recomputed": count("layers that recompute"),
-        "in_flight": count("microbatches whose activations each device keeps, the one at work included", 1),
-        "time_per_sample_s": real("time for each sample, without bubbles"),
+        "data": count("data-parallel width d", 1),
+        "tensor": count("devices of a replica: the TMP width t, or 1 without a split layer", 1),
+        "recomputed": count("recomputed layers"),
+        "in_flight": count(
+            "microbatches with stored activations on each device, including the current one", 1
+        ),
+        "time_per_sample_s": real("time per sample, without bubbles"),
         "forward_s": real("forward pass of one microbatch on a replica"),
-        "recompute_s": real("forward passes run again, those of layers that recompute"),
-        "backward_s": real("backward pass without them"),
-        "arriving_bytes": real("tensors that enter the stage with a microbatch, all of them"),
-        "longest_arriving_bytes": real("the largest of them"),
-        "departing_bytes": real("tensors that leave the stage, whose gradients come back"),
-        "longest_departing_bytes": real("the largest of them"),
-        "weight_bytes": real("weights on each device: what replicas synchronise"),
-        "fixed_bytes": real("memory of each device that is there all the time"),
-        "stash_bytes": real("memory kept for each microbatch in flight, the one at work included"),
-        "work_bytes": real("memory beside that for the microbatch at work"),
+        "recompute_s": real("recomputation of one microbatch"),
+        "backward_s": real("backward pass without recomputation"),
+        "arriving_bytes": real("bytes of all tensors that enter the stage with a microbatch"),
+        "longest_arriving_bytes": real("bytes of the largest tensor that enters the stage"),
+        "departing_bytes": real("bytes of the tensors that leave the stage, whose gradients return"),
+        "longest_departing_bytes": real("bytes of the largest tensor that leaves the stage"),
+        "weight_bytes": real("weights on each device, which replicas synchronise"),
+        "fixed_bytes": real("memory of each device used at all times"),
+        "stash_bytes": real("memory per microbatch in flight, including the current one"),
+        "work_bytes": real("additional memory for the current microbatch"),
         "forward_hbm_bytes": real("HBM traffic of each device in the forward pass of one microbatch"),
-        "recompute_hbm_bytes": real("the same of what runs again"),
-        "backward_hbm_bytes": real("the same of the backward pass"),
-        "forward_reduced_bytes": real("tensors that the slices all-reduce in the forward pass, on each"),
-        "recompute_reduced_bytes": real("the same of what runs again"),
-        "backward_reduced_bytes": real("the same of the backward pass"),
+        "recompute_hbm_bytes": real("HBM traffic of recomputation"),
+        "backward_hbm_bytes": real("HBM traffic of the backward pass"),
+        "forward_reduced_bytes": real(
+            "bytes all-reduced by tensor-parallel ranks in the forward pass, per rank"
+        ),
+        "recompute_reduced_bytes": real("bytes all-reduced by tensor-parallel ranks in recomputation"),
+        "backward_reduced_bytes": real("bytes all-reduced by tensor-parallel ranks in the backward pass"),
         "memory_bytes": real("memory of each device"),
-        "headroom_bytes": real("HBM left"),
+        "headroom_bytes": real("free HBM"),
     }
 
 
@@ -93,23 +101,23 @@ MAP_WAYS = ("cs-map", "p2p-map", "blocks-of-2", "blocks-of-4", "local-search")
 BY_HAND = MAP_WAYS[:2]
 """Default orders: replicas of a stage next to each other (all-reduce first), or stages of a lane."""
 
-_MAPPED = {**PLAN, "system": text("name of the system whose network it is")}
+_MAPPED = {**PLAN, "system": text("name of the system")}
 
 
 class PlanMaps(Table):
     """Plans mapped to the devices of networks: a simulated batch under every mapping that was tried."""
 
-    keys = {**_MAPPED, "way": text("how the mapping was found", *MAP_WAYS)}
+    keys = {**_MAPPED, "way": text("mapping method", *MAP_WAYS)}
     columns = {
-        "network": text("what the network is"),
-        "devices": count("devices of the part of the system that is used", 1),
-        "lanes": count("pipelines that run beside each other: replicas R of the mapping", 1),
+        "network": text("description of the network"),
+        "devices": count("devices of the used part of the system", 1),
+        "lanes": count("concurrent pipelines: replicas R of the mapping", 1),
         "workers": count("workers of a lane: stages S of the mapping", 1),
-        "unit": count("devices of a worker, which have consecutive numbers", 1),
-        "alone_s": real("a simulated batch on a network that takes no time"),
-        "estimated_s": real("a batch as the search counts it, without contention"),
-        "simulated_s": real("a simulated batch with contention"),
-        "chosen": flag("has the shortest simulated batch, the first of several"),
+        "unit": count("devices of a worker, with consecutive numbers", 1),
+        "alone_s": real("simulated batch time without communication time"),
+        "estimated_s": real("batch time estimated by the search, without contention"),
+        "simulated_s": real("simulated batch time with contention"),
+        "chosen": flag("whether it has the shortest simulated batch (the first on ties)"),
     }
 
 
@@ -118,11 +126,11 @@ class PlanDevices(Table):
 
     keys = {
         **_MAPPED,
-        "stage": count("stage, from the first"),
+        "stage": count("stage number, from the first"),
         "replica": count("replica r of the stage, in the order of its ring"),
-        "slice": count("place in the tensor parallel group"),
+        "slice": count("rank in the tensor-parallel group"),
     }
-    columns = {"device": count("device, numbered as the network numbers them")}
+    columns = {"device": count("device number in the network")}
 
 
 class Simulations(Table):
@@ -130,36 +138,36 @@ class Simulations(Table):
 
     keys = PLAN
     columns = {
-        "schedule": text("how microbatches pass the stages", "1f1b", "gpipe", "2bw"),
-        "planned_s": real("the planner's time per batch"),
-        "assumed_s": real("the same simulated as the planner assumes it"),
-        "simulated_s": real("simulated time per batch, all of it; without flush in the long run"),
+        "schedule": text("pipeline schedule", "1f1b", "gpipe", "2bw"),
+        "planned_s": real("batch time of the planner"),
+        "assumed_s": real("batch time simulated under the planner's assumptions"),
+        "simulated_s": real("simulated batch time; in steady state without a flush"),
         "samples_per_s": real("throughput"),
-        "compute_share": real("device time spent on passes, with recomputation"),
-        "exposed_communication_share": real("what transfers and synchronisation add to the time"),
-        "bubble_share": real("the rest, in which devices wait for other stages", None),
-        "hbm_share": real("what passes move to and from HBM, of what the HBM of all devices could"),
-        "link_share": real("what links carry in one direction, of what those of all devices could"),
-        "peak_bytes": real("most memory that a device ever holds"),
-        "fullest_stage": count("its stage"),
-        "bound_by": text("what takes most of the critical path"),
-        "bound_stage": count("stage with the largest part of that"),
+        "compute_share": real("share of device time spent on passes, with recomputation"),
+        "exposed_communication_share": real("share of time added by transfers and synchronisation"),
+        "bubble_share": real("remaining share, in which devices wait for other stages", None),
+        "hbm_share": real("HBM traffic of passes over the HBM bandwidth of all devices"),
+        "link_share": real("link traffic in one direction over the bandwidth of all devices' links"),
+        "peak_bytes": real("peak memory of any device"),
+        "fullest_stage": count("stage with peak memory"),
+        "bound_by": text("largest part of the critical path"),
+        "bound_stage": count("stage with the largest part of bound_by"),
     }
 
 
 class SimulationStages(Table):
     """Stages of every simulated plan: busy device time, microbatches in flight, peak memory."""
 
-    keys = {**PLAN, "stage": count("stage, from the first")}
+    keys = {**PLAN, "stage": count("stage number, from the first")}
     columns = {
-        "busy_s": real("a device's passes in a batch, on average over the replicas"),
-        "busy_share": real("the same of the simulated time"),
-        "hbm_share": real("what passes move to and from a device's HBM, of what it could"),
-        "link_share": real("what a device's link carries in one direction, of what it could"),
-        "slices_link_share": real("of it all-reduces between slices of a replica (tensor parallelism)"),
-        "stages_link_share": real("of it tensors between stages (pipeline)"),
-        "replicas_link_share": real("of it gradients between replicas (data parallelism)"),
-        "in_flight": count("most microbatches that a device holds at once", 1),
-        "peak_bytes": real("most memory that a device holds"),
-        "headroom_bytes": real("HBM left", None),
+        "busy_s": real("time of a device's passes in a batch, mean over the replicas"),
+        "busy_share": real("busy_s over the simulated time"),
+        "hbm_share": real("HBM traffic of passes over the HBM bandwidth of a device"),
+        "link_share": real("link traffic in one direction over the link bandwidth of a device"),
+        "slices_link_share": real("part of link_share for all-reduces between tensor-parallel ranks"),
+        "stages_link_share": real("part of link_share for tensors between stages"),
+        "replicas_link_share": real("part of link_share for gradients between replicas"),
+        "in_flight": count("maximum number of microbatches stored by a device", 1),
+        "peak_bytes": real("peak memory of a device"),
+        "headroom_bytes": real("free HBM", None),
     }

@@ -19,12 +19,12 @@ class Readings(Table):
         **FITS,
         "layout": LAYOUT,
         **CUT,
-        "recompute": flag("activations are recomputed"),
+        "recompute": flag("whether activations are recomputed"),
         "devices_used": count("devices used"),
         "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
         "samples_per_s": real("throughput"),
         **MFUS,
-        "binding": text("what limits the throughput"),
+        "binding": text("limit of the throughput"),
     }
 
 
@@ -33,16 +33,18 @@ class ReadingFigures(Table):
 
     keys = {
         "reading": READING,
-        "kind": text("what it is", "placement", "mfu", "mean"),
-        "model": text("workload; of a mean `all`, or `undecided` for those that no one assumption decides"),
-        "of": text("accelerator and whose placement, or which mean"),
+        "kind": text("kind of figure", "placement", "mfu", "mean"),
+        "model": text(
+            "workload; for a mean `all`, or `undecided` for workloads that no single assumption decides"
+        ),
+        "of": text("accelerator and planner of the placement, or name of the mean"),
     }
     columns = {
         "printed": text("as printed"),
-        "ours": text("under the reading, empty if nothing fits"),
-        "ratio": real("ours over the printed; 0 for placements, and if nothing fits"),
-        "agrees": flag("equal {p, d, t}; a utilisation within a quarter, a mean within a tenth"),
-        "in_full": flag("of a placement: equal microbatch, recomputation and HBM, too"),
+        "ours": text("figure under the reading, empty if nothing fits"),
+        "ratio": real("our figure over the printed one; 0 for placements, and if nothing fits"),
+        "agrees": flag("equal {p, d, t}; or a utilisation within a quarter, or a mean within a tenth"),
+        "in_full": flag("for placements: microbatch, recomputation and HBM are equal, too"),
     }
 
 
@@ -51,18 +53,25 @@ class ReadingScores(Table):
 
     keys = {"reading": READING}
     columns = {
-        "note": text("what the reading assumes"),
+        "note": text("assumptions of the reading"),
         "placements": count("printed placements with equal {p, d, t}"),
-        "in_full": count("of these with equal microbatch, recomputation and HBM"),
+        "in_full": count("placements with equal {p, d, t}, microbatch, recomputation and HBM"),
         "printed_placements": count("printed placements"),
         "mfu_factor": real(
-            "exp of the root mean square of log(ours / printed) of all utilisations; 0 for none"
+            "exp of the root mean square of log(ours / printed) over all utilisations; 0 for none"
         ),
-        "printed_mfus": count("printed utilisations that are compared"),
+        "printed_mfus": count("compared printed utilisations"),
         "per_model": real(
-            "geometric mean: each workload's printed accelerator over the baseline with its experts"
+            "geometric mean of each workload's printed accelerator over the baseline with the "
+            "experts' placement"
         ),
-        "common": real("the printed common accelerator over the same"),
-        "common_over_baseline": real("the same over the baseline with searched placements"),
-        "common_over_family": real("the same over the other printed accelerators"),
+        "common": real(
+            "geometric mean of the printed common accelerator over the baseline with the experts' placement"
+        ),
+        "common_over_baseline": real(
+            "geometric mean of the printed common accelerator over the baseline with searched placements"
+        ),
+        "common_over_family": real(
+            "geometric mean of the printed common accelerator over the other printed accelerators"
+        ),
     }

@@ -25,11 +25,13 @@ class Commons(Table):
 
     keys = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
-        "mean": real("mean of the models' throughputs, 0 if it does not train all that can be trained"),
+        "mean": real(
+            "mean of the models' throughputs, 0 unless it trains every model that any architecture trains"
+        ),
         "area_um2": real("area of the chip"),
         "best_of_hbm": flag("best with this HBM capacity"),
-        "smallest_of_hbm": flag("smallest area within the tolerance of that"),
-        "chosen": flag("best of the smallest HBM capacity within the tolerance of the best of all"),
+        "smallest_of_hbm": flag("smallest area within the tolerance of the best with this HBM capacity"),
+        "chosen": flag("best of the smallest HBM capacity within the tolerance of the overall best"),
     }
 
 
@@ -38,11 +40,11 @@ class Fronts(Table):
 
     keys = {
         "model": MODEL,
-        "area_limit_um2": real("largest area of the space"),
+        "area_limit_um2": real("area limit of the space"),
         "architecture": ARCHITECTURE,
         "hbm_gib": real("HBM capacity"),
         "layout": LAYOUT,
-        "recompute": flag("activations are recomputed"),
+        "recompute": flag("whether activations are recomputed"),
     }
     columns = {
         "area_um2": real("area of the chip"),
@@ -50,10 +52,10 @@ class Fronts(Table):
         "samples_per_s": real("throughput"),
         "samples_per_s_per_mm2": real("throughput per area of one chip"),
         "joules_per_sample": real("energy of training a sample"),
-        "objectives": flag("no other is better in throughput, throughput per area and energy per sample"),
+        "objectives": flag("whether none is better in throughput, throughput per area and energy per sample"),
         "throughput": flag("largest throughput"),
         "throughput_per_area": flag("largest throughput per area"),
-        "energy": flag("least energy per sample"),
+        "energy": flag("smallest energy per sample"),
     }
 
 
@@ -65,12 +67,12 @@ class Sensitivities(Table):
     rules = Placements.rules
 
 
-_DESIGN = {"model": MODEL, "design": text("which accelerator, and whose placement, as in Figure 4")}
-_ACCELERATOR = {"design": text("which accelerator: per-model, common, or a named one")}
-_CHOICE = {**SIZED, "layout": LAYOUT, "recompute": flag("activations are recomputed"), **CUT}
+_DESIGN = {"model": MODEL, "design": text("accelerator and planner of the placement, as in Figure 4")}
+_ACCELERATOR = {"design": text("accelerator: per-model, common, or a named one")}
+_CHOICE = {**SIZED, "layout": LAYOUT, "recompute": flag("whether activations are recomputed"), **CUT}
 _OUTCOME = {
     "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
-    "bound_s": real("the same with the bounds of unproven layers", finite=False),
+    "bound_s": real("time per global batch with the bounds of unproven layers", finite=False),
     "samples_per_s": real("throughput"),
     "area_um2": real("area of the chip"),
 }
@@ -83,7 +85,7 @@ class Results(Table):
     columns = {
         "planner": CHOSEN_BY,
         "status": text("result", "placed", "infeasible"),
-        "reason": text("why there is no placement, empty if placed"),
+        "reason": text("reason for a missing placement, empty if placed"),
         **_CHOICE,
         **_OUTCOME,
         "devices_used": count("devices used"),
@@ -93,7 +95,7 @@ class Results(Table):
         "speedup": real(
             "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"
         ),
-        "binding": text("what limits the throughput"),
+        "binding": text("limit of the throughput"),
     }
 
 
@@ -107,24 +109,26 @@ class Recommendations(Table):
     columns = {
         "architecture": ARCHITECTURE,
         "hbm_gib": real("HBM capacity"),
-        "planner": text("whose plan is recommended", *PLANNERS),
-        "tensor": text("tensor model parallel widths of its stages in their order, each once"),
-        "data": text("data parallel widths of its stages in their order, each once"),
+        "planner": text("planner of the recommended plan", *PLANNERS),
+        "tensor": text("distinct tensor-parallel widths of its stages, in order"),
+        "data": text("distinct data-parallel widths of its stages, in order"),
         "stages": count("pipeline depth s", 1),
         "microbatch": count("samples in a microbatch b", 1),
-        "memory": text("what happens to activations", "stash", "recompute", "mixed"),
-        "bound_by": text("what takes most of the critical path"),
+        "memory": text("recompute or stash activations", "stash", "recompute", "mixed"),
+        "bound_by": text("largest part of the critical path"),
         "planned_s": real("its time per batch as planned"),
         "simulated_s": real("its time per batch as simulated"),
         "samples_per_s": real("its throughput as simulated"),
-        "speedup": real("the same over the experts' plan on the baseline as simulated, 0 without one"),
+        "speedup": real("simulated throughput over that of the experts' plan on the baseline, 0 without one"),
         "certified_planned_s": real("time per batch of the certified plan as planned"),
-        "certified_simulated_s": real("the same as simulated"),
-        "equal_s": real("simulated time per batch of equal stages, infinite without", finite=False),
-        "expert_s": real("the same of the experts' stages", finite=False),
-        "piper_s": real("the same of Piper's plan, which does not flush", finite=False),
-        "lost": real("simulated time of the certified plan over the least of those that flush, less 1"),
-        "unexplained": real("part of it by which the certified plan is also planned to take longer"),
+        "certified_simulated_s": real("time per batch of the certified plan as simulated"),
+        "equal_s": real("simulated time per batch of equal stages, infinite if infeasible", finite=False),
+        "expert_s": real(
+            "simulated time per batch of the experts' stages, infinite if infeasible", finite=False
+        ),
+        "piper_s": real("simulated time per batch of Piper's plan, which does not flush", finite=False),
+        "lost": real("relative excess of the certified plan's simulated time over the fastest flushing plan"),
+        "unexplained": real("part of `lost` that the planned times already show"),
     }
     rules = {
         "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (
@@ -138,11 +142,11 @@ class Gains(Table):
 
     keys = {"reading": text("name of the reading, `study` for the study's own settings"), **_ACCELERATOR}
     columns = {
-        "note": text("what the reading assumes"),
+        "note": text("assumptions of the reading"),
         "baseline": ARCHITECTURE,
-        "gain": real("geometric mean over the models of its throughput over the baseline's, as planned"),
+        "gain": real("geometric mean over the models of throughput over the baseline's, as planned"),
         "models": count("models in the mean", 1),
-        "of_study": real("the same over the gain under the study's own settings, 0 without one"),
+        "of_study": real("gain over the gain under the study's own settings, 0 without one"),
     }
 
 
@@ -168,7 +172,7 @@ class Memories(Table):
 class Rankings(Table):
     """Best architectures of every model, with the smallest one within the tolerance of the best."""
 
-    keys = {"model": MODEL, "rank": count("place by time per batch, area, name", 1)}
+    keys = {"model": MODEL, "rank": count("rank by time per batch, area, name", 1)}
     columns = {
         **_CHOICE,
         **_OUTCOME,
@@ -182,11 +186,11 @@ class Breakdowns(Table):
 
     keys = _DESIGN
     columns = {
-        "useful_s": real("model FLOPs as in PaLM at the peak of all tensor cores, a part of the passes"),
+        "useful_s": real("PaLM's model FLOPs at the peak of all tensor cores, a part of the passes"),
         "forward_s": real("forward passes of the slowest stage"),
         "backward_s": real("backward passes with recomputation of the slowest stage"),
         "transfer_s": real("exposed transfers of the slowest stage"),
-        "fill_s": real("filling and draining the pipeline"),
+        "fill_s": real("fill and drain of the pipeline"),
         "sync_s": real("gradient synchronisation"),
     }
 
@@ -197,11 +201,11 @@ class Bindings(Table):
     keys = {"model": MODEL, **OPERATOR}
     columns = {
         "name": text("readable name"),
-        "core": text("core type that runs it", *CORES),
-        "all_cores": flag("scheduled on all cores of its type"),
-        "limit": text("what binds", *LIMITS, "none"),
-        "latency_s": real("as scheduled"),
-        "share": real("of the busy time of all layers of the model, both passes"),
+        "core": text("core type of the operator", *CORES),
+        "all_cores": flag("whether it is scheduled on all cores of its type"),
+        "limit": text("limit of the operator", *LIMITS, "none"),
+        "latency_s": real("scheduled latency"),
+        "share": real("share of the busy time of all layers of the model, both passes"),
     }
 
 
@@ -227,8 +231,10 @@ class Complexities(Table):
         "layout": LAYOUT,
         "layers": count("blocks"),
         "operators": count("operators of the forward pass of a block before fusion"),
-        "parameters": count("parameters of the model as published, tied ones once"),
-        "held_parameters": count("parameters that all layers of one slice hold, a tied head's copy included"),
+        "parameters": count("parameters of the model as published, tied ones counted once"),
+        "held_parameters": count(
+            "parameters of all layers of one tensor-parallel rank, including the copy of a tied head"
+        ),
         "block_parameter_bytes": real("weights of a block"),
         "block_activation_bytes": real("stashed activations of a block"),
         "block_tensor_flops": real("matrix multiplication FLOPs of the forward pass of a block"),
@@ -257,9 +263,9 @@ class Times(Table):
     keys = {"model": MODEL, "stage": text("verb of the stage")}
     columns = {
         "jobs": count("jobs"),
-        "wall_s": real("wall time of the jobs, summed"),
-        "cpu_s": real("processor time of the jobs, summed"),
-        "peak_bytes": real("largest resident memory of a job"),
+        "wall_s": real("total wall time of the jobs"),
+        "cpu_s": real("total processor time of the jobs"),
+        "peak_bytes": real("peak resident memory of a job"),
     }
 
 
@@ -269,12 +275,12 @@ class Proofs(Table):
     keys = {"model": MODEL}
     columns = {
         "solves": count("layers scheduled"),
-        "optimal": count("proven optimal"),
-        "feasible": count("with a gap at the node limit"),
-        "timed_out": count("with a gap at the wall limit"),
-        "programs": count("that needed a program; of the others the bounds met"),
-        "z_needed": count("that needed core assignment"),
-        "branching": count("faster than every operator on all cores"),
+        "optimal": count("layers proven optimal"),
+        "feasible": count("layers with a gap at the node limit"),
+        "timed_out": count("layers with a gap at the wall-time limit"),
+        "programs": count("layers that needed a program; bounds decided the others"),
+        "z_needed": count("layers that needed core assignment"),
+        "branching": count("layers with schedules faster than every operator on all cores"),
         "largest_gap": real("(objective - bound) / objective"),
     }
 
@@ -285,20 +291,20 @@ class Claims(Table):
     keys = {"claim": count("order")}
     columns = {
         "statement": text("the claim"),
-        "source": text("where it is printed"),
-        "published": text("their figure"),
+        "source": text("source of the printed figure"),
+        "published": text("printed figure"),
         "ours": text("our figure"),
-        "holds": flag("holds for our results"),
+        "holds": flag("whether it holds for our results"),
     }
 
 
 class Checks(Table):
     """Checks that the results are complete, feasible, consistent, and not worse than the experts'."""
 
-    keys = {"check": text("what must hold")}
+    keys = {"check": text("condition")}
     columns = {
-        "passed": flag("holds for every row"),
+        "passed": flag("whether it holds for every row"),
         "rows": count("rows checked"),
-        "failures": count("rows for which it does not hold"),
-        "example": text("the first of them, empty if none"),
+        "failures": count("rows that violate it"),
+        "example": text("first violating row, empty if none"),
     }

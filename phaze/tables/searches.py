@@ -13,21 +13,24 @@ HBM and recomputation only, as in its Figure 8.
 MILESTONES = (10, 100, 1000)
 """Numbers of exact evaluations at which search strategies are compared."""
 
-_SEARCHED = {"model": MODEL, "scope": text("what is searched besides the architecture", *SCOPES)}
+_SEARCHED = {
+    "model": MODEL,
+    "scope": text("dimensions that are searched in addition to the architecture", *SCOPES),
+}
 
 
 class Visits(Table):
     """Architectures visited by the walk through decreasing areas, in order, with their throughput."""
 
-    keys = {"model": MODEL, "step": count("place in the walk")}
+    keys = {"model": MODEL, "step": count("position in the walk")}
     columns = {
         "architecture": ARCHITECTURE,
         "hbm_gib": real("HBM capacity of its best placement, 0 without one"),
         "area_um2": real("area of the chip"),
-        "band": count("area band; architectures of a band count as one area"),
+        "band": count("area band, whose architectures count as one area"),
         "pes": count("multiply-accumulate units of a tensor core, pe_x * pe_y", 1),
         "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
-        "best_so_far": real("largest throughput of this and all earlier steps"),
+        "best_so_far": real("largest throughput so far, including this step"),
         "level": count("smallest hysteresis whose walk visits it", 1),
     }
     rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
@@ -39,14 +42,14 @@ class Trials(Table):
     keys = {
         **_SEARCHED,
         "strategy": text("certified, hysteresis-1 to hysteresis-8, random, bayesian"),
-        "seed": count("seed of its chance, 0 where there is none"),
-        "evaluation": count("place among its exact evaluations", 1),
+        "seed": count("seed of the random numbers, 0 for deterministic strategies"),
+        "evaluation": count("number of the exact evaluation", 1),
     }
     columns = {
         "architecture": ARCHITECTURE,
         "area_um2": real("area of the chip"),
         "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
-        "best_samples_per_s": real("largest throughput of this and all earlier evaluations"),
+        "best_samples_per_s": real("largest throughput so far, including this evaluation"),
     }
     rules = {"the best so far is not below this one": lambda f: f["best_samples_per_s"] >= f["samples_per_s"]}
 
@@ -56,12 +59,12 @@ class Walks(Table):
 
     keys = {
         **_SEARCHED,
-        "hysteresis": count("areas in a row that must be worse", 1),
+        "hysteresis": count("consecutive decreasing areas that end the walk", 1),
     }
     columns = {
         "architecture": ARCHITECTURE,
-        "area_um2": real("its area"),
-        "samples_per_s": real("its throughput"),
+        "area_um2": real("area of the best visited architecture"),
+        "samples_per_s": real("throughput of the best visited architecture"),
         "visited": count("architectures visited"),
     }
 
@@ -71,7 +74,7 @@ class Searches(Table):
 
     keys = {"model": MODEL, "strategy": text("search strategy, as in trials")}
     columns = {
-        "seeds": count("runs of it", 1),
+        "seeds": count("number of runs", 1),
         "evaluations": count("exact evaluations of a run, median", 1),
         **{
             f"after_{evaluations}": real(
@@ -80,8 +83,8 @@ class Searches(Table):
             for evaluations in MILESTONES
         },
         "final": real("best at the end over the optimum, median"),
-        "near": real("evaluations until within the tolerance, median, infinite if never", finite=False),
-        "optimal": real("evaluations until the optimum, median, infinite if never", finite=False),
-        "share_near": real("part of the runs that come within the tolerance"),
-        "share_optimal": real("part of the runs that find the optimum"),
+        "near": real("evaluations to come within the tolerance, median; infinite if never", finite=False),
+        "optimal": real("evaluations to reach the optimum, median; infinite if never", finite=False),
+        "share_near": real("share of the runs that come within the tolerance"),
+        "share_optimal": real("share of the runs that find the optimum"),
     }

@@ -33,15 +33,15 @@ class Operators(Table):
     keys = {**POINT, **OPERATOR}
     columns = {
         "name": text("readable name"),
-        "core": text("core type that runs it", *CORES),
-        "work": count("id of equal work within the file, -1 for no-ops", -1),
+        "core": text("core type of the operator", *CORES),
+        "work": count("id of distinct work within the file, -1 for no-ops", -1),
         "tensor_flops": real("FLOPs of matrix multiplications"),
-        "vector_flops": real("FLOPs of everything else"),
+        "vector_flops": real("other FLOPs"),
         "input_bytes": real("activations read"),
         "parameter_bytes": real("parameters read"),
         "output_bytes": real("activations written"),
-        "stashed_bytes": real("activations kept for the backward pass"),
-        "attention": flag("in the core of attention, which selective recomputation runs again"),
+        "stashed_bytes": real("activations stashed for the backward pass"),
+        "attention": flag("whether it is in the attention core, which selective recomputation recomputes"),
     }
     rules = {"only no-ops have no work": lambda f: (f["work"] < 0) == (f["core"] == "none")}
 
@@ -54,8 +54,8 @@ class Parts(Table):
 
     keys = {
         **POINT,
-        "work": count("id of equal work within the file"),
-        "part": count("order inside the work"),
+        "work": count("id of distinct work within the file"),
+        "part": count("position inside the work"),
     }
     columns = {
         "core": text("core type of the whole work", *CORES[:4]),
@@ -66,10 +66,10 @@ class Parts(Table):
         "k": count("contracted dimension"),
         "n": count("columns of the right operand"),
         "elements": count("output elements of a vector operation or collective"),
-        "streamed_bytes": real("HBM bytes beside a matmul's operands and result"),
+        "streamed_bytes": real("HBM bytes in addition to a matmul's operands and result"),
         "network_bytes": real("bytes of the tensor that a collective combines"),
-        "unrolled": count("elements of a matmul that a convolution makes of others on the chip"),
-        "axis": text("axis of the layout whose group a collective is of, empty otherwise", "", *LAYER_AXES),
+        "unrolled": count("operand elements of a matmul that a convolution unrolls from others on chip"),
+        "axis": text("axis of the collective's group, empty otherwise", "", *LAYER_AXES),
     }
 
 
@@ -92,18 +92,24 @@ class Layers(Table):
 
     keys = {**POINT, "layer": LAYER}
     columns = {
-        "parameters": count("parameters of one slice"),
-        "expert_parameters": count("of them those that only some tokens meet"),
-        "embedding_parameters": count("of them those of tables that are looked up"),
-        "tied_parameters": count("of them the head's copy of an embedding"),
-        "parameter_bytes": real("weights of one slice"),
-        "activation_bytes": real("forward activations stashed for one microbatch, one slice"),
-        "attention_bytes": real("of them those in the core of attention"),
-        "input_bytes": real("activations that arrive over the pipeline"),
-        "output_bytes": real("activations passed on over the pipeline"),
-        "tensor_parallel": flag("is split over the t devices"),
-        "forward_tensor_flops": real("matrix multiplication FLOPs of the forward pass, one slice"),
-        "forward_vector_flops": real("other FLOPs of the forward pass, one slice"),
+        "parameters": count("parameters of one tensor-parallel rank"),
+        "expert_parameters": count(
+            "expert parameters, used by a part of the tokens each; included in `parameters`"
+        ),
+        "embedding_parameters": count("parameters of lookup tables; included in `parameters`"),
+        "tied_parameters": count(
+            "parameters of the head's copy of a tied embedding; included in `parameters`"
+        ),
+        "parameter_bytes": real("weights of one tensor-parallel rank"),
+        "activation_bytes": real("forward activations stashed for one microbatch, per tensor-parallel rank"),
+        "attention_bytes": real("part of activation_bytes in the attention core"),
+        "input_bytes": real("activations received from the previous pipeline stage"),
+        "output_bytes": real("activations sent to the next pipeline stage"),
+        "tensor_parallel": flag("whether it is split over the t devices"),
+        "forward_tensor_flops": real(
+            "matrix multiplication FLOPs of the forward pass, per tensor-parallel rank"
+        ),
+        "forward_vector_flops": real("other FLOPs of the forward pass, per tensor-parallel rank"),
         "operators": count("operators of the forward pass before fusion"),
     }
 
@@ -134,8 +140,8 @@ class Architectures(Table):
         "vector_um2": real("lanes of the vector cores"),
         "l2_um2": real("L2 buffers"),
         "glb_um2": real("global buffer"),
-        "area_interpolated": flag("some buffer size lies between the published areas"),
-        "named": flag("asked for by name: kept whatever the screen says"),
+        "area_interpolated": flag("whether a buffer size lies between the published areas"),
+        "named": flag("whether it was requested by name, and is therefore kept"),
         "tensor_design": count("id of the tensor-core design in estimates"),
         "vector_design": count("id of the vector-core design in estimates"),
         "fused_design": count("id of the fused-core design in estimates"),
@@ -158,15 +164,15 @@ class Estimates(Table):
 
     keys = {**POINT, "work": count("id of the work"), "design": count("id of the core design")}
     columns = {
-        "latency_s": real("on one core (l)"),
-        "latency_all_s": real("on all cores of the type (l-hat)"),
+        "latency_s": real("latency on one core (l)"),
+        "latency_all_s": real("latency on all cores of the type (l-hat)"),
         "limit": text("what binds on one core", *LIMITS),
         "limit_all": text("what binds on all cores", *LIMITS),
         **{f"{part}_j": real(f"{part} energy on one core") for part in ENERGIES},
         **{f"{part}_all_j": real(f"{part} energy on all cores") for part in ENERGIES},
         "hbm_bytes": real("HBM traffic on one core"),
         "hbm_all_bytes": real("HBM traffic on all cores"),
-        "reduced_bytes": real("tensors that slices all-reduce, on each; half of those of other collectives"),
+        "reduced_bytes": real("bytes all-reduced per tensor-parallel rank; other collectives count half"),
     }
     rules = {"all cores are never slower than one": lambda f: f["latency_all_s"] <= f["latency_s"]}
 
@@ -177,8 +183,10 @@ class Screens(Table):
     keys = SETTING
     columns = {
         **BOUNDS,
-        "lower_j": real("no placement takes less energy for a sample; infinite if none fits", finite=False),
-        "kept": flag("could be among the best of its shard, or is named"),
+        "lower_j": real(
+            "lower bound on the energy per sample of all placements; infinite if none fits", finite=False
+        ),
+        "kept": flag("whether it could be among the best of its shard, or is named"),
     }
     rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}
 
@@ -188,23 +196,23 @@ class Solves(Table):
 
     keys = LAYER_OF
     columns = {
-        "status": text("what is known", "optimal", "feasible", "timed_out"),
+        "status": text("proof status", "optimal", "feasible", "timed_out"),
         "objective_s": real("latency of the verified schedule"),
-        "bound_s": real("no schedule is shorter"),
+        "bound_s": real("lower bound on the latency of all schedules"),
         "gap": real("(objective - bound) / objective"),
-        "method": text("bounds meet, or a program was solved", "bounds", "program"),
+        "method": text("method of the proof: meeting bounds, or a program", "bounds", "program"),
         "solver": text("solver of the hardest component, 'none' without one"),
-        "version": text("its version"),
+        "version": text("version of the solver"),
         "formulation": text("formulation of the program", "paper", "sparse", "none"),
         "operators": count("operators scheduled"),
         "components": count("series components that needed a program"),
         "variables": count("variables of all programs"),
         "constraints": count("constraints of all programs"),
-        "z_needed": flag("core assignment had to enter the program"),
+        "z_needed": flag("whether core assignment had to enter the program"),
         "all_cores_s": real("latency of running every operator on all cores"),
         **{f"{part}_j": real(f"{part} energy of the schedule, on one slice") for part in ENERGIES},
-        "hbm_bytes": real("HBM traffic of the schedule, on one slice"),
-        "reduced_bytes": real("tensors that slices all-reduce, on each; half of those of other collectives"),
+        "hbm_bytes": real("HBM traffic of the schedule, per tensor-parallel rank"),
+        "reduced_bytes": real("bytes all-reduced per tensor-parallel rank; other collectives count half"),
     }
     rules = {"the bound is not above the objective": lambda f: f["bound_s"] <= f["objective_s"]}
 
@@ -231,14 +239,14 @@ class Placements(Table):
         **CUT,
         "devices_used": count("devices used"),
         "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
-        "bound_s": real("the same with the bounds of unproven layers", finite=False),
+        "bound_s": real("time per global batch with the bounds of unproven layers", finite=False),
         "max_load_s": real("time of the slowest stage for one microbatch", finite=False),
         "sync_s": real("gradient synchronisation of the first stage", finite=False),
         "samples_per_s": real("throughput"),
         "tokens_per_s": real("throughput"),
         **MFUS,
         **SAMPLE_ENERGIES,
-        "binding": text("what limits the throughput"),
+        "binding": text("limit of the throughput"),
     }
     rules = {"the bound is not above the time": lambda f: f["bound_s"] <= f["time_per_batch_s"]}
 
@@ -263,7 +271,7 @@ class Placements(Table):
 class Stages(Table):
     """Stages of every placement: layers, devices, load and memory with headroom."""
 
-    keys = {**PLACED, "stage": count("stage, from the first")}
+    keys = {**PLACED, "stage": count("stage number, from the first")}
     columns = {
         "first_layer": count("position of the first layer"),
         "last_layer": count("position of the last layer"),
@@ -271,12 +279,12 @@ class Stages(Table):
         "forward_s": real("forward pass of one microbatch"),
         "backward_s": real("backward pass with recomputation"),
         "transfer_s": real("exposed transfers between stages"),
-        "load_s": real("all of it"),
+        "load_s": real("sum of forward, backward and transfers"),
         "weight_bytes": real("weights"),
         "gradient_bytes": real("gradients"),
         "optimizer_bytes": real("optimizer state"),
-        "activation_bytes": real("activations of the microbatch at work"),
-        "stashed_bytes": real("data kept for microbatches in flight"),
-        "memory_bytes": real("all of it"),
-        "headroom_bytes": real("HBM left"),
+        "activation_bytes": real("activations of the current microbatch"),
+        "stashed_bytes": real("data stored for microbatches in flight"),
+        "memory_bytes": real("total memory"),
+        "headroom_bytes": real("free HBM"),
     }

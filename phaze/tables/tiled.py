@@ -7,8 +7,8 @@ _RUN = {
     "system": text("system of tiles"),
     "model": text("model"),
     "layout": text("where stages lie", "line", "s-shaped", "own"),
-    "placed": text("which groups lie close: slices of a replica near or far", "near", "far"),
-    "tensor": count("slices of a replica, N_m", 1),
+    "placed": text("neighbours on the mesh: tensor-parallel ranks near or far", "near", "far"),
+    "tensor": count("tensor-parallel ranks of a replica, N_m", 1),
     "microbatches": count("microbatches in a batch", 1),
 }
 
@@ -23,19 +23,19 @@ class TiledRuns(Table):
         "batch": count("samples in a batch", 1),
         "time_s": real("time of a batch"),
         "samples_per_s": real("throughput"),
-        "alone_s": real("the time if nothing were sent, fetched or stored"),
-        "uncontended_s": real("the time if links and ports carried all that comes at once"),
+        "alone_s": real("time without communication and memory access"),
+        "uncontended_s": real("time if links and ports carry concurrent transfers without contention"),
         "compute_share": real("share of the time for which stages work, recomputation included"),
         "model_share": real("FLOPs without recomputation over those of all tiles in the time"),
-        "link_busy_s": real("time for which a link is held, on average"),
-        "most_link_share": real("share of the time for which the link held longest is"),
-        "dram_share": real("share of the time for which ports of memories are held, on average"),
-        "most_dram_share": real("share of the time for which the port held longest is"),
+        "link_busy_s": real("mean time for which a link is busy"),
+        "most_link_share": real("share of the time for which the busiest link is busy"),
+        "dram_share": real("mean share of the time for which memory ports are busy"),
+        "most_dram_share": real("share of the time for which the busiest port is busy"),
         "bound_by": text("what is busy longest", "compute", "links", "dram", "pipeline"),
-        "strategy": text("what stays in SRAM, by stage, each once"),
-        "layer_bytes": real("what a layer all-reduces in a batch (PALM, Equation 6)"),
+        "strategy": text("distinct data that stay in SRAM, by stage"),
+        "layer_bytes": real("bytes all-reduced by a layer in a batch (PALM, Equation 6)"),
         "sent_bytes": real("bytes that all nodes send"),
-        "received_bytes": real("bytes that all nodes receive"),
+        "received_bytes": real("bytes received by all nodes"),
     }
     rules = {
         "nothing sent is lost": lambda f: (
@@ -54,7 +54,7 @@ class TiledJobs(Table):
         "microbatch": count("microbatch, or batch"),
         "start_s": real("when it starts"),
         "end_s": real("when it is over"),
-        "held_bytes": real("memory of each tile of the stage while it is at work"),
+        "held_bytes": real("memory of each tile of the stage during the job"),
     }
 
 
@@ -63,12 +63,12 @@ class TiledLinks(Table):
 
     keys = {**_RUN, "link": count("number of the link")}
     columns = {
-        "source_row": count("row of the tile that sends"),
+        "source_row": count("row of the sending tile"),
         "source_column": count("its column"),
-        "target_row": count("row of the tile that receives"),
+        "target_row": count("row of the receiving tile"),
         "target_column": count("its column"),
         "bytes": real("bytes in a batch"),
-        "busy_share": real("share of the time for which it is held"),
+        "busy_share": real("share of the time for which it is busy"),
     }
 
 
@@ -78,15 +78,15 @@ class TiledBesides(Table):
     keys = {
         "table": text("table of the paper"),
         "case": text("its row"),
-        "reading": text("how it is read, where it can be read in several ways"),
+        "reading": text("interpretation, if several are possible"),
     }
     columns = {
         "unit": text("unit of the numbers"),
-        "published": real("what the paper prints as published"),
-        "palm": real("what its authors simulate, 0 where they do not"),
-        "measured": real("the same from times that are measured with everything, 0 if the paper's is"),
+        "published": real("published figure printed by the paper"),
+        "palm": real("figure simulated by the authors, 0 without one"),
+        "measured": real("figure from times measured in full, 0 if the paper's already is"),
         "ours": real("ours"),
-        "explanation": text("how ours comes about, and why it differs"),
+        "explanation": text("origin of our figure, and reason for the difference"),
     }
 
 
@@ -96,13 +96,13 @@ class TiledNetworks(Table):
     keys = {
         "figure": count("figure of the paper"),
         "reading": text("how the figure is read"),
-        "setting": text("what is simulated, and how"),
+        "setting": text("simulated case and its options"),
     }
     columns = {
-        "group": text("settings that are compared with one printed number"),
-        "seconds": real("the time simulated: with contention, or of strategy 1"),
-        "other_s": real("what it is compared with: the formula, or strategy 2"),
-        "value": real("what the figure shows: a share that the formula is short, or a gain", None),
+        "group": text("settings compared with one printed number"),
+        "seconds": real("simulated time: with contention, or of strategy 1"),
+        "other_s": real("time compared with it: of the formula, or of strategy 2"),
+        "value": real("figure shown: relative shortfall of the formula, or gain", None),
     }
 
 
@@ -113,14 +113,14 @@ class TiledReadings(Table):
     columns = {
         "printed_in": text("table or figure of the paper"),
         "reading": text("how it is read"),
-        "figures": count("printed figures that the reading gives", 1),
-        "mean_error": real("mean of the relative errors without their signs"),
-        "worst_error": real("the largest of them"),
-        "statements": count("statements of the paper without a figure that are tested with the reading"),
-        "held": count("those that hold"),
-        "theirs": flag("whether it is of the paper's authors, and nothing of ours"),
-        "ours": text("figures found, one for each printed one where there are few"),
-        "printed": text("figures printed"),
+        "figures": count("printed figures to which the reading applies", 1),
+        "mean_error": real("mean absolute relative error"),
+        "worst_error": real("largest absolute relative error"),
+        "statements": count("statements without a figure that are tested with the reading"),
+        "held": count("statements that hold"),
+        "theirs": flag("whether it is a setting of the paper's authors alone"),
+        "ours": text("figures found; if few, one per printed figure"),
+        "printed": text("number of printed figures"),
     }
     rules = {
         "no more hold than are tested": lambda f: f["held"] <= f["statements"],

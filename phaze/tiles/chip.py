@@ -132,7 +132,7 @@ class TiledMachine:
 
     @cached_property
     def memory(self) -> PortMemory:
-        """Memory ports at the listed tiles, or else along the edges."""
+        """Memory ports at the listed tiles, or along the edges if no tiles are listed."""
         dram = self.system.dram
         named = (self.grid.tile(row, column) for row, column in dram.tiles or ())
         ports = tuple(sorted(named)) if dram.tiles else self._ports_at_edges()

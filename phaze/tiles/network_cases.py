@@ -183,7 +183,7 @@ class StrategyTimes(NamedTuple):
     first_s: tuple[float, ...]
     second_s: tuple[float, ...]
     broken: bool
-    """True if an extra tile breaks the rings: PALM then chooses strategy 2, else strategy 1."""
+    """True if an extra tile breaks the rings: PALM then chooses strategy 2, otherwise strategy 1."""
 
     def compared(self, compare: Compare) -> tuple[float, float]:
         """Times of strategies 1 and 2 in s at the adapter counts of a comparison."""

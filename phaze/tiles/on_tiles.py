@@ -83,7 +83,7 @@ class TiledRun:
 
     @property
     def samples(self) -> int:
-        """Simulated samples: the batch without the remainder of its division into microbatches."""
+        """Simulated samples: the batch, rounded down to whole microbatches."""
         return self.microbatch * self.microbatches
 
     @property
@@ -330,7 +330,9 @@ def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
 
 
 def _block(chip: Chip, stages: int) -> tuple[int, int]:
-    """Rows and columns of a stage's block: one chip of a multi-chip system if it fits, else the squarest."""
+    """Rows and columns of a stage's block: one chip of a multi-chip system if it fits, otherwise the squarest
+    block.
+    """
     size, left = divmod(chip.grid.tiles, stages)
     shapes = [
         (rows, size // rows)

@@ -123,7 +123,7 @@ def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileS
     """Share of one tile in a convolution; degrees (b, c, i, k), where i cuts rows.
 
     Table III gives 2 B H W R S C K FLOPs with H and W of the output, and B H W K/(b i c) for the gradient of
-    the input: K there must be C, which c divides. It ignores the halo rows that neighbours along i exchange.
+    the input: its K must be C, which c divides. It ignores the halo rows that neighbours along i exchange.
     """
     sizes = ("b", conv.samples), ("c", conv.channels), ("i", conv.out_size), ("k", conv.kernels)
     _check(sizes, degrees)

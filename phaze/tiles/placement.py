@@ -180,7 +180,7 @@ def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
-    """Two free tiles on a detour from a to its neighbour b; empty if there is none."""
+    """Two free tiles on a detour from a to its neighbour b; empty if absent."""
     for first in grid.neighbours(a):
         for second in grid.neighbours(b):
             if first != second and {first, second} <= free and second in grid.neighbours(first):

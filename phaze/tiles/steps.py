@@ -90,7 +90,7 @@ class StageProgram:
 
     @cached_property
     def strategy(self) -> SramStrategy:
-        """Strategy of what stays in SRAM."""
+        """Data that stays in SRAM (the tile strategy)."""
         return tile.allocate(*tile.held_bytes(self.sizes, self.execution), self.chip.tile.sram_bytes)
 
     @property

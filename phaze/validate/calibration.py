@@ -33,7 +33,7 @@ ALIKE = 0.95
 MOST_ROWS = 60
 """Most runs used in a fit, spread evenly over all; more take longer and add little for a few constants."""
 FOLDS = 20
-"""Most leave-out fits: one per run, or one per group of runs if there are more."""
+"""Maximum number of leave-out fits: one per run, or one per group of runs."""
 STEP = 0.01
 """Change of a logarithm for finite differences.
 
@@ -42,9 +42,9 @@ about this close to one.
 """
 Curve = Callable[[Floats], Floats]
 SAME = 1e-3
-"""Change of a logarithm below which a constant keeps its value.
+"""Change of a logarithm below which a constant counts as unchanged.
 
-A constant of 0 keeps it up to a factor of e above the lower end of its range.
+A constant of 0 counts as unchanged up to a factor of e above the lower end of its range.
 """
 
 
@@ -67,7 +67,7 @@ class FittedConstant:
 
     @property
     def at_end(self) -> bool:
-        """True if the fit ends within 1 % of an end of the range: something else is then wrong."""
+        """True if the fit ends within 1 % of an end of the range, which indicates another problem."""
         return any(abs(self.after / end - 1) <= STEP for end in (self.constant.low, self.constant.high))
 
 
@@ -78,7 +78,7 @@ class Calibrated:
     site: Site
     constants: tuple[FittedConstant, ...]
     alike: tuple[tuple[str, str, float], ...]
-    """Pairs of constants of which only the combined effect is determined, with their correlation."""
+    """Pairs of constants for which only the combined effect is determined, with their correlation."""
     rows: int
     """Number of runs that the constants are fitted to."""
     error_before: float
@@ -148,7 +148,7 @@ class Fit:
         return (high - low) / 4
 
     def at(self, x: Floats) -> Site:
-        """Site with these constants to four digits; constants that hardly moved keep their value."""
+        """Site with these constants to four digits; constants that hardly changed keep their value."""
         moved = np.abs(x - self.start) > np.where(
             [self.site.value(one) > 0 for one in self.constants], SAME, 1
         )

@@ -51,7 +51,7 @@ UNLIKE = 2.5
 COVERED = 0.8
 """Fraction of runs that intervals should contain."""
 LEAST_SPREAD = 0.01
-"""Least distance between median and end, as a fraction of the time: the spread of repeated runs."""
+"""Minimum distance between median and end, as a fraction of the time: the spread of repeated runs."""
 MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
 """Standard deviation of a normal distribution over its mean absolute deviation."""
 SHOWN = 5
@@ -114,11 +114,12 @@ class PublishedErrors:
             return cls(table[["source", "label", *KEYS, "mfu", "ratio"]])
         except (OSError, ValueError, KeyError) as error:
             raise PhazeError(
-                f"{path}: holds no errors of runs ({error}); python -m phaze validate --errors {path}"
+                f"{path}: contains no errors of runs ({error}); python -m phaze validate --errors "
+                f"{path} writes them"
             ) from error
 
     def likest(self, kind: RunKind, but: str = "") -> Likeness | None:
-        """Runs most similar to a kind, without those of one source; None if no measured run is similar."""
+        """Runs most similar to a kind, without those of one source; None without similar measured runs."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
         return self._likeness(kind, self._sources != but, self._widths[but])

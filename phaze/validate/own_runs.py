@@ -21,7 +21,7 @@ from phaze.validate.table import predict_rows
 
 LEAST_RUNS = 3
 """Fewer runs do not determine several constants."""
-LARGER = "does not fit as described"
+LARGER = "does not fit the memory as described"
 UNMEASURED = "measured_s is not given"
 LONGEST_NAME = 200
 ROOM = 1.1
@@ -61,14 +61,14 @@ def own_runs(path: Path, system: str) -> OwnRuns:
     if len(known) < max(LEAST_RUNS, larger):
         why = "".join(f"; {line}" for line in in_words(unused))
         raise PhazeError(
-            f"{path}: has {len(known)} runs on {system} that are measured and can be predicted, needed are "
-            f"{max(LEAST_RUNS, larger)} or more{why}{_likeliest(asked, found, site)}"
+            f"{path}: {len(known)} runs on {system} are measured and can be predicted; at least "
+            f"{max(LEAST_RUNS, larger)} are needed{why}{_likeliest(asked, found, site)}"
         )
     return OwnRuns(site, tuple(known), unused, any(row.system for row in fit))
 
 
 def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
-    """Reason why each row cannot be the run, else empty: its layout is invalid or exceeds device memory."""
+    """Reason why each row cannot be right (invalid layout, or more than device memory); otherwise empty."""
     found = predict_rows(rows, site.machine)
     larger = found["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
     return [
@@ -91,8 +91,8 @@ def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
     ]
     fit = sum(not one for one in _mistaken(other, site))
     if 2 * fit >= len(wrong):
-        return f"; with flash_attention true {fit} of these {len(wrong)} fit: is that column right?"
-    return "; are recompute, zero, sequence_parallel and offload what ran?"
+        return f"; with flash_attention true {fit} of these {len(wrong)} fit: check that column"
+    return "; check that recompute, zero, sequence_parallel and offload are those of the run"
 
 
 def in_words(unused: Mapping[str, int]) -> Iterator[str]:
@@ -102,7 +102,7 @@ def in_words(unused: Mapping[str, int]) -> Iterator[str]:
 
 
 def _unfit(row: RunRow, system: str) -> str:
-    """Reason why a row cannot be used for a system, else empty."""
+    """Reason why a row cannot be used for a system; otherwise empty."""
     if not row.runs:
         return row.problem
     if row.system not in ("", system):
@@ -116,7 +116,7 @@ def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
     counts = Counter(row.stack or own or "" for row in rows)
     if len(counts) > 1:
         shown = ", ".join(f"{count} of {name or 'none'}" for name, count in counts.most_common())
-        raise PhazeError(f"{path}: column stack: must be one for all runs on {system}, got {shown}")
+        raise PhazeError(f"{path}: column stack: must be the same for all runs on {system}, got {shown}")
     return next(iter(counts), "") or None
 
 
@@ -159,7 +159,7 @@ def _moved(found: Calibrated, part: str) -> dict[str, float]:
 def refuse_as_file(out: Path, option: str) -> None:
     """Raise PhazeError if an option would not accept the path as a file, or if it cannot be written."""
     if not is_path(out.name):
-        raise PhazeError(f"{out}: must end in .yaml or .yml, by which {option} knows a file")
+        raise PhazeError(f"{out}: must end in .yaml or .yml, so that {option} accepts it as a file")
     refuse_unwritable(out)
 
 
@@ -167,5 +167,6 @@ def _refuse_elsewhere(cluster: Cluster, system: str, out: Path) -> None:
     """Raise PhazeError if the device is named by a path, which is valid only in the system's own folder."""
     if is_path(cluster.device) and out.resolve().parent != Path(system).resolve().parent:
         raise PhazeError(
-            f"{out}: must be in the folder of {system}, whose device is a path from there: {cluster.device}"
+            f"{out}: must be in the folder of {system}, which names its device by a relative path: "
+            f"{cluster.device}"
         )

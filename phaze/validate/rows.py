@@ -60,7 +60,7 @@ OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} 
     column: _FIELDS[name] for column, name in READ.items()
 }
 MEANT = ("model", "vp", "pipeline_layout")
-"""Columns of a run that are no fields: a file, an alias of `chunks`, and the layers of every stage."""
+"""Columns of a run that are not fields: a file, an alias of `chunks`, and the layers of every stage."""
 SIZES = ("hidden", "heads", "layers", "vocab")
 """Columns that a model also defines."""
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
@@ -105,7 +105,7 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
     missing = [name for name in REQUIRED if name not in table.columns and name not in said]
     if missing:
         raise PhazeError(
-            f"{path}: columns {', '.join(missing)} are missing; needed are {', '.join(REQUIRED)}"
+            f"{path}: columns {', '.join(missing)} are missing; required are {', '.join(REQUIRED)}"
         )
     return table, tuple(
         read_row(dict(zip(table.columns, values, strict=True)), path.parent) for values in table.to_numpy()
@@ -120,7 +120,7 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
     names = [name.strip() for name in lines.iloc[0]]
     repeated = [name for name, times in Counter(filter(None, names)).items() if times > 1]
     if repeated:
-        raise ValueError(f"columns {', '.join(repeated)} are given twice")
+        raise ValueError(f"columns {', '.join(repeated)} appear twice")
     table = lines.iloc[1:].set_axis(names, axis=1).reset_index(drop=True)
     return table.loc[:, [name != "" for name in names]]
 
@@ -173,7 +173,7 @@ def _in_whole_rounds(run: Run) -> bool:
 
 
 def _chunks(run: Run) -> list[int]:
-    """Numbers of chunks that the schedule allows and that divide the blocks of every stage evenly."""
+    """Chunk counts that the schedule allows and that evenly divide the blocks of every stage."""
     pp, (least, most) = run.layout.pp, SCHEDULES[run.schedule].chunks
     if least == most:
         return [least]
@@ -246,7 +246,7 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
         if name not in given:
             raise PhazeError(f"{name} must be given")
     if "load" in given and "capacity" in given:
-        raise PhazeError("load and capacity must not be given together: a capacity is a load of this factor")
+        raise PhazeError("give load or capacity, not both: a capacity is a load of this factor")
     again, _, blocks = given.get("recompute", "none").partition(":")
     texts = {**given, "recompute": again}
     values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in OWN if name in texts}
@@ -271,7 +271,7 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
 
 
 def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
-    """Layout of these fields; unless given, dp is the number of devices over the other widths."""
+    """Layout of these fields; default for dp: the number of devices over the other widths."""
     spread = Layout(**fields)  # type: ignore[arg-type]
     if "dp" in given:
         return spread
@@ -282,7 +282,7 @@ def _recomputed(again: str, blocks: str) -> int:
     """Recomputed blocks per stage, from an option such as `full:4`."""
     if again.lower() != "full":
         raise PhazeError(
-            f"recompute: only full may say a number of blocks, got {short(again)}:{short(blocks)}"
+            f"recompute: only full accepts a number of blocks, got {short(again)}:{short(blocks)}"
         )
     return _whole("recompute: blocks of full", blocks)
 

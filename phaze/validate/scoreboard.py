@@ -24,7 +24,7 @@ SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_ba
 LEFT_OUT = "left_out_error"
 """Column that needs fits without a source."""
 LEAST_IN_GROUP = 3
-"""Least layouts in a group for a ranking."""
+"""Minimum layouts in a group for a ranking."""
 
 
 def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
@@ -76,7 +76,9 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     """
     table, rows = read_rows(path)
     if not rows:
-        raise PhazeError(f"{path}: has no run below its headings; write a run a row, see config/formats.md")
+        raise PhazeError(
+            f"{path}: has no run below its headings; write one run per row, see config/formats.md"
+        )
     return beside(path.stem, table, rows, predict_rows(rows, machine, prudent=True))
 
 
@@ -129,7 +131,7 @@ def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen_s(runs: pd.DataFrame, by: str) -> float:
-    """Measured time of the run with the least time in a column."""
+    """Measured time of the run that has the smallest time in a column."""
     return float(runs["measured_s"].to_numpy()[np.argmin(runs[by].to_numpy())])
 
 

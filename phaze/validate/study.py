@@ -31,7 +31,7 @@ def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, 
     if unknown := [name for name in sources if name not in published.sources]:
         known = ", ".join(published.sources)
         raise PhazeError(
-            f"measured.sources: {unknown[0]!r} is not among those of config/measured.yaml: {known}"
+            f"measured.sources: {unknown[0]!r} is not in config/measured.yaml; known are {known}"
         )
     runs = runs_with_intervals(_predicted(sources, published, folder), folder)
     return {
@@ -53,7 +53,7 @@ def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
 
 
 ALL = "all"
-"""Name that stands for every source."""
+"""Name that denotes all sources."""
 
 
 def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
@@ -129,7 +129,7 @@ def _value(constant: KnownFrom, folder: Path) -> float:
     for key in constant.key.split("."):
         value = value[key] if isinstance(value, dict) else None
     if not isinstance(value, float | int):
-        raise PhazeError(f"{LIST}: fitted: {constant.of} has no number {constant.key}")
+        raise PhazeError(f"{LIST}: fitted: {constant.of} has no numeric constant {constant.key}")
     return float(value)
 
 

@@ -126,7 +126,7 @@ ADDED = (
 OK = "ok"
 """Prefix of the status of a run that fits."""
 SHARES = (0.3, 1.0)
-"""Least and largest fraction of HBM bandwidth that a fit tries."""
+"""Minimum and maximum fraction of HBM bandwidth that a fit tries."""
 STEP = 0.01
 
 
@@ -192,7 +192,7 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
     clash = [name for name in ADDED if name in table.columns]
     if clash:
         raise PhazeError(
-            f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
+            f"{path}: columns {', '.join(clash)} are reserved for predictions; rename or remove them"
         )
     found = with_intervals(predict_rows(rows, machine, prudent=True)).rename(columns={"stack": STACK})[
         list(ADDED)
@@ -221,7 +221,7 @@ def predict_rows(
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
-    """Rows with the chosen microbatch and number of chunks where they are open."""
+    """Rows with open microbatches and chunk counts replaced by the chosen ones."""
     used = predicted[list(CHOSEN[:2])].to_numpy()
     for row, chosen in zip(rows, used, strict=True):
         own = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
@@ -254,7 +254,7 @@ def _of_release(machine: Machine, row: RunRow) -> Machine:
         return machine
     run = row.runs[0]
     if run.spec is None:
-        raise PhazeError("release: needs model, as recipes are of named models")
+        raise PhazeError("release: needs model, as recipes exist for named models only")
     recipe = recipe_of(
         machine.stack.name,
         row.release,
@@ -322,14 +322,14 @@ def _status(found: Prediction, machine: Machine) -> str:
         return f"does not fit: needs {found.device_low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
     if found.device_high_gib > usable_gib:
         return (
-            f"may fit: needs {found.device_low_gib:.1f} to {found.device_high_gib:.1f} GiB, and the driver "
-            f"leaves {usable_gib:.4g} of {hbm_gib:g} GiB"
+            f"may fit: needs {found.device_low_gib:.1f} to {found.device_high_gib:.1f} GiB; "
+            f"{usable_gib:.4g} of {hbm_gib:g} GiB are usable"
         )
     return OK
 
 
 def _assumed(run: Run, machine: Machine) -> str:
-    """Note that flash attention was assumed, else empty."""
+    """Note that flash attention was assumed; otherwise empty."""
     taken = run.flash_attention is None and run.flash_on(machine)
     why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
     return f"; flash_attention true because {why}" if taken else ""
@@ -341,7 +341,7 @@ def measured_of(rows: Iterable[RunRow], name: str) -> Floats:
 
 
 def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
-    """Accuracy over the rows that are predicted and measured, None if there is none."""
+    """Accuracy over rows with prediction and measurement; None without any."""
     measured = measured_of(rows, "measured_s")
     predicted = out["time_s"].to_numpy(float)
     both = np.isfinite(measured) & np.isfinite(predicted)

@@ -84,7 +84,7 @@ def _recompute(recipe: Recipe) -> str:
     most = max(again)
     if most == 0 or again != tuple(min(most, count) for count in blocks):
         raise PhazeError(
-            "recompute: a row says one number of blocks for all stages, got "
+            "recompute: a row has one number of blocks for all stages, got "
             f"{', '.join(map(str, again))} of {', '.join(map(str, blocks))}"
         )
     return f"full:{most}"

@@ -290,7 +290,7 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
 
 
 def _forked(layer: LayerGraph) -> set[int]:
-    """Primitives whose whole output has several readers that send a gradient back."""
+    """Primitives whose whole output is read several times, so that several gradients arrive."""
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:

@@ -1,7 +1,7 @@
-"""What benchmarks share: curves of cost against size, drawn at the end into `.benchmarks/curves.png`.
+"""Shared by benchmarks: curves of cost against size, drawn at the end into `.benchmarks/curves.png`.
 
-A benchmark that is a point of a curve says so in its `extra_info`: `curve` (its name), `size` (what grows),
-and `bound`, the exponent of the size in the cost that the paper states (Appendix B.2).
+A benchmark that is a point of a curve sets `extra_info`: `curve` (its name), `size`, and `bound`, the
+exponent of the size in the paper's cost bound (Appendix B.2).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def curves_of(benchmarks: Sequence[Measured]) -> Iterator[Curve]:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw all curves on logarithmic axes, each beside the growth of the paper's bound."""
+    """Draw all curves on logarithmic axes, each with the growth of the paper's bound."""
     figure, axes = plt.subplots(1, len(curves), figsize=(4 * len(curves), 3.6), squeeze=False)
     for curve, ax in zip(curves, axes[0], strict=True):
         sizes, seconds = np.array(curve.sizes), np.array(curve.seconds)
@@ -81,7 +81,7 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_benchmark_group_stats(config: pytest.Config, benchmarks: Sequence[Measured]) -> None:
-    """Draw the curves; return nothing, so that the benchmarks are grouped as always."""
+    """Draw the curves; return None, so that benchmarks are grouped as usual."""
     curves = list(curves_of(benchmarks))
     if curves:
         draw(curves, config.rootpath / FILE)

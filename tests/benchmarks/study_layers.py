@@ -1,4 +1,4 @@
-"""Layers of the default study on architectures drawn by seed, as the schedule stage meets them."""
+"""Layers of the default study on randomly drawn architectures, as in the schedule stage."""
 
 from __future__ import annotations
 

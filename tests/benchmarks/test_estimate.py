@@ -96,7 +96,7 @@ def cpu_seconds(shapes: Floats, designs: Designs) -> float:
 
 
 def problems(shapes: Floats, cores: Cores, number: int) -> list[tuple[int, int, Problem]]:
-    """Return random pairs on up to 8 cores, with where they are."""
+    """Return random pairs on up to 8 cores, with their indices."""
     rng, few = np.random.default_rng(1), np.flatnonzero(cores.number <= 8)
     found = []
     for s, c in zip(rng.integers(len(shapes), size=number), rng.choice(few, number), strict=True):
@@ -109,7 +109,9 @@ def problems(shapes: Floats, cores: Cores, number: int) -> list[tuple[int, int, 
 def test_shapes_times_designs_against_a_search_without_factors(
     benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats
 ) -> None:
-    """Estimate every pair of 64 shapes and all designs; the plain search of the tests has random pairs."""
+    """Estimate every pair of 64 shapes and all designs; the plain search of the tests runs on random
+    pairs.
+    """
     some, designs = shapes[:64], designs_of(space, "tensor")
     benchmark.pedantic(estimate_pairs, (some, designs), rounds=5, warmup_rounds=1)
     if not benchmark.stats:
@@ -132,7 +134,7 @@ def test_shapes_times_designs_against_a_search_without_factors(
 
 
 def test_mappings_considered(benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats) -> None:
-    """Count the mappings of pairs of single cores, which have the fewest: every array with its buffer."""
+    """Count the mappings of pairs with a single core, which have the fewest: every array with its buffer."""
     cores, _ = distinct_cores(designs_of(space, "tensor"), HARDWARE.bytes_per_element)
     arrays = np.unique(np.column_stack(cores[:3]), axis=0)
     counts = benchmark.pedantic(count_mappings, (shapes[:8], arrays), rounds=1)
@@ -156,7 +158,7 @@ def count_mappings(shapes: Floats, arrays: Ints) -> list[int]:
 def test_cost_against_size(
     benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats, axis: str, part: int
 ) -> None:
-    """Of 64 shapes and all designs, one axis is cut to an eighth, a quarter, a half."""
+    """Reduce one axis of 64 shapes and all designs to an eighth, a quarter, a half."""
     some = shapes[: 64 // part] if axis == "shapes" else shapes[:64]
     grid = space.iloc[:: part if axis == "designs" else 1]
     designs = designs_of(grid, "tensor")
@@ -171,7 +173,7 @@ def test_cost_against_size(
 def test_a_job_of_the_workflow(
     benchmark: BenchmarkFixture, study: Settings, space: pd.DataFrame, parts: pd.DataFrame
 ) -> None:
-    """Estimate one point on the whole grid: every core type, with energies, as a checked table."""
+    """Estimate one point on the whole grid: every core type, with energies, as a validated table."""
     point = parts[(parts["model"] == MODELS[1]) & (parts["layout"] == "tp2-b2")]
     found = benchmark(estimate_operators, point, space, HARDWARE, study.technology, EstimateSettings())
     if benchmark.stats:

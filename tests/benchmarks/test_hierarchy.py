@@ -1,4 +1,4 @@
-"""Speed of plans for networks with levels; `pytest tests/benchmarks --benchmark-enable` measures it."""
+"""Speed of planning for networks with levels; measured with `pytest tests/benchmarks --benchmark-enable`."""
 
 from __future__ import annotations
 

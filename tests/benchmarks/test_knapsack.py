@@ -1,8 +1,9 @@
-"""The paper's rule for choosing configurations beside the exact knapsack (Piper, Section 4 and Appendix C).
+"""The paper's rule for choosing configurations, compared with the exact knapsack (Piper, Section 4 and
+Appendix C).
 
-`pytest tests/benchmarks/test_knapsack.py --benchmark-enable` compares 27,000 stages that arise in planning
-BERT-32 on 512 devices of 8 GiB with N = 512, all with a memory that binds, and says how many differ and by
-how much; once with the authors' two configurations a layer, once with four. Without it there are fewer.
+`pytest tests/benchmarks/test_knapsack.py --benchmark-enable` compares 27,000 stages from planning BERT-32 on
+512 devices of 8 GiB with N = 512, in all of which memory binds. It reports how many differ and by how much,
+with the authors' two configurations per layer and with four. Without the option there are fewer stages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from phaze.plan.piper.layers import FlatCluster
 from tests.unit.plan.piper.knapsacks import arising, with_more_configurations
 
 INSTANCES = 27_000
-"""As many as in Appendix C."""
+"""Number of instances, as in Appendix C."""
 
 
 @pytest.mark.parity

@@ -1,4 +1,4 @@
-"""How much faster differences are than simulating every change of places anew."""
+"""Speed-up of incremental evaluation over simulating every swap from scratch."""
 
 import time
 
@@ -14,7 +14,7 @@ from tests.unit.map.cases import drawn_network, drawn_stages
 STEPS = 20_000
 STAGES, REPLICAS = 8, 64
 LEAST = 5.0
-"""How many times as many mappings a second the local search judges as the simulator, at least."""
+"""Minimum ratio of mappings per second of the local search to the simulator."""
 
 
 def test_differences_are_faster_than_steps_anew(benchmark: BenchmarkFixture) -> None:

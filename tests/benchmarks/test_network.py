@@ -1,6 +1,6 @@
-"""Speed of the network level; `pytest tests/benchmarks --benchmark-enable` measures it.
+"""Speed of network simulation; measured with `pytest tests/benchmarks --benchmark-enable`.
 
-Without --benchmark-enable everything runs once and on less.
+Without --benchmark-enable everything runs once and on smaller cases.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_all_reduce_in_every_stage_of_the_wafer(run: Callable[..., Any], benchma
 
 @pytest.mark.parametrize("run", [deliver_events, deliver])
 def test_all_to_all_of_320_cores(run: Callable[..., Any], benchmark: Benchmark) -> None:
-    """102,080 messages over 12 hops on average, all in each other's way (of 48 cores without measuring)."""
+    """102,080 messages over 12 hops on average, all contending (from 48 cores without measuring)."""
     plan = collective("all_to_all", range(GRID.tiles if benchmark.enabled else 48), 8e6)  # type: ignore[attr-defined]
     run(WAFER, plan)
     delivery = benchmark.pedantic(run, (WAFER, plan), rounds=3)  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def test_all_to_all_of_320_cores(run: Callable[..., Any], benchmark: Benchmark) 
 
 
 def test_all_reduce_over_64_by_64_cores(benchmark: Benchmark) -> None:
-    """Rows then columns of 4,096 cores: 1,032,192 messages (of 256 cores without measuring)."""
+    """Rows, then columns of 4,096 cores: 1,032,192 messages (from 256 cores without measuring)."""
     side = 64 if benchmark.enabled else 16  # type: ignore[attr-defined]
     grid, topology, _ = wafer(side // 4, side // 4)
     table = [list(range(row * side, row * side + side)) for row in range(side)]
@@ -70,8 +70,8 @@ def test_all_reduce_over_64_by_64_cores(benchmark: Benchmark) -> None:
 
 @pytest.mark.parametrize("detail", get_args(Detail))
 def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchmark) -> None:
-    """60 microbatches (5 without measuring) with two all-reduces of every group of 8 cores a pass, as T-18B
-    has for every layer.
+    """60 microbatches (5 without measuring) with two all-reduces in every group of 8 cores per pass, as in
+    every layer of T-18B.
     """
     microbatches = 60 if benchmark.enabled else 5  # type: ignore[attr-defined]
     plans = {}

@@ -1,4 +1,4 @@
-"""Speed of the partition of thousands of operators, and how near it ends to the least time.
+"""Speed of partitioning thousands of operators, and distance from the optimum.
 
 Run with `pytest tests/benchmarks/test_partition.py --benchmark-enable --benchmark-only`.
 """
@@ -18,7 +18,7 @@ from tests.unit.partition.graphs import bert_like, operator_graph, series_parall
 
 TERMS = PartitionTerms(1e10, recompute=False)
 LIMIT_S = 10.0
-"""What 5,000 operators may take; four times that where others use the machine as well."""
+"""Time limit for 5,000 operators; four times as long if others use the machine."""
 GRAPHS = {
     "chain": operator_graph(bert_like(240)),
     "forks": operator_graph(series_parallel(5_000, 0)),
@@ -44,7 +44,7 @@ def test_five_thousand_operators(benchmark: BenchmarkFixture, name: str, stages:
 
 
 def test_clustering_grows_little_faster_than_operators_times_edges(benchmark: BenchmarkFixture) -> None:
-    """Twice the operators take at most six times as long: |V| |E| makes four (Section IV-B)."""
+    """Twice the operators take at most six times as long; |V| |E| predicts four (Section IV-B)."""
     small, large = (weigh(operator_graph(series_parallel(n, 1)), TERMS) for n in (2_000, 4_000))
     cluster(small, 48, 1.0)
 

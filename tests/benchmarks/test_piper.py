@@ -1,7 +1,7 @@
-"""Speed and memory of Piper's planner on the authors' inputs, and how its time grows.
+"""Speed and memory of Piper's planner on the authors' inputs, and growth of its time.
 
-The authors' program takes 107 s for BERT-32 on 2048 devices and 251 to 283 s for GNMT on two; the files it
-reads are needed here. Rows of Table 1 that take seconds are checked here too.
+The authors' program takes 107 s for BERT-32 on 2048 devices and 251 to 283 s for GNMT on two. Its input files
+are required here. Rows of Table 1 that take seconds are checked as well.
 
 Run with `pytest tests/benchmarks/test_piper.py --benchmark-enable --benchmark-only`.
 """
@@ -53,7 +53,7 @@ def peak_bytes(layers: ProfiledLayers, cluster: FlatCluster) -> int:
 
 
 def measure(benchmark: BenchmarkFixture, layers: ProfiledLayers, cluster: FlatCluster, rounds: int) -> None:
-    """Time plans and note the memory that one takes; without measuring, plan once."""
+    """Time several plans and record the memory of one; without measuring, plan once."""
     assert benchmark.pedantic(plan, (layers, cluster), rounds=rounds) is not None
     if benchmark.enabled:
         benchmark.extra_info["peak_mib"] = round(peak_bytes(layers, cluster) / 2**20, 1)
@@ -61,18 +61,18 @@ def measure(benchmark: BenchmarkFixture, layers: ProfiledLayers, cluster: FlatCl
 
 
 def test_bert_on_2048_devices(benchmark: BenchmarkFixture) -> None:
-    """1920 microbatches and 80 GB: at most 1.5 s are wanted."""
+    """1920 microbatches and 80 GB; the target is at most 1.5 s."""
     measure(benchmark, layers_in("bert32a100.json"), cluster_of(2048, 80, 1920), 5)
 
 
 @pytest.mark.parametrize("row", GNMT_ROWS, ids="-".join)
 def test_gnmt_over_all_downsets(benchmark: BenchmarkFixture, row: tuple[str, str, str, str]) -> None:
-    """17,914 downsets; at most 2 s are wanted on two devices, and 20 s for every row of Table 1."""
+    """17,914 downsets; the target is at most 2 s on two devices, and 20 s for every row of Table 1."""
     measure(benchmark, layers_in("gnmt.json"), cluster_of(int(row[1]), float(row[2]), 256), 1)
 
 
 def test_the_whole_curve_of_2048_devices(benchmark: BenchmarkFixture) -> None:
-    """The best time on up to k devices for every k (Figure 2), as a ratio to a single plan."""
+    """Best time on up to k devices for every k (Figure 2), as a ratio to a single plan."""
     layers, cluster = layers_in("bert32a100.json"), cluster_of(2048, 80, 1920)
     times = benchmark.pedantic(plan_over_devices, (layers, cluster), rounds=1)
     if benchmark.stats:
@@ -83,7 +83,7 @@ def test_the_whole_curve_of_2048_devices(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[:3] in SLOW], ids="-".join)
 def test_slow_rows_of_table_1(benchmark: BenchmarkFixture, row: tuple[str, str, str, str]) -> None:
-    """Along one linear order, with any degree."""
+    """One linear order, with any degree."""
     name, devices, gib, printed = row
     arguments = (f"{name}.json", int(devices), float(gib), MICROBATCHES[name], "piper", "round")
     found = benchmark.pedantic(time_on, arguments, rounds=1)

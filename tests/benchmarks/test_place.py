@@ -1,4 +1,4 @@
-"""Speed of the placement; `pytest tests/benchmarks --benchmark-enable` measures it."""
+"""Speed of placement; measured with `pytest tests/benchmarks --benchmark-enable`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ BRANCHED = Setting(1024, 4096, 1e10, memory_bytes=2.0**30, recompute=True)
 def test_place_towers(count: int, benchmark: Benchmark) -> None:
     """Place 60 layers, in a chain or in two towers with 962 downsets, at four TMP widths on 1,024 devices.
 
-    Without measuring there are 24 layers.
+    24 layers without measuring.
     """
     layers = 60 if benchmark.enabled else 24  # type: ignore[attr-defined]
     graphs = {Layout(tp=t): towers(layers // count, count, t) for t in (1, 2, 4, 8)}

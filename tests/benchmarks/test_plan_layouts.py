@@ -1,6 +1,6 @@
-"""Speed of the search over layouts; `pytest tests/benchmarks --benchmark-enable` measures it.
+"""Speed of the search over layouts; measured with `pytest tests/benchmarks --benchmark-enable`.
 
-Without measuring there are fewer devices, and of published layouts the first of the newest table.
+Without measuring, cases have fewer devices, and only the first layout of the newest published table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.plan.layouts.published import published_layouts
 
 Benchmark = Callable[..., Any]
 SIZES = {"llama-3.1-8b": (64, 128), "llama-3.1-70b": (1024, 1024), "llama-3.1-405b": (16384, 2048)}
-"""Devices and samples of a batch."""
+"""Devices and global batch in samples."""
 FEW = 8
 SEQUENCE = 8192
 
@@ -38,7 +38,7 @@ def question_of(model: str, devices: int, batch: int) -> PlanQuestion:
 
 @dataclass
 class Clock:
-    """Seconds of the processor until the first plan was known."""
+    """Processor seconds until the first plan was found."""
 
     started_s: float = field(default_factory=process_time)
     first_s: float = 0.0
@@ -48,7 +48,7 @@ class Clock:
 
 
 def sized(benchmark: Any, model: str) -> PlanQuestion:
-    """Return the question of a model: of few layers on few devices unless it is measured."""
+    """Return the planning question of a model: few layers on few devices unless measured."""
     if benchmark.enabled:
         return question_of(model, *SIZES[model])
     small = question_of("llama-3.1-8b", FEW, FEW)
@@ -70,7 +70,7 @@ def test_bounds_of_all_layouts(model: str, benchmark: Benchmark) -> None:
 
 @pytest.mark.parametrize("model", SIZES)
 def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
-    """From the question on, kernels unknown; compiled code is there."""
+    """Time from the question on, without cached kernel times; with compiled code."""
     plan_layouts(sized(benchmark, "llama-3.1-8b"), {"tp": 1, "cp": 1})
     clocks: list[Clock] = []
 
@@ -85,7 +85,7 @@ def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
 
 
 def test_published_layouts_beside_plans(benchmark: Benchmark) -> None:
-    """The plan ranked first is at most as slow as the published layout; ratios are extra info."""
+    """Plan 1 is at most as slow as the published layout; ratios are in `extra_info`."""
     every = list(published_layouts())
     rows = every if benchmark.enabled else [one for one in every if one.row.runs[0].gpus == 48]  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Cost of a profile against its operators: thousands take a second, and time grows in proportion."""
+"""Cost of profiling by number of operators: a second for thousands, and linear growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed of bounds and programs; `pytest tests/benchmarks --benchmark-enable` measures it.
+"""Speed of bounds and programs; measured with `pytest tests/benchmarks --benchmark-enable`.
 
 Without --benchmark-enable everything runs once and on fewer layers.
 """
@@ -61,7 +61,7 @@ def test_a_component_of_a_transformer_layer(
     benchmark: Benchmark,
     require_program: Callable[[str], str],
 ) -> None:
-    """Prove its largest component (12 operators) on 2 tensor and 4 vector cores, without help from bounds."""
+    """Prove the largest component (12 operators) on 2 tensor and 4 vector cores, without bounds."""
     if solver == "glpk":
         require_program("glpsol")
     task = largest(kind, 2, 4)
@@ -82,8 +82,8 @@ def test_a_component_of_a_transformer_layer(
 def test_layers_of_the_default_study(
     backward: str, programs: Literal["open", "all"], benchmark: Benchmark
 ) -> None:
-    """All passes of all models on architectures drawn by seed: by bounds, or by programs of up to 18
-    operators that know no lower bound. A few layers without measuring.
+    """All passes of all models on randomly drawn architectures: by bounds, or by programs of up to 18
+    operators without a lower bound. A few layers without measuring.
     """
     points, architectures = (68, 20 if programs == "open" else 1) if benchmark.enabled else (4, 1)
     layers = draw_layers(backward, points, architectures)
@@ -108,7 +108,7 @@ def test_layers_of_the_default_study(
 
 
 def time_layer(layer: ScheduledLayer, settings: ScheduleSettings) -> tuple[float, LayerSolution]:
-    """Return how long it takes to solve a layer of which nothing is known, and its solution."""
+    """Return the time to solve a layer from scratch, and its solution."""
     begin = time.perf_counter()
     solution = solve_layer(layer, settings, Store())
     return time.perf_counter() - begin, solution
@@ -126,7 +126,7 @@ def medians(sizes: list[int], seconds: np.ndarray) -> dict[int, float]:
 
 @pytest.mark.parametrize("layers", [1, 2, 4, 8])
 def test_schedule_against_operators(layers: int, benchmark: Benchmark) -> None:
-    """Transformer layers of 31 operators in series, weight gradients apart."""
+    """Transformer layers of 31 operators in series, with separate weight gradients."""
     chain = in_series(transformer_layer(0, 2, 4, "split"), layers)
     benchmark.extra_info.update(curve="schedule, operators", size=len(chain.core), bound=3)
     solution = benchmark(solve_layer, chain, ScheduleSettings(), Store())
@@ -148,7 +148,9 @@ def in_series(layer: ScheduledLayer, times: int) -> ScheduledLayer:
 def test_every_way_of_solving_on_many_random_layers(
     benchmark: Benchmark, require_program: Callable[[str], str]
 ) -> None:
-    """Both formulations and both solvers against exhaustive search on 300 layers (12 without measuring)."""
+    """Both formulations and both solvers, compared with exhaustive search on 300 layers (12 without
+    measuring).
+    """
     require_program("glpsol")
     layers = [
         random_layer(1000 + seed, 4 + seed % 3, network=seed % 4 == 0, overlap=seed % 8 == 0)

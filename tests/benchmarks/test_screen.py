@@ -1,4 +1,4 @@
-"""How long the screen of a large shard takes: a few seconds, with most of it in the layers' bounds."""
+"""Time of the screen of a large shard: a few seconds, most of them for the bounds of layers."""
 
 import numpy as np
 from pytest_benchmark.fixture import BenchmarkFixture

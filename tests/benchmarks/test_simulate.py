@@ -1,4 +1,4 @@
-"""Speed of the simulation of pipelines; `pytest tests/benchmarks --benchmark-enable` measures it."""
+"""Speed of pipeline simulation; measured with `pytest tests/benchmarks --benchmark-enable`."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def devices(pipeline: Pipeline) -> int:
 
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_simulate_t_76b_on_1024_gpus(chunks: int, benchmark: Benchmark) -> None:
-    """Narayanan et al., SC 2021, Table 1: t = 8, p = 4, d = 32, 1,792 sequences, one a microbatch."""
+    """Narayanan et al., SC 2021, Table 1: t = 8, p = 4, d = 32, 1,792 sequences, microbatches of one."""
     pipeline = placement(4, 56, 32, 8, chunks)
     timeline = benchmark(simulate, pipeline)
     assert (devices(pipeline), timeline.time_s) == (1024, simulate(pipeline).time_s)
 
 
 def test_t_76b_as_discrete_events(benchmark: Benchmark) -> None:
-    """The same with SimPy, as if links were contended."""
+    """The same pipeline simulated with SimPy, as if links were contended."""
     pipeline = placement(4, 56, 32, 8)
     timeline = benchmark(simulate_events, pipeline)
     assert timeline.time_s == pytest.approx(simulate(pipeline).time_s)
@@ -64,7 +64,7 @@ def test_t_76b_as_discrete_events(benchmark: Benchmark) -> None:
 
 @pytest.mark.parametrize(("depth", "data"), [(5, 2500), (50, 250), (500, 25)])
 def test_simulate_100000_devices(depth: int, data: int, benchmark: Benchmark) -> None:
-    """With 2,000 microbatches in each of d pipelines; jobs grow with the depth, not with d."""
+    """2,000 microbatches in each of d pipelines; the number of jobs grows with the depth, not with d."""
     pipeline = placement(depth, 2000, data, 8)
 
     def account() -> tuple[float, str]:
@@ -77,7 +77,9 @@ def test_simulate_100000_devices(depth: int, data: int, benchmark: Benchmark) ->
 
 
 def test_predict_t_76b_on_1024_gpus(benchmark: Benchmark) -> None:
-    """The same run from its operators on: kernels, collectives, 56 microbatches in five chunks, memory."""
+    """The same run predicted from its operators: kernels, collectives, 56 microbatches in five chunks,
+    memory.
+    """
     run = Run(
         hidden=10240,
         heads=80,

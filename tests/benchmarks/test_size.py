@@ -1,4 +1,4 @@
-"""Cost against size: layers, devices and architectures of a placement, up to what users will meet.
+"""Cost of placement against size: layers, devices and architectures, up to realistic sizes.
 
 The paper's bound for one architecture (Appendix B.2) is O(V^3 + V^2 K min(K, V)) for V layers and K devices.
 """
@@ -22,7 +22,7 @@ KINDS = {
     "activation_bytes": (101e6, 214e6, 64e6),
     "forward_s": (1e-4, 6e-3, 2.5e-3),
 }
-"""Embedding, block and head of a GPT-3 slice (t = 4)."""
+"""Embedding, block and head of one tensor-parallel rank of GPT-3 (t = 4)."""
 
 
 def spread(values: tuple[float, ...], layers: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def spread(values: tuple[float, ...], layers: int) -> np.ndarray:
 
 
 def chain_of(layers: int) -> Chain:
-    """Return a chain of layers of which no two are equal: nothing can be gained from repetition."""
+    """Return a chain of distinct layers, so that no repetition can be exploited."""
     of = {name: spread(values, layers) for name, values in KINDS.items()}
     return Chain(
         parameter_bytes=of["weight_bytes"],
@@ -52,13 +52,13 @@ def setting_of(devices: int) -> Setting:
 
 
 def measure(benchmark: BenchmarkFixture, curve: str, size: int, bound: float) -> None:
-    """Say which point of which curve a benchmark is."""
+    """Record which point of which curve a benchmark is."""
     benchmark.extra_info.update(curve=curve, size=size, bound=bound)
 
 
 @pytest.mark.parametrize("layers", [25, 50, 100, 200, 400])
 def test_place_against_layers(benchmark: BenchmarkFixture, layers: int) -> None:
-    """Layers of one chain on 1,024 devices."""
+    """By number of layers of one chain on 1,024 devices."""
     measure(benchmark, "place, layers", layers, 3)
     placed = benchmark(place_widths, {Layout(tp=4): chain_of(layers)}, setting_of(DEVICES))
     assert isinstance(placed, Placement)
@@ -66,7 +66,7 @@ def test_place_against_layers(benchmark: BenchmarkFixture, layers: int) -> None:
 
 @pytest.mark.parametrize("devices", [100, 1000, 10_000, 100_000])
 def test_place_against_devices(benchmark: BenchmarkFixture, devices: int) -> None:
-    """Devices for a chain of 98 layers, up to a hundred thousand."""
+    """By number of devices for a chain of 98 layers, up to a hundred thousand."""
     measure(benchmark, "place, devices", devices, 1)
     placed = benchmark(place_widths, {Layout(tp=4): chain_of(LAYERS)}, setting_of(devices))
     assert isinstance(placed, Placement)
@@ -74,7 +74,7 @@ def test_place_against_devices(benchmark: BenchmarkFixture, devices: int) -> Non
 
 @pytest.mark.parametrize("devices", [100, 1000, 10_000, 100_000])
 def test_screen_against_devices(benchmark: BenchmarkFixture, devices: int) -> None:
-    """Devices for 1,000 architectures at once."""
+    """By number of devices for 1,000 architectures at once."""
     measure(benchmark, "1,000 architectures, devices", devices, 1)
     times = benchmark(times_of, 1000, devices)
     assert np.isfinite(times).all()
@@ -82,7 +82,7 @@ def test_screen_against_devices(benchmark: BenchmarkFixture, devices: int) -> No
 
 @pytest.mark.parametrize("architectures", [100, 1000, 10_000, 100_000])
 def test_screen_against_architectures(benchmark: BenchmarkFixture, architectures: int) -> None:
-    """Architectures in one call, on 1,024 devices."""
+    """By number of architectures in one call, on 1,024 devices."""
     measure(benchmark, "times, architectures", architectures, 1)
     times = benchmark(times_of, architectures, DEVICES)
     assert np.isfinite(times).all()

@@ -1,4 +1,4 @@
-"""Whole commands beside the imports that they cannot do without, so that a slow machine changes neither."""
+"""Time of whole commands relative to their unavoidable imports, independent of the machine's speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Benchmark = Callable[..., object]
 
 
 def seconds(*arguments: str) -> float:
-    """The fastest of several runs of Python with some arguments."""
+    """Fastest of several runs of Python with some arguments."""
     found = []
     for _ in range(7):
         begun = perf_counter()
@@ -34,7 +34,7 @@ def seconds(*arguments: str) -> float:
 def test_commands_start_as_fast_as_their_libraries(
     arguments: tuple[str, ...], needed: str, most: float, benchmark: Benchmark, shared_data: Path
 ) -> None:
-    """Say how often as long a command takes as the libraries that it rests on."""
+    """Ratio of a command's time to the time of importing its libraries."""
     given = [str(shared_data / one) if one.endswith(".json") else one for one in arguments]
     whole = benchmark(seconds, "-m", "phaze", *given)
     assert isinstance(whole, float)

@@ -1,4 +1,4 @@
-"""The report page in a real browser: every figure drawn, no error, no request, and nothing too wide."""
+"""The report page in a real browser: every figure is drawn, without errors, requests or overflow."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def browser(
 
 
 def opened(browser: webdriver.Chrome, page: Path, width: int, height: int = 900) -> None:
-    """Open the page on a screen of that size, whatever the smallest window of the browser is."""
+    """Open the page on a screen of this size, even below the browser's minimum window."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get(page.as_uri())

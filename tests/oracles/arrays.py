@@ -1,4 +1,4 @@
-"""Cycles of a mapping from the definitions of `cost.mapper.arrays`, tile by tile, which the search bounds."""
+"""Cycles of a mapping by the definitions of `cost.mapper.arrays`, tile by tile, without bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phaze.cost.mapper.arrays import (
 
 @njit
 def folds(size: int, tile: int, width: int) -> int:
-    """Fillings of an array of that width along a dimension, over all tiles."""
+    """Folds of an array of this width along a dimension, over all tiles."""
     return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
 
 
@@ -35,9 +35,9 @@ def array_cycles(
     repeats: int = 1,
     preload: bool = False,
 ) -> float:
-    """Cycles of all tiles of so many products, with one loop innermost.
+    """Cycles of all tiles of several products, with one loop innermost.
 
-    `m`, `k`, `n` are (size, tile); `preload` says whether what stays is loaded ahead.
+    `m`, `k`, `n` are (size, tile); with `preload` the stationary operand is loaded ahead.
     """
     if dataflow == WEIGHT:
         stream, down, across, continues = m, k, n, inner == INNER_M
@@ -56,11 +56,11 @@ def array_cycles(
 
 @njit
 def held_words(tm: int, tk: int, tn: int) -> int:
-    """Words of a buffer that a tile takes: both operands twice, the result once."""
+    """Buffer words of a tile: both operands twice, the result once."""
     return 2 * (tm * tk + tk * tn) + tm * tn
 
 
 @njit
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
-    """Cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
+    """Cycles of a mapping: those of the array or of its word transfers, plus exposed cycles."""
     return overlapped_cycles(cycles, words, words_per_cycle) + exposed / words_per_cycle

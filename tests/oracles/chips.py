@@ -1,4 +1,4 @@
-"""Chips of tiles: PALM's wafer without its file, chips with less bandwidth."""
+"""Chips of tiles: PALM's wafer without its file, and chips with less bandwidth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wafer(rows: int = 5, columns: int = 4, latency_s: float = 1e-9) -> tuple[Til
 
 
 def slower(chip: Chip, part: Literal["sram", "links", "dram"], factor: float = 0.5) -> Chip:
-    """Return a chip of which one bandwidth is multiplied by a factor."""
+    """Return a chip with one bandwidth multiplied by a factor."""
     if part == "sram":
         given = chip.tile.sram_bandwidth_bytes_per_s
         changed = {"sram_bandwidth_bytes_per_s": given and given * factor}

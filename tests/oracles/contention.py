@@ -1,4 +1,6 @@
-"""Contended links as discrete events of SimPy: the oracle of `phaze.cost.network.compiled`, same rules."""
+"""Contended links as discrete events of SimPy: the oracle of `phaze.cost.network.compiled`, with the same
+rules.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,11 +14,11 @@ from phaze.cost.network.messages import Message, Plan, check_plan
 from phaze.cost.network.topology import Leg, Switching, Topology
 
 Arrived = Callable[[float], None]
-"""Called on arrival with the time at which the first link was taken."""
+"""Callback on arrival, with the time at which the first link was occupied."""
 
 
 def deliver_events(topology: Topology, plan: Plan, switching: Switching = "pipelined") -> Delivery:
-    """Carry out a plan first come first served."""
+    """Simulate a plan, first come first served."""
     env = simpy.Environment()
     carrier = Carrier(env, topology, switching)
     times = np.full((3, len(plan)), -1.0)
@@ -30,7 +32,7 @@ def deliver_events(topology: Topology, plan: Plan, switching: Switching = "pipel
 
 
 class _Transfer:
-    """A message under way."""
+    """Message in flight."""
 
     __slots__ = ("arrived", "blocked", "legs", "number", "seconds", "size_bytes", "started_s", "target")
 
@@ -41,7 +43,7 @@ class _Transfer:
 
 
 class Carrier:
-    """A topology in use: one object serves one SimPy environment."""
+    """Simulated topology; one object serves one SimPy environment."""
 
     def __init__(
         self, env: simpy.Environment, topology: Topology, switching: Switching = "pipelined"
@@ -49,14 +51,14 @@ class Carrier:
         self.env, self.topology, self.switching = env, topology, switching
         self.queues: list[deque[_Transfer]] = [deque() for _ in range(topology.resources)]
         self.busy_s = [0.0] * topology.resources
-        """Seconds for which every resource was held."""
+        """Busy seconds of every resource."""
         self.link_bytes = [0.0] * len(topology.links)
-        """Bytes that passed every link."""
+        """Bytes over every link."""
         self.received_bytes = [0.0] * topology.nodes
         self.sent_bytes = [0.0] * topology.nodes
 
     def send(self, source: int, target: int, size_bytes: float, arrived: Arrived) -> None:
-        """Send bytes now, and call back when they have arrived."""
+        """Send bytes now, with a callback on arrival."""
         legs = self.topology.legs(source, target, self.switching)
         self.sent_bytes[source] += size_bytes
         transfer = _Transfer(target, size_bytes, legs, arrived)
@@ -66,7 +68,7 @@ class Carrier:
             self._at_once(transfer)
 
     def transfer(self, source: int, target: int, size_bytes: float) -> simpy.Event:
-        """Send bytes now, and return an event that happens when they have arrived."""
+        """Send bytes now, and return an event for their arrival."""
         done = self.env.event()
         self.send(source, target, size_bytes, lambda _: _happen(done))
         return done
@@ -74,21 +76,21 @@ class Carrier:
     def play(
         self, plan: Sequence[Message], arrived: Callable[[int, float, float], None] | None = None
     ) -> simpy.Event:
-        """Start a plan now, and return an event that happens when all of it has arrived.
+        """Start a plan now, and return an event for the arrival of all its messages.
 
-        Calls back with the number of every message that arrives, when it asked and when it started.
+        The callback gets the number of every message that arrives, its request time and its start time.
         """
         check_plan(plan)
         return _Play(self, plan, arrived or _ignore).done
 
     def hold(self, leg: Leg) -> simpy.Event:
-        """Hold resources together for the latency of a leg, and return an event that happens then."""
+        """Occupy resources together for the latency of a leg, and return an event for its end."""
         done = self.env.event()
         self._ask(_Transfer(0, 0.0, (leg,), lambda _: _happen(done)))
         return done
 
     def _at_once(self, transfer: _Transfer) -> None:
-        """Let what stays on its node arrive in this instant, after what has already been asked for."""
+        """Deliver local messages at this instant, after earlier requests."""
         transfer.started_s = self.env.now
         event = self.env.timeout(0.0)
         event.callbacks.append(partial(self._arrive, transfer))
@@ -112,7 +114,7 @@ class Carrier:
         event.callbacks.append(partial(self._end, transfer))
 
     def _end(self, transfer: _Transfer, event: simpy.Event) -> None:
-        """Give the links back to those who wait for them, and go on."""
+        """Release the links to waiting transfers, and continue."""
         leg = transfer.legs[transfer.number]
         for link in leg.links:
             self.link_bytes[link] += transfer.size_bytes
@@ -139,7 +141,7 @@ class Carrier:
 
 
 class _Play:
-    """A plan that is being executed."""
+    """Plan in execution."""
 
     def __init__(
         self, carrier: Carrier, plan: Sequence[Message], arrived: Callable[[int, float, float], None]
@@ -172,7 +174,7 @@ class _Play:
         self.carrier.send(message.source, message.target, message.size_bytes, arrived)
 
     def _arrive(self, number: int, asked_s: float, started_s: float) -> None:
-        """Send what has waited for nothing else."""
+        """Send messages whose dependencies have arrived."""
         self.arrived(number, asked_s, started_s)
         for follower in self.followers[number]:
             self.missing[follower] -= 1

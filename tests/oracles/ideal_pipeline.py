@@ -1,4 +1,4 @@
-"""Time of an ideal pipeline, in closed form."""
+"""Time of an ideal pipeline in closed form."""
 
 from phaze.base.arrays import Floats
 

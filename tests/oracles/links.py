@@ -1,8 +1,8 @@
-"""What carries tensors and executes jobs in discrete events: all on their own, or over links that they share.
+"""Machines that carry tensors and run jobs in discrete events: without contention, or over shared links.
 
 Any object with `carry` and `perform` is a machine for `events.simulate_events`. A model of tiles, a mesh or a
-cluster needs to know no more of the pipeline than `Transfer` and `Task`: it may take the seconds as they are,
-wait for what is contended first, or run a simulation of its own for the job.
+cluster only needs to know `Transfer` and `Task` of the pipeline. It may use the given seconds, wait for
+contended resources first, or run its own simulation of the job.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Process = Generator[simpy.Event, object, None]
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor on its way from one worker to another."""
+    """Tensor sent from one worker to another."""
 
     source: int
-    """Stage that sends."""
+    """Source stage."""
     target: int
-    """Stage that receives: source + 1 for activations, source - 1 for gradients."""
+    """Target stage: source + 1 for activations, source - 1 for gradients."""
     source_worker: int
     target_worker: int
     microbatch: int
@@ -35,30 +35,30 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Task:
-    """A job of a worker or of a port."""
+    """Job of a worker or of a port."""
 
     kind: JobKind
     stage: int
     resource: int
-    """Workers come first, then ports, as in `Jobs`."""
+    """Index of the resource; workers come first, then ports, as in `Jobs`."""
     number: int
-    """Microbatch; of synchronisation, update and gather the batch."""
+    """Microbatch; for synchronisation, update and gather the batch."""
     seconds: float
     """Time on an idle machine."""
 
 
 class Machine(Protocol):
-    """Whatever takes time to carry a tensor and to do a job."""
+    """Interface of a machine: carries tensors and runs jobs."""
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
         """Return a process that ends when the tensor has arrived."""
 
     def perform(self, env: simpy.Environment, task: Task) -> Process:
-        """Return a process that ends with the job; its resource does nothing else meanwhile."""
+        """Return a process that ends with the job; its resource is busy meanwhile."""
 
 
 class Idle:
-    """A wire for every transfer and all a job needs for every job: no contention."""
+    """Machine without contention: every transfer has its own wire, every job its resources."""
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
         """Take the time of an idle network."""
@@ -71,20 +71,19 @@ class Idle:
 
 @dataclass(frozen=True)
 class SharedLinks(Idle):
-    """Links that one transfer at a time holds: all of its route for its whole time, first come first served.
+    """Links that carry one transfer at a time: a transfer occupies its whole route, first come first served.
 
-    One object serves one simulation. Links are taken in rising order, so that transfers cannot block each
-    other for ever.
+    One object serves one simulation. Links are acquired in ascending order, which avoids deadlocks.
     """
 
     routes: Mapping[tuple[int, int], tuple[int, ...]]
-    """Links from a worker to another; a pair that is not in it has a wire of its own."""
+    """Links from one worker to another; missing pairs have their own wire."""
     links: dict[int, simpy.Resource] = field(default_factory=dict, repr=False)
     busy_s: dict[int, float] = field(default_factory=dict, repr=False)
-    """Seconds for which each link carried tensors."""
+    """Busy seconds of each link."""
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
-        """Wait for every link of the route, and hold all of them."""
+        """Wait for every link of the route, and occupy all of them."""
         route = sorted(set(self.routes.get((transfer.source_worker, transfer.target_worker), ())))
         held = []
         for name in route:

@@ -1,4 +1,4 @@
-"""A network as the machine of a pipeline: its tensors and its collectives contend for the same links."""
+"""Network as the machine of a pipeline: tensors and collectives contend for the same links."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from tests.oracles.contention import Carrier
 from tests.oracles.links import Process, Task, Transfer
 
 Detail = Literal["messages", "plans"]
-"""Whether every message holds the links of its route, or a plan those of all its messages for its whole time.
+"""Granularity: every message occupies the links of its route, or a plan those of all its messages for its
+whole time.
 
-A plan's time on an idle network is found once. Where plans do not meet, both are equal; where they do, a plan
-that holds all of its links waits longer, and makes others wait longer, than its messages would.
+The time of a plan on an idle network is computed once. If plans do not overlap, both give equal times. If
+they do, a plan that occupies all of its links waits longer, and delays others longer, than its messages
+would.
 """
 
 
 @dataclass
 class NetworkMachine:
-    """Carries tensors between the tiles of workers, and runs jobs with what they send; for one simulation.
+    """Machine that carries tensors between the tiles of workers, and runs jobs with their messages; for one
+    simulation.
 
-    A job sends the plan of its kind and stage when it starts, beside the seconds that it takes anyway, and is
-    over when both are. Synchronisation that a plan replaces should have only the seconds that come on top.
+    A job starts the plan of its kind and stage concurrently with its own seconds, and ends when both have
+    ended. If a plan replaces synchronisation, the job should have only its remaining seconds.
     """
 
     topology: Topology
@@ -40,16 +43,16 @@ class NetworkMachine:
     sent_bytes: Mapping[tuple[int, int], float]
     """Bytes of a tensor between two neighbouring stages, (source, target); all tiles send equal shares."""
     plans: Mapping[tuple[JobKind, int], Plan] = field(default_factory=dict)
-    """What the jobs of a kind send, by stage."""
+    """Plans of jobs by kind and stage."""
     switching: Switching = "pipelined"
     detail: Detail = "messages"
     _wholes: dict[int, Whole] = field(default_factory=dict, init=False, repr=False)
-    """By the identity of the plan; hashing a plan takes longer."""
+    """Cache by identity of the plan, because hashing a plan is slow."""
     _passing: dict[tuple[int, int, float], Plan] = field(default_factory=dict, init=False, repr=False)
     network: Carrier | None = field(default=None, init=False)
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
-        """Send a tensor from the tiles of a worker to those of another."""
+        """Send a tensor from the tiles of one worker to those of another."""
         pair = transfer.source, transfer.target
         if pair not in self.sent_bytes:
             raise PhazeError(f"network: sent_bytes must have stages {pair[0]} to {pair[1]}")
@@ -57,7 +60,7 @@ class NetworkMachine:
         yield self._send(env, plan)
 
     def perform(self, env: simpy.Environment, task: Task) -> Process:
-        """Take the job's seconds, and wait for what it sends."""
+        """Take the job's seconds, and wait for its messages."""
         plan = self.plans.get((task.kind, task.stage), ())
         if plan:
             yield env.all_of([self._send(env, plan), env.timeout(task.seconds)])
@@ -65,7 +68,7 @@ class NetworkMachine:
             yield env.timeout(task.seconds)
 
     def _send(self, env: simpy.Environment, plan: Plan) -> simpy.Event:
-        """Start a plan, and return an event that happens when all of it has arrived."""
+        """Start a plan, and return an event for the arrival of all its messages."""
         network = self._in(env)
         if self.detail == "messages":
             return network.play(plan)
@@ -95,20 +98,20 @@ class NetworkMachine:
 
 @dataclass(frozen=True)
 class Whole:
-    """A plan that holds all of its links for as long as it takes alone."""
+    """Plan that occupies all of its links for its idle-network time."""
 
     plan: Plan
-    """Kept, because plans are known by their identity, which lasts as long as they are here."""
+    """Reference that keeps the plan alive, because plans are identified by identity."""
     leg: Leg
     sent: tuple[tuple[int, float], ...]
-    """Nodes that send and their bytes."""
+    """Sending nodes and their bytes."""
     received: tuple[tuple[int, float], ...]
     carried: tuple[tuple[int, float], ...]
-    """Links and the bytes over them."""
+    """Links and their bytes."""
 
 
 def _whole(topology: Topology, plan: Plan, switching: Switching) -> Whole:
-    """Return what a plan holds and brings as a whole."""
+    """Return the links, nodes and bytes of a plan as a whole."""
     alone = deliver(topology, plan, switching=switching)
     resources = tuple(np.flatnonzero(alone.busy_s > 0).tolist())
     leg = Leg((), resources, alone.time_s, float("inf"))

@@ -1,10 +1,12 @@
-"""Parameters of what is trained and not published."""
+"""Parameters that are trained but not published."""
 
 from phaze.spec.model import Model
 
 
 def training_head_parameters(model: Model) -> int:
-    """Return what training BERT adds to the published parameters: transform, biases, classifier."""
+    """Return the parameters that BERT's training adds to the published ones: transform, biases,
+    classifier.
+    """
     if model.head != "masked-lm":
         return 0
     transform = (model.hidden + 1) * model.word_width + model.norm_parameters(model.word_width)

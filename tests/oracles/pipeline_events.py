@@ -1,8 +1,8 @@
-"""A pipeline as discrete events (PALM, IV.A, Figure 4), also on networks with contention.
+"""Pipeline as discrete events (PALM, IV.A, Figure 4), also on networks with contention.
 
-Every worker, input port and synchronisation port is a process of SimPy, which takes its jobs in the
-schedule's order; tensors travel as processes of their own over a `Machine`. Where nothing is contended the
-times are those of the longest path.
+Every worker, input port and synchronisation port is a SimPy process that takes its jobs in the schedule's
+order. Tensors travel as separate processes over a `Machine`. Without contention the times equal those of the
+longest path.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Key = tuple[JobKind, int, int]
 """Kind, stage, and microbatch or batch of a job."""
 
 Message = tuple[JobKind, int, int, int]
-"""A job and the replica that tells it that it may start; 0 where only one does."""
+"""Job, and the replica that signals that it may start; 0 if only one does."""
 
 
 class Done(NamedTuple):
-    """A job that was executed."""
+    """Executed job."""
 
     kind: JobKind
     stage: int
@@ -43,9 +43,9 @@ class Done(NamedTuple):
 
 
 def simulate_events(pipeline: Pipeline, *, machine: Machine | None = None) -> Timeline:
-    """Times of all events of a pipeline, with whatever contention the machine has.
+    """Times of all events of a pipeline, with the contention of a machine.
 
-    Raises `PhazeError` where jobs wait for each other for ever.
+    Raises `PhazeError` if jobs wait for each other.
     """
     run = _Run(pipeline, all_jobs(pipeline), machine or Idle())
     run.env.run()
@@ -54,7 +54,7 @@ def simulate_events(pipeline: Pipeline, *, machine: Machine | None = None) -> Ti
 
 
 class _Run:
-    """One simulation: what has been sent, what is done."""
+    """State of one simulation: sent tensors and finished jobs."""
 
     def __init__(self, pipeline: Pipeline, jobs: Jobs, machine: Machine) -> None:
         self.env = simpy.Environment()
@@ -69,7 +69,7 @@ class _Run:
         self.pairs = dict(
             pair for resource in range(len(jobs.first) - 1) for pair in _pairs(list(self.keys(resource)))
         )
-        """Forward passes by the backward passes with which they are one job."""
+        """Forward passes by the backward passes with which they are paired."""
         self.seconds_of = {forward: backward for backward, forward in self.pairs.items()}
         for resource in range(len(jobs.first) - 1):
             self.env.process(self._in_order(resource))
@@ -86,12 +86,12 @@ class _Run:
             yield JobKind(kind), stage, microbatch
 
     def _in_order(self, resource: int) -> Process:
-        """Execute the jobs of a resource in the schedule's order."""
+        """Run the jobs of a resource in the schedule's order."""
         for key in self.keys(resource):
             yield from self._execute(resource, key)
 
     def _execute(self, resource: int, key: Key) -> Process:
-        """Wait for what the job needs, take its time, tell who waits for it."""
+        """Wait for the inputs of a job, take its time, and notify waiting jobs."""
         kind, stage, microbatch = key
         arrival = 0.0
         for needed in self._needs(key):
@@ -105,7 +105,7 @@ class _Run:
         self._announce_end(resource, key)
 
     def _needs(self, key: Key) -> list[Message]:
-        """Return what must have happened before a job."""
+        """Return the events that must precede a job."""
         kind, stage, number = key
         if kind >= JobKind.SYNC and kind != JobKind.UPDATE:
             return [(*key, replica) for replica in range(self.pipeline.replicas[self._group(stage)])]
@@ -119,7 +119,7 @@ class _Run:
         return int(self.pipeline.groups[stage])
 
     def _waits(self, kind: JobKind, stage: int, number: int) -> bool:
-        """Whether a job of this kind needs anything but its resource."""
+        """True if a job of this kind waits for more than its resource."""
         place, last = stage % self.pipeline.stream, self.pipeline.stream - 1
         waits = {
             JobKind.FETCH: self.pipeline.release_s > 0 and number > 0,
@@ -130,7 +130,7 @@ class _Run:
         return waits.get(kind, False)
 
     def _announce_start(self, resource: int, key: Key) -> None:
-        """Tell what becomes possible some time after a job's start."""
+        """Notify jobs that may start some time after a job's start."""
         kind, stage, number = key
         if kind == JobKind.FETCH and self.pipeline.release_s > 0:
             self._later(self.pipeline.release_s, (JobKind.FETCH, 0, number + 1, 0))
@@ -145,7 +145,7 @@ class _Run:
             self._later(span - self.early[stage], message)
 
     def _announce_end(self, resource: int, key: Key) -> None:
-        """Tell what becomes possible with a job's end."""
+        """Notify jobs that may start when a job ends."""
         kind, stage, number = key
         place, last = stage % self.pipeline.stream, self.pipeline.stream - 1
         if self.pipeline.rules.releases(np.array(kind)) and self.pipeline.rules.trains:
@@ -165,12 +165,12 @@ class _Run:
             self._announce_paired(resource, self.pairs[key])
 
     def _announce_paired(self, resource: int, forward: Key) -> None:
-        """Send what the forward pass of a pair made, now that both are over."""
+        """Send the output of a paired forward pass when the pair has ended."""
         if forward[1] % self.pipeline.stream < self.pipeline.stream - 1:
             self._send(resource, forward, forward[1] + 1, self.activation[forward[1]])
 
     def _count_backward(self, worker: int, stage: int, batch: int) -> None:
-        """Tell the synchronisation that a worker is through with a batch: with this chunk's, or with all."""
+        """Notify the synchronisation that a worker has finished a batch: this chunk, or all chunks."""
         group, replica = self.pipeline.workers[worker]
         self.left[worker, stage, batch] -= 1
         chunks = self.pipeline.stages_of(group).tolist()
@@ -184,7 +184,7 @@ class _Run:
         return self.worker_of[group, microbatch % self.pipeline.replicas[group]]
 
     def _send(self, worker: int, key: Key, target: int, seconds: float) -> None:
-        """Send an activation or a gradient to the worker that has the microbatch at the target stage."""
+        """Send an activation or gradient to the worker that has the microbatch at the target stage."""
         kind, stage, number = key
         receiver = self._holder(self._group(target), number)
         if self.pipeline.transfers == "occupying":
@@ -194,17 +194,17 @@ class _Run:
         self.env.process(self._deliver(transfer, (kind, target, number, 0)))
 
     def _deliver(self, transfer: Transfer, message: Message) -> Process:
-        """Tell the receiver when the tensor is there."""
+        """Notify the receiver of a tensor's arrival."""
         yield from self.machine.carry(self.env, transfer)
         self._tell(message)
 
     def _tell(self, message: Message) -> None:
-        """Let something happen now, and wake the worker that it may concern."""
+        """Trigger an event now, and wake the worker that may wait for it."""
         self.when[message] = self.env.now
         self.happened[message].succeed()
 
     def _later(self, seconds: float, message: Message) -> None:
-        """Let something happen after some seconds."""
+        """Trigger an event after some seconds."""
 
         def wait() -> Process:
             yield self.env.timeout(seconds)
@@ -213,7 +213,7 @@ class _Run:
         self.env.process(wait())
 
     def check(self) -> None:
-        """Raise `PhazeError` where jobs wait for each other for ever."""
+        """Raise `PhazeError` if jobs wait for each other."""
         done = sum(map(len, self.done))
         if done < len(self.jobs):
             raise PhazeError(
@@ -222,7 +222,7 @@ class _Run:
             )
 
     def timeline(self) -> Timeline:
-        """Return what happened, with the jobs in the order of their execution."""
+        """Return the timeline, with jobs in the order of execution."""
         rows = np.array([row for rows in self.done for row in rows], np.float64)
         jobs = Jobs(
             rows[:, 0].astype(np.int8),

@@ -1,4 +1,6 @@
-"""Pipelines as lines of text and as one stage, a stage with recomputation, a bubble in closed form."""
+"""Example pipelines: from lines of text, with one stage, and with recomputation; the ideal bubble in closed
+form.
+"""
 
 from __future__ import annotations
 

@@ -18,16 +18,16 @@ from phaze.layout import Precision, Zero
 
 @dataclass(frozen=True)
 class StateTraffic:
-    """Bytes that each device sends, for the parameters of one stage."""
+    """Bytes sent by each device for the parameters of one stage."""
 
     sync_bytes: float
-    """Per batch, of gradients, before the update."""
+    """Per batch, gradients before the update."""
     gather_bytes: float
-    """Per batch, of updated weights, after the update."""
+    """Per batch, updated weights after the update."""
     reduce_bytes: float
-    """Per microbatch, of gradients."""
+    """Per microbatch, gradients."""
     pass_bytes: float
-    """Per forward pass, and again per backward pass: of weights."""
+    """Per forward pass, and again per backward pass: weights."""
 
     def per_batch_bytes(self, microbatches: int) -> float:
         """Return all that is sent for a batch."""
@@ -35,7 +35,7 @@ class StateTraffic:
 
 
 def state_traffic(parameters: float, precision: Precision, zero: Zero, data: int) -> StateTraffic:
-    """Return what d replicas send each other."""
+    """Return the bytes that d replicas exchange."""
     size = parameter_bytes("sgd", precision)
     once = (data - 1) / data * parameters
     gradients, weights = once * size.gradients, once * size.weights

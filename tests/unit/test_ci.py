@@ -1,4 +1,4 @@
-"""The workflow of GitHub runs what every other machine runs, on Pythons that the project supports."""
+"""GitHub's workflow runs the same checks as any machine, with supported Pythons."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def workflow(project_root: Path) -> dict[object, object]:
 
 
 def test_the_workflow_runs_the_checks_of_every_machine(workflow: dict, project_root: Path) -> None:
-    """One command, so that what passes here passes there."""
+    """One command, so that both have the same result."""
     commands = [step["run"] for step in workflow["jobs"]["run"]["steps"] if "run" in step]
     assert commands == [".ci/run"]
     script = project_root / commands[0]
@@ -23,12 +23,12 @@ def test_the_workflow_runs_the_checks_of_every_machine(workflow: dict, project_r
 
 
 def test_it_runs_for_every_change(workflow: dict) -> None:
-    """Pull requests, and what is pushed."""
+    """Pull requests and pushes."""
     assert {"push", "pull_request"} <= set(workflow[True])
 
 
 def test_it_begins_with_the_oldest_supported_python(workflow: dict, project_root: Path) -> None:
-    """A newer minimum is a newer matrix; the container has the Python that the matrix names."""
+    """A newer minimum needs a newer matrix; the container has the Python named by the matrix."""
     job = workflow["jobs"]["run"]
     assert "matrix.python" in job["container"]
     oldest = job["strategy"]["matrix"]["python"][0]
@@ -36,7 +36,7 @@ def test_it_begins_with_the_oldest_supported_python(workflow: dict, project_root
 
 
 def test_what_is_cached_follows_the_lock(workflow: dict) -> None:
-    """Pip's downloads lie where the cache looks."""
+    """Pip's downloads are in the cached folder."""
     job = workflow["jobs"]["run"]
     cache = next(step["with"] for step in job["steps"] if "cache" in step.get("uses", ""))
     assert job["env"]["PIP_CACHE_DIR"] == cache["path"]

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 CONDA_NAMES = {"matplotlib": "matplotlib-base", "snakemake": "snakemake-minimal"}
-"""Libraries that conda's channels call otherwise than PyPI."""
+"""Libraries with other names in conda's channels than on PyPI."""
 
 ONLY_CONDA = {"python", "glpk"}
-"""What pip cannot install."""
+"""Packages that pip cannot install."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def names(requirements: list[str]) -> list[str]:
 
 
 def test_every_requirement_is_locked(project: dict[str, list[str]], locked: dict[str, list[str]]) -> None:
-    """The lock file holds every library that the project asks for, to run and to develop."""
+    """The lock file has every library that the project needs, to run and to develop."""
     assert set(names(project["run"] + project["dev"])) <= set(locked)
 
 
@@ -59,7 +59,7 @@ def test_a_library_is_locked_once(locked: dict[str, list[str]]) -> None:
 def test_locked_versions_satisfy_the_project(
     project: dict[str, list[str]], locked: dict[str, list[str]]
 ) -> None:
-    """The lock file was made again after the last change of a requirement."""
+    """The lock file was updated after the last change of a requirement."""
     requirements = pytest.importorskip("packaging.requirements")
     stated = [requirements.Requirement(line) for line in project["run"] + project["dev"]]
     wrong = [str(line) for line in stated if not line.specifier.contains(locked[names([line.name])[0]][0])]
@@ -67,27 +67,27 @@ def test_locked_versions_satisfy_the_project(
 
 
 def test_every_package_has_a_hash(project_root: Path) -> None:
-    """What is installed is byte for byte what was tested, whatever mirror it comes from."""
+    """Installed files are byte for byte those that were tested, from any mirror."""
     text = (project_root / "requirements.lock").read_text()
     pins = re.findall(r"^[a-z0-9-]+==.*(?:\n    --hash.*)*", text, flags=re.MULTILINE)
     assert [pin for pin in pins if "--hash=sha256:" not in pin] == []
 
 
 def test_the_lock_names_no_registry(project_root: Path) -> None:
-    """Where packages come from is the user's configuration."""
+    """The package source is the user's configuration."""
     assert "://" not in (project_root / "requirements.lock").read_text()
 
 
 def test_the_conda_environment_has_the_locked_versions(
     project: dict[str, list[str]], locked: dict[str, list[str]], conda: dict[str, str]
 ) -> None:
-    """Conda users run the study with the same libraries as everybody else."""
+    """Conda users run the study with the same libraries as others."""
     expected = {CONDA_NAMES.get(name, name): locked[name][0] for name in names(project["run"])}
     assert {name: version for name, version in conda.items() if name not in ONLY_CONDA} == expected
 
 
 def test_the_environment_with_pytorch_asks_for_what_the_project_does(project_root: Path) -> None:
-    """Its libraries are those of the optional group and what of phaze tracing needs, at least as new."""
+    """It has the libraries of the optional group and those of phaze that tracing needs, at least as new."""
     table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
     stated = {**dict(_split(table["dependencies"])), **dict(_split(table["optional-dependencies"]["torch"]))}
     environment = yaml.safe_load((project_root / "envs/torch.yaml").read_text())
@@ -109,7 +109,7 @@ def test_the_conda_environment_has_glpk_and_a_supported_python(conda: dict[str, 
 def test_a_missing_program_skips_a_test_and_fails_it_under_ci(
     require_program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user without a solver or browser skips some tests; under CI a skip would hide a broken set-up."""
+    """Without a solver or browser some tests are skipped; under CI a skip would hide a broken set-up."""
     monkeypatch.setenv("CI", "")
     with pytest.raises(pytest.skip.Exception, match="no-such-program is not installed"):
         require_program("no-such-program")

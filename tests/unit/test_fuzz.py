@@ -1,4 +1,4 @@
-"""A configuration is accepted and makes checked tables, or refused with one message; nothing else happens."""
+"""A configuration is accepted and gives valid tables, or is refused with one message."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))
 EACH = 170
-"""Configurations of each kind."""
+"""Number of configurations of each kind."""
 ACCEPTED = 0.3
-"""Least share of them that must be accepted, so that the test is about more than refusals."""
+"""Minimum share of accepted ones, so that the test does not only cover refusals."""
 
 Config = dict[str, object]
 ODD = (
@@ -35,7 +35,7 @@ ODD = (
     "inf", "../x", "/etc/passwd", "tpu-v4", "gelu", "a" * 500, "\u0000", "ä\n", [], {}, [1], [[]], ["tiny"],
     [1, 1], [None], {"x": 1}, {"": {}}, {"tiny": None},
 )  # fmt: skip
-"""Values that nobody expects somewhere."""
+"""Unexpected values."""
 KEYS = ("x", "", "models", "layers", "n_experts", "__class__", "../x", "ä")
 
 
@@ -64,7 +64,7 @@ def at(config: object, path: tuple[object, ...]) -> object:
 
 
 def likely(value: object) -> tuple[object, ...]:
-    """Return values that could stand where this one does."""
+    """Return plausible replacements of a value."""
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int):
@@ -76,7 +76,7 @@ def likely(value: object) -> tuple[object, ...]:
 
 @st.composite
 def changed(draw: st.DrawFn, bases: list[Config]) -> Config:
-    """Draw a configuration with up to three changes, likely ones twice as often as odd ones."""
+    """Draw a configuration with up to three changes, plausible ones twice as often as unexpected ones."""
     config = copy.deepcopy(draw(st.sampled_from(bases)))
     for _ in range(draw(st.integers(0, 3))):
         path = draw(st.sampled_from(places(config)))
@@ -97,7 +97,7 @@ def changed(draw: st.DrawFn, bases: list[Config]) -> Config:
 
 
 def make_tables(model: AnyModel, sequence: int, layout: Layout, how: ExtractSettings) -> None:
-    """Make the tables of a model, which extraction checks by their contracts; none is empty."""
+    """Make the tables of a model, which extraction validates; none is empty."""
     found = extract_workload(model, sequence, layout, how)
     for name in ("operators", "parts", "edges", "layers"):
         assert len(found.tables[name]), name
@@ -105,7 +105,7 @@ def make_tables(model: AnyModel, sequence: int, layout: Layout, how: ExtractSett
 
 
 def kept(given: object, found: object) -> bool:
-    """Say whether all that is given is found as it was given: nothing was dropped, replaced or converted."""
+    """Return whether all given values are unchanged: none was dropped, replaced or converted."""
     if isinstance(given, dict):
         if not isinstance(found, dict):
             return False
@@ -120,14 +120,14 @@ def kept(given: object, found: object) -> bool:
 
 
 class Tally:
-    """What became of the configurations of one kind."""
+    """Outcomes of the configurations of one kind."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.counts: Counter[str] = Counter()
 
     def of(self, work: Callable[[], object], *files: str) -> None:
-        """Do what a configuration asks for; a refusal names one of the files in every line."""
+        """Run a configuration; a refusal names one of the files in every line."""
         try:
             work()
         except PhazeError as error:
@@ -140,7 +140,7 @@ class Tally:
         self.counts["refused" if lines else "accepted"] += 1
 
     def close(self) -> None:
-        """Check that enough were tried and accepted."""
+        """Assert that enough configurations were tried and accepted."""
         total = self.counts.total()
         print(f"{self.kind}: {total} configurations, {dict(self.counts)}")  # noqa: T201
         assert total >= EACH
@@ -245,7 +245,7 @@ def test_no_file_reaches_outside_its_folder(
     }
     plans = {"folder": "inputs", "inputs": {"i": {"label": "I", "file": value}}, "cases": {"c": case}}
     config = {**STUDY, key: plans if key == "plans" else value}
-    with pytest.raises(PhazeError, match=r"lies outside|there is no system"):
+    with pytest.raises(PhazeError, match=r"is outside|there is no system"):
         load_settings(config, folder, "study.yaml")
 
 
@@ -266,7 +266,7 @@ def test_yaml_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
 
 
 def test_verbs_answer_or_refuse_what_nobody_expects(tmp_path: Path) -> None:
-    """A few of the cases of `python -m tests.fuzz`, which draws thousands."""
+    """Several of the cases of `python -m tests.fuzz`, which draws thousands."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as a user's Python has it
         found = fuzz(tmp_path, range(60))

@@ -1,4 +1,4 @@
-"""Who may import what, as far as the import linter cannot say it."""
+"""Import rules that the import linter cannot express."""
 
 import ast
 import re
@@ -23,26 +23,26 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def scripts(root: Path) -> list[Path]:
-    """Return the scripts of the workflow, of which there are some."""
+    """Return the scripts of the workflow, at least one."""
     found = sorted((root / "scripts").glob("*.py"))
     assert found
     return found
 
 
 def test_the_package_imports_nothing(project_root: Path) -> None:
-    """Importing phaze costs nothing and couples no stage to another: it sets Python's collector alone."""
+    """Importing phaze costs nothing and couples no stages: it only configures Python's collector."""
     assert set(imports(project_root / "phaze/__init__.py")) == {"atexit", "gc"}
 
 
 @pytest.mark.parametrize("name", STANDARD_ONLY)
 def test_the_lowest_modules_need_only_the_standard_library(project_root: Path, name: str) -> None:
-    """What everything imports is light."""
+    """Modules that everything imports are light."""
     roots = {imported.partition(".")[0] for imported in imports(project_root / f"phaze/base/{name}.py")}
     assert roots - set(sys.stdlib_module_names) == set()
 
 
 def test_only_the_solver_module_talks_to_solvers(project_root: Path) -> None:
-    """No other package names a solver's interface."""
+    """No other package uses a solver's interface."""
     named = {
         str(path.parent.relative_to(project_root))
         for path in (project_root / "phaze").rglob("*.py")
@@ -63,7 +63,7 @@ def layers(project_root: Path) -> list[list[str]]:
 
 
 def test_the_picture_of_the_rooms_is_the_contract(project_root: Path, layers: list[list[str]]) -> None:
-    """The architecture page draws the layers in their order, each with its packages."""
+    """The architecture page shows the layers in their order, each with its packages."""
     picture = (project_root / "config/architecture.md").read_text().split("```")[1]
     rooms = picture.partition("└───")[2].splitlines()
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in rooms if line.startswith(" │ ")]
@@ -80,14 +80,14 @@ def test_the_readme_has_every_package(project_root: Path, layers: list[list[str]
 
 
 def test_every_package_has_a_layer(project_root: Path, layers: list[list[str]]) -> None:
-    """A new package is entered in the contract, and so on both pages."""
+    """A new package must be added to the contract, and thus to both pages."""
     packages = {path.parent.name for path in (project_root / "phaze").glob("*/__init__.py")}
     assert packages - {"commands"} == {name for layer in layers for name in layer}
 
 
 @pytest.mark.parametrize("page", ["config/architecture.md", "CONTRIBUTING.md"])
 def test_every_path_on_a_page_for_developers_exists(project_root: Path, page: str) -> None:
-    """A file that moves takes its name on the pages along."""
+    """Renamed files must be renamed on the pages."""
     text = (project_root / page).read_text()
     paths = re.findall(r"`((?:phaze|tests|config|rules|scripts|envs)/[\w./-]+)`", text)
     assert paths

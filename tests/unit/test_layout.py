@@ -1,4 +1,6 @@
-"""A layout has groups in Megatron's rank order, a key for what changes a slice, and is checked once."""
+"""A layout has groups in Megatron's rank order, a key of the fields that change a shard, and one
+validation.
+"""
 
 from dataclasses import replace
 
@@ -27,7 +29,7 @@ def members(layout: Layout, axis: Axis, rank: int) -> set[int]:
 
 
 def test_the_ranks_of_sixteen_devices_are_those_of_megatron() -> None:
-    """Groups that Megatron-Core's documentation of parallel_state prints for tp 2, pp 4, dp 2."""
+    """Groups from Megatron-Core's documentation of parallel_state for tp 2, pp 4, dp 2."""
     layout = Layout(tp=2, pp=4, dp=2)
     assert members(layout, "tp", 0) == {0, 1}
     assert members(layout, "dp", 0) == {0, 2}

@@ -1,4 +1,4 @@
-"""Linear programs that grow row by row, against answers in closed form."""
+"""Linear programs that grow row by row, compared with closed forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phaze.solver.linear import LinearProgram
 
 
 def weights(cost: list[float], *, whole: bool = False) -> LinearProgram:
-    """Return the least cost of amounts between 0 and 1 that weigh nothing yet."""
+    """Return the minimum cost of amounts between 0 and 1, without weight constraints yet."""
     count = len(cost)
     return LinearProgram(np.array(cost), np.zeros(count), np.ones(count), np.full(count, whole))
 

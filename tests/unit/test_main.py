@@ -1,4 +1,4 @@
-"""The command line answers single questions, and a mistake is one message and exit status 1."""
+"""The command line answers single questions; a mistake gives one message and exit status 1."""
 
 import json
 import subprocess
@@ -72,7 +72,7 @@ def test_a_configuration_that_is_nowhere_is_one_message_that_names_the_variable(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHAZE_CONFIG", "/nowhere")
-    with pytest.raises(PhazeError, match=r"^PHAZE_CONFIG /nowhere: must be a folder with systems"):
+    with pytest.raises(PhazeError, match=r"^PHAZE_CONFIG /nowhere: must be a folder that contains systems"):
         run(*arguments)
 
 
@@ -147,7 +147,7 @@ def test_place_says_where_equal_stages_are_simulated_to_be_faster(model: str) ->
 
 
 def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> None:
-    """Stem, blocks and head are layers, and nothing is cut by tensor width."""
+    """Stem, blocks and head are layers, and none is sharded."""
     path = tmp_path / "small.yaml"
     path.write_text(RESNET)
     options = ("--devices", "2", "--global-batch", "8", "--microbatch", "2", "--json")
@@ -159,10 +159,10 @@ def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> Non
 
 
 def test_a_feature_pyramid_is_extracted_but_not_placed() -> None:
-    """It is no chain of layers, and one message says so."""
+    """It is not a chain of layers, and one message says so."""
     printed = json.loads(run("extract", "--model", "semantic-fpn", "--json").stdout)
     assert "decoder" in {row["layer"] for row in printed}
-    with pytest.raises(PhazeError, match="model semantic-fpn is no chain of layers"):
+    with pytest.raises(PhazeError, match="model semantic-fpn is not a chain of layers"):
         run("place", "--model", "semantic-fpn")
 
 
@@ -170,13 +170,16 @@ def test_a_feature_pyramid_is_extracted_but_not_placed() -> None:
     ("arguments", "message"),
     [
         (["config/torch/resnet-50.yaml", "-o", "x.json"], "allow it with --run-code"),
-        (["config/torch/resnet-50.yaml", "--run-code"], "give one spec and -o for its graph, or --compare"),
+        (
+            ["config/torch/resnet-50.yaml", "--run-code"],
+            "give one spec and -o for its graph, or pass --compare",
+        ),
         (["config/torch/resnet-50.yaml", "config/torch/gpt2.yaml", "-o", "x.json"], "give one spec and -o"),
         (["config/models/gpt2.yaml", "-o", "x.json", "--run-code"], "gpt2.yaml: torch: Field required"),
     ],
 )
 def test_trace_says_what_is_missing(arguments: list[str], message: str) -> None:
-    """Nothing runs unless the command is whole and allows it."""
+    """No code runs unless the command is complete and allows it."""
     with pytest.raises(PhazeError, match=message):
         run("trace", *arguments)
 
@@ -187,7 +190,7 @@ def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:
 
 
 def test_an_instance_in_the_format_of_the_authors_program_is_read_and_written(tmp_path: Path) -> None:
-    """Two layers that fit a device only each alone: two stages of 3 ms, and four microbatches."""
+    """Two layers that fit a device only separately: two stages of 3 ms, and four microbatches."""
     layer = {
         "parameterSize": 1e9, "activationSize": 0, "optimalLatencyFw": 1e-3, "optimalLatencyBw": 2e-3,
         "isTensorParallelized": False,
@@ -241,7 +244,7 @@ def test_options_of_piper_replace_what_its_input_says(graph: Path) -> None:
 
 
 def test_piper_plans_for_levels(graph: Path) -> None:
-    """Levels of one device are none; --exact-knapsack, as they choose configurations exactly."""
+    """Levels of one device have no effect; compared with --exact-knapsack, as levels choose exactly."""
     arguments = ("place", "--planner", "piper", str(graph))
     flat = json.loads(run(*arguments, "--devices", "4", "--bandwidth-gib", "25", "--exact-knapsack").stdout)
     one = json.loads(run(*arguments, "--levels", "4@25,1@1").stdout)
@@ -278,7 +281,7 @@ def test_levels_that_make_no_sense_are_refused(
 def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
     tmp_path: Path, shared_data: Path
 ) -> None:
-    """Of GNMT on two devices of 3.5 GiB: the table prints 260.268, the program finds 260.2268."""
+    """GNMT on two devices of 3.5 GiB: the table prints 260.268, the program finds 260.2268."""
     inputs, out = shared_data / "piper", tmp_path / "out.json"
     arguments = ("--devices", "2", "--memory-gib", "3.5", "--bandwidth-gib", "25", "-o", str(out))
     table = ("place", "--planner", "piper", str(inputs / "gnmt.json"), *arguments, "--paper-table1")
@@ -291,7 +294,7 @@ def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
 
 
 def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
-    """Layers without edges: forty have 2^40 downsets, four have sixteen."""
+    """Forty layers without edges have 2^40 downsets, four have sixteen."""
     content, out = json.loads(graph.read_text()), tmp_path / "out.json"
     layer = content["nodes"][0]
     layer["TMPCs"]["1"][0]["syncTimeBw"] = {}
@@ -341,25 +344,28 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
         ),
         (("place", "--model", "gpt2", "--sequence", "4096"), "sequence: 4096 must be"),
         (("place", "--model", "gpt2", "--optimizer", "lion"), "optimizer: should be"),
-        (("place", "--model", "gpt2", "--planner", "piper"), "give an instance file with --planner piper"),
+        (("place", "--model", "gpt2", "--planner", "piper"), "--planner piper needs an instance file"),
         (("place", "--planner", "piper"), "give either an instance file or --model"),
-        (("place", "x.json", "--memory-gib", "8"), "--memory-gib is for --planner piper only"),
-        (("place", "--model", "gpt2", "--exactly"), "--exactly is for --planner piper only"),
+        (("place", "x.json", "--memory-gib", "8"), "--memory-gib applies to --planner piper only"),
+        (("place", "--model", "gpt2", "--exactly"), "--exactly applies to --planner piper only"),
         (
             ("place", "x.json", "--planner", "piper", "--bandwidth-gib", "0"),
             "--bandwidth-gib: must be from 1e-12 to 1e",
         ),
         (("place", "x.json", "--planner", "piper", "--memory-gib", "inf"), r"to 1e\+18, got inf"),
         (("place", "x.json", "--planner", "piper", "--devices", str(10**9)), "--devices: must be from 1 to"),
-        (("place", "x.json", "--planner", "piper", "--hbm-gib", "3"), "--hbm-gib is not for the instance"),
-        (("place", "x.json", "--devices", "3"), "--devices is not for the instance"),
-        (("place", "x.json", "--levels", "8@300"), "--levels is for --planner piper only"),
+        (
+            ("place", "x.json", "--planner", "piper", "--hbm-gib", "3"),
+            "--hbm-gib does not apply to the instance",
+        ),
+        (("place", "x.json", "--devices", "3"), "--devices does not apply to the instance"),
+        (("place", "x.json", "--levels", "8@300"), "--levels applies to --planner piper only"),
         (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),
         (("validate", "headings.csv", "--system", "h100"), "headings.csv: has no run below its headings"),
         (
             ("validate", "run.csv"),
-            "none of 1 runs can be predicted: system must be given, in the row or with -",
+            "of 1 runs none can be predicted: system must be given, in the row or with -",
         ),
         (("place", "/dev/zero"), "/dev/zero: cannot be read: is a device, not a file"),
         (("place", "/dev/zero", "--planner", "piper"), "/dev/zero: cannot be read: is a device, not a file"),
@@ -428,9 +434,9 @@ def test_a_batch_may_be_given_in_tokens(tmp_path: Path) -> None:
     assert (question["sequence"], question["global_batch"]) == (1000, 9)
     place = ("place", "--model", "gpt2", "--devices", "2")
     for both in (shared, place):
-        with pytest.raises(PhazeError, match=r"--global-batch .* and --batch-tokens say the same"):
+        with pytest.raises(PhazeError, match=r"--global-batch .* and --batch-tokens both set the batch"):
             run(*both, "--batch-tokens", "9k", "--global-batch", "8")
-    with pytest.raises(PhazeError, match="must be at least the 1000 tokens of a sample, got 900"):
+    with pytest.raises(PhazeError, match="must be at least 1000, the tokens of one sample, got 900"):
         run(*shared, "--batch-tokens", "900")
     told = run(*place, "--batch-tokens", "8192", "--json").stdout
     assert json.loads(told) == json.loads(run(*place, "--global-batch", "8", "--json").stdout)
@@ -444,10 +450,10 @@ def test_devices_and_system_may_be_given_in_one() -> None:
     both = run(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
     assert run(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
     for verb in (place, partition):
-        with pytest.raises(PhazeError, match="stands for --system and --devices, which must not be given"):
+        with pytest.raises(PhazeError, match="already sets --system and --devices: leave these out"):
             run(*verb, "--gpus", "2xh100", "--devices", "2")
         with pytest.raises(
-            PhazeError, match="--gpus: must be a number and a system such as 256xH100, got 0xh"
+            PhazeError, match="--gpus: must be a number, x and a system, such as 256xH100, got 0xh"
         ):
             run(*verb, "--gpus", "0xh100")
 
@@ -493,12 +499,12 @@ def test_a_name_that_no_file_can_have_is_one_message(
 
 
 def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Path) -> None:
-    """Events of all its microbatches would take terabytes."""
+    """The events of all its microbatches would take terabytes."""
     path, out = tmp_path / "runs.csv", tmp_path / "out.csv"
     path.write_text(f"model,seq,gpus,global_batch,pp,microbatch\ngpt2,1024,8,{2**31},8,1\n")
     run("simulate", "--runs", str(path), "--system", "h100", "-o", str(out))
-    assert "invalid: the events of 2,147,483,648 microbatches in 8 stages take" in out.read_text()
-    with pytest.raises(PhazeError, match=r"the events of 2,147,483,648 microbatches in \d+ stages take"):
+    assert "invalid: the events of 2,147,483,648 microbatches in 8 stages need" in out.read_text()
+    with pytest.raises(PhazeError, match=r"the events of 2,147,483,648 microbatches in \d+ stages need"):
         run("plan", "gpt2", "--gpus", "8xh100", "--global-batch", str(2**31))
 
 
@@ -531,7 +537,7 @@ def test_an_answer_that_cannot_be_printed_is_one_line(arguments: tuple[str, ...]
             check=False,
         )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "phaze: the answer cannot be printed: No space left on device\n"
+    assert done.stderr == "phaze: cannot print the answer: No space left on device\n"
 
 
 def test_images_are_trained_for_as_long_as_is_said() -> None:
@@ -555,4 +561,4 @@ def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> No
     assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'; nearest: mine; all 1 are in" in refused(
         tmp_path
     )
-    assert "must be a folder with systems, models and devices" in refused(tmp_path / "none")
+    assert "must be a folder that contains systems, models and devices" in refused(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""No command replaces what it reads, nor one of its outputs by another."""
+"""No command overwrites its inputs, or one output with another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_output_that_is_an_input_is_refused_and_the_input_stays(
 ) -> None:
     path = tmp_path / "input.yaml"
     path.write_text("as it was")
-    with pytest.raises(PhazeError, match="is also what is read, and would be replaced"):
+    with pytest.raises(PhazeError, match="output would overwrite an input"):
         CliRunner().invoke(app, [word.format(path) for word in command], catch_exceptions=False)
     assert path.read_text() == "as it was"
 
@@ -50,7 +50,7 @@ def test_two_outputs_of_one_name_are_refused(tmp_path: Path) -> None:
         ("simulate", "p.parquet", "--trace", same, "--picture", same),
         ("partition", "g.json", "-o", same, "--graph-out", str(tmp_path / "." / "x.svg")),
     ):
-        with pytest.raises(PhazeError, match="is named for two outputs"):
+        with pytest.raises(PhazeError, match="two outputs have this name"):
             CliRunner().invoke(app, command, catch_exceptions=False)
 
 
@@ -60,6 +60,6 @@ def test_a_file_is_known_by_any_of_its_names(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     os.link(path, tmp_path / "hard")
     for name in ("link", "hard", "./a.json"):
-        with pytest.raises(PhazeError, match="is also what is read"):
+        with pytest.raises(PhazeError, match="output would overwrite an input"):
             refuse_outputs(tmp_path / name, reads=(path,))
     refuse_outputs(tmp_path / "b.json", tmp_path / "gpt2", reads=(path, "gpt2", None))

@@ -1,4 +1,4 @@
-"""The verb partition: from a model or a file to stages, and one message for each mistake."""
+"""`phaze partition`: from a model or a file to stages, and one message for each mistake."""
 
 import json
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
 def test_models_of_the_paper_bring_its_number_of_clusters(
     monkeypatch: pytest.MonkeyPatch, model: str, given: int | None, most: int | None
 ) -> None:
-    """Parmesan, Table VII; without one the search takes its own."""
+    """Parmesan, Table VII; other models have the default."""
     asked = []
 
     def search(_g: OperatorGraph, _t: PartitionTerms, _s: Shape, options: CutOptions) -> list[ShapeResult]:
@@ -127,15 +127,21 @@ def test_models_of_the_paper_bring_its_number_of_clusters(
             ("--stages", "2", "--replicas", "1", "--memory-gib", "0.1"),
             "operator embedding needs 8e",
         ),
-        (("--stages", "2", "--replicas", "1", "--memory-gib", "-1"), "--memory-gib: must be a number > 0"),
-        (("--stages", "2", "--replicas", "1", "--memory-gib", "nan"), "--memory-gib: must be a number > 0"),
+        (
+            ("--stages", "2", "--replicas", "1", "--memory-gib", "-1"),
+            "--memory-gib: must be a finite number > 0",
+        ),
+        (
+            ("--stages", "2", "--replicas", "1", "--memory-gib", "nan"),
+            "--memory-gib: must be a finite number > 0",
+        ),
         (
             ("--stages", "2", "--replicas", "1", "--bandwidth-gbps", "0"),
-            "--bandwidth-gbps: must be a number",
+            "--bandwidth-gbps: must be a finite number",
         ),
-        (("--devices", "4", "--microbatch", "2"), "--microbatch is for a model"),
-        (("--devices", "4", "--system", "paper"), "--system is for a model"),
-        (("--devices", "4", "--sequence", "2"), "--sequence is for a model"),
+        (("--devices", "4", "--microbatch", "2"), "--microbatch applies to models"),
+        (("--devices", "4", "--system", "paper"), "--system applies to models"),
+        (("--devices", "4", "--sequence", "2"), "--sequence applies to models"),
     ],
 )
 def test_what_cannot_be_asked_is_said_and_nothing_is_written(
@@ -151,7 +157,10 @@ def test_what_cannot_be_asked_is_said_and_nothing_is_written(
     ("keys", "said"),
     [
         ({"edges": [{"source": "query", "target": "value", "bytes": 1}]}, "'value' is not the name of an op"),
-        ({"edges": [{"source": "query", "target": "query", "bytes": 1}]}, "no cycle, got query -> query"),
+        (
+            {"edges": [{"source": "query", "target": "query", "bytes": 1}]},
+            "not form a cycle, got query -> query",
+        ),
         ({"edges": [{"source": "query", "target": "feed-forward", "bytes": -1}]}, "edges.0.bytes: .*got -1"),
         ({"microbatches": 4}, "microbatches: is not a known key"),
         ({"operators": []}, "operators: "),

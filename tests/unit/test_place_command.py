@@ -1,4 +1,4 @@
-"""`place` of a model takes what it is told as it is or refuses it, and its answer says what it assumes."""
+"""`place` of a model uses its options unchanged or refuses them, and states its assumptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(model: str, *arguments: str) -> str:
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
 @pytest.mark.parametrize("option", ["--hbm-gib", "--flat-bandwidth"])
 def test_a_size_that_is_none_is_refused_and_not_left_out(model: str, option: str, value: str) -> None:
-    with pytest.raises(PhazeError, match=f"place: {option}: must be a number > 0, got {value}"):
+    with pytest.raises(PhazeError, match=f"place: {option}: must be a finite number > 0, got {value}"):
         place(model, f"{option}={value}")
 
 
@@ -44,7 +44,7 @@ def test_an_empty_name_of_a_system_is_no_system() -> None:
 
 def test_levels_of_a_network_are_no_flat_one_unless_its_bandwidth_is_said(model: str) -> None:
     with pytest.raises(
-        PhazeError, match=r"h100.yaml: is a network of levels with 4.5e\+11, 5e\+10 bytes/s.*`plan`"
+        PhazeError, match=r"h100.yaml: has network levels with 4.5e\+11, 5e\+10 bytes/s.*`plan`"
     ):
         place(model, *H100, "--architecture", "h100-80gb")
     found = json.loads(
@@ -65,7 +65,7 @@ def test_a_study_says_the_bandwidth_of_a_flat_network_in_place_of_levels() -> No
 
 
 def test_an_architecture_takes_its_own_clock_or_is_refused(model: str) -> None:
-    with pytest.raises(PhazeError, match=r"give --architecture .*devices/h100-80gb.yaml"):
+    with pytest.raises(PhazeError, match=r"pass --architecture .*devices/h100-80gb.yaml"):
         place(model, *H100, "--flat-bandwidth", "4e11", "--architecture", "tpu-v4")
     words = place(model, *H100, "--flat-bandwidth", "4e11", "--architecture", "config/devices/tpu-v4.yaml")
     assert "the clock of tpu-v4, 1.05e+09 Hz, and its HBM, 1.2e+12 bytes/s" in words

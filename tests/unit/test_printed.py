@@ -1,4 +1,4 @@
-"""What is printed moves no cursor, fills no screen, and ends quietly where nobody reads on."""
+"""Output moves no cursor, fills no screen, and ends quietly if nobody reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHAZE = (sys.executable, "-m", "phaze")
 
 
 def on_terminal(*arguments: str) -> tuple[int, str]:
-    """Exit status of a command, and all that a terminal gets of it."""
+    """Exit status of a command, and its complete terminal output."""
     terminal, inside = pty.openpty()
     with subprocess.Popen([*PHAZE, *arguments], stdin=inside, stdout=inside, stderr=inside) as child:
         os.close(inside)
@@ -52,12 +52,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "value of a flag": ("read", "flag-value.txt", "--for", "megatron", "--gpus", "8xh100"),
     "verb": ("VALUE",),
 }
-"""Commands that are given a value somewhere."""
+"""Commands with a placeholder for a value."""
 ENDS_WELL = {"column"}
 
 
 def _given(case: str, value: str) -> tuple[str, ...]:
-    """Command of a case with a value, whose files are written into the present folder."""
+    """Command of a case with a value, whose files are written into the current folder."""
     quoted = json.dumps(value)
     texts = {
         "key.yaml": f"layers: 4\n{quoted}: 4\n",

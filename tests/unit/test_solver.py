@@ -1,4 +1,4 @@
-"""Solvers behind one function: each proves what it can, and none of their failures gets through."""
+"""Solvers behind one function: each proves what it can, and all failures are handled."""
 
 import math
 import os
@@ -49,7 +49,7 @@ def hard_program() -> pyo.ConcreteModel:
 
 
 class Scripted:
-    """A solver that does what a test says."""
+    """Solver with a scripted result."""
 
     def __init__(
         self,
@@ -65,19 +65,19 @@ class Scripted:
         return self._version
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:  # noqa: ARG002 - the interface
-        """Do as scripted."""
+        """Return the scripted result."""
         self.calls += 1
         return self._run(model)
 
 
 def put(model: pyo.ConcreteModel, *taken: str) -> None:
-    """Leave a point in the model."""
+    """Write a point into the model."""
     for item in model.taken:
         model.taken[item].value = float(item in taken)
 
 
 def crash(model: pyo.ConcreteModel) -> SolverAnswer:
-    """Fail as solvers do."""
+    """Fail like a solver."""
     raise RuntimeError(f"segmentation fault on {len(model.taken)} variables")
 
 
@@ -88,21 +88,21 @@ def infeasible_point(model: pyo.ConcreteModel) -> SolverAnswer:
 
 
 def fractional_point(model: pyo.ConcreteModel) -> SolverAnswer:
-    """Claim an optimum at a point that is no integer."""
+    """Claim an optimum at a fractional point."""
     put(model, "a", "b")
     model.taken["a"].value = 0.999
     return SolverAnswer("optimal", BEST)
 
 
 def no_point(model: pyo.ConcreteModel) -> SolverAnswer:
-    """Claim an optimum and leave no point."""
+    """Claim an optimum without a point."""
     for item in model.taken:
         model.taken[item].value = None
     return SolverAnswer("optimal", BEST)
 
 
 def impossible_bound(model: pyo.ConcreteModel) -> SolverAnswer:
-    """Claim that the optimum is worse than the point that is returned."""
+    """Claim a bound worse than the returned point."""
     put(model, "a", "b")
     return SolverAnswer("optimal", 16.0)
 
@@ -136,7 +136,7 @@ def test_a_small_program_is_proven(name: str, require_program: Callable[[str], s
 
 @pytest.mark.solver
 def test_a_node_limit_ends_a_solve_with_point_and_bound() -> None:
-    """The limit is a count: the same result everywhere, with an honest gap."""
+    """The limit is a count: reproducible everywhere, with an honest gap."""
     results = [solve(hard_program(), ["highs"], Limits(nodes=50, wall_s=60.0)) for _ in range(2)]
     assert results[0] == results[1]
     assert results[0].status == "feasible"
@@ -146,7 +146,7 @@ def test_a_node_limit_ends_a_solve_with_point_and_bound() -> None:
 
 @pytest.mark.solver
 def test_a_wall_limit_ends_a_solve_as_timed_out() -> None:
-    """What was found by then depends on the machine and is dropped."""
+    """Intermediate results depend on the machine and are dropped."""
     result = solve(hard_program(), ["highs"], Limits(nodes=10**9, wall_s=1.0))
     assert (result.status, result.objective, result.bound) == ("timed_out", math.inf, -math.inf)
     assert result.solver == "none"
@@ -154,7 +154,7 @@ def test_a_wall_limit_ends_a_solve_as_timed_out() -> None:
 
 @pytest.mark.solver
 def test_glpsol_out_of_time_leaves_the_program_to_the_next(require_program: Callable[[str], str]) -> None:
-    """It has no limit but time, so that HiGHS with its node limit gives the result."""
+    """Its only limit is time, so HiGHS with its node limit gives the result."""
     require_program("glpsol")
     assert len(hard_program().x) < BACKENDS["glpk"].capacity
     result = solve(hard_program(), ["glpk", "highs"], Limits(nodes=20, wall_s=1.0))
@@ -164,7 +164,7 @@ def test_glpsol_out_of_time_leaves_the_program_to_the_next(require_program: Call
 @pytest.mark.solver
 @pytest.mark.parametrize("name", ["highs", "glpk"])
 def test_a_program_without_a_point_is_infeasible(name: str, require_program: Callable[[str], str]) -> None:
-    """Seven cannot be reached with all items left behind."""
+    """Seven cannot be reached without any item."""
     if name == "glpk":
         require_program("glpsol")
     model = knapsack()
@@ -178,14 +178,14 @@ def test_a_program_without_a_point_is_infeasible(name: str, require_program: Cal
     ids=lambda f: f.__name__,
 )
 def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], SolverAnswer]) -> None:
-    """Whatever it does, the next solver of the list is asked."""
+    """For any failure, the next solver of the list is used."""
     result = solve(knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=failure, good=right))
     assert (result.status, result.solver, result.objective) == ("optimal", "good", BEST)
 
 
 @pytest.mark.parametrize("status", ["timed_out", "infeasible", "failed"])
 def test_an_answer_without_a_result_leads_to_the_next_solver(status: str) -> None:
-    """Also a claim that there is no point is checked by asking another solver."""
+    """A claim of infeasibility is also checked with another solver."""
     result = solve(
         knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=lambda _: SolverAnswer(status), good=right)
     )
@@ -193,7 +193,7 @@ def test_an_answer_without_a_result_leads_to_the_next_solver(status: str) -> Non
 
 
 def test_a_missing_solver_is_passed_over() -> None:
-    """A preference list names what may be absent."""
+    """A preference list may name missing solvers."""
     absent = Scripted(right, version=None)
     result = solve(
         knapsack(), ["absent", "good"], LIMITS, backends={"absent": absent, "good": Scripted(right)}
@@ -212,7 +212,7 @@ def test_a_missing_solver_is_passed_over() -> None:
     ],
 )
 def test_without_any_result_the_status_says_why(answers: list[str], status: str) -> None:
-    """No exception leaves the function."""
+    """The function never raises."""
     scripts = {
         f"solver-{k}": Scripted(lambda _, a=answer: SolverAnswer(a)) for k, answer in enumerate(answers)
     }
@@ -221,14 +221,14 @@ def test_without_any_result_the_status_says_why(answers: list[str], status: str)
 
 
 def test_no_solver_at_all_is_a_failed_solve() -> None:
-    """An empty machine is not an exception either."""
+    """A machine without solvers does not raise either."""
     result = solve(knapsack(), ["absent"], LIMITS, backends={"absent": Scripted(right, version=None)})
     assert result.status == "failed"
 
 
 @pytest.mark.parametrize(("capacity", "solver"), [(4, "small"), (3, "large")])
 def test_a_program_beyond_its_capacity_comes_to_a_solver_last(capacity: float, solver: str) -> None:
-    """The preference holds among those that are made for programs of this size."""
+    """The preference applies to solvers designed for programs of this size."""
     scripts = {"small": Scripted(right, capacity=capacity), "large": Scripted(right)}
     assert solve(knapsack(), ["small", "large"], LIMITS, backends=scripts).solver == solver
 
@@ -239,7 +239,7 @@ def test_a_program_beyond_all_capacities_is_tried_all_the_same() -> None:
 
 
 def test_the_caller_may_refuse_a_point() -> None:
-    """What makes a point unusable beyond its constraints is for the caller to say."""
+    """The caller may have conditions beyond the constraints."""
     result = solve(
         knapsack(),
         ["first", "second"],
@@ -259,7 +259,7 @@ def test_the_caller_may_refuse_a_point() -> None:
 
 
 def test_a_glpsol_that_crashes_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program on the path may be broken."""
+    """The installed program may be broken."""
     program = tmp_path / "glpsol"
     program.write_text("#!/bin/sh\ncase $1 in --version) echo 'GLPSOL 5.0';; *) exit 3;; esac\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -283,7 +283,7 @@ def test_an_unknown_solver_is_an_error_that_lists_the_known_ones() -> None:
 
 
 def test_faults_of_a_point_are_named() -> None:
-    """A broken constraint, bound or integrality is found by its name."""
+    """A violated constraint, bound or integrality is named."""
     model = knapsack()
     assert point_fault(model) == "taken[a] has no value"
     put(model, "a")
@@ -295,7 +295,7 @@ def test_faults_of_a_point_are_named() -> None:
 
 
 def test_what_nothing_depends_on_gets_some_value() -> None:
-    """Solvers leave such variables out."""
+    """Solvers omit such variables."""
     model = knapsack()
     model.idle = pyo.Var(bounds=(2, 3))
     result = solve(model, ["good"], LIMITS, backends=backends(good=right))
@@ -304,14 +304,14 @@ def test_what_nothing_depends_on_gets_some_value() -> None:
 
 
 def test_no_point_is_left_over_from_another_solver() -> None:
-    """A solver that leaves nothing does not get away with the point of the one before it."""
+    """A solver without a point does not inherit the previous solver's point."""
     scripts = backends(first=infeasible_point, second=lambda _: SolverAnswer("optimal", 7.0))
     model = knapsack()
     assert solve(model, ["first", "second"], LIMITS, backends=scripts).status == "failed"
 
 
 def test_fixed_variables_do_not_count() -> None:
-    """The size of a program is what a solver sees."""
+    """The size of a program counts what a solver sees."""
     model = knapsack()
     model.taken["a"].fix(1)
     assert count_model(model) == (3, 1)
@@ -322,10 +322,10 @@ def test_fixed_variables_do_not_count() -> None:
     [(10.0, 9.0, 0.1), (10.0, 10.0, 0.0), (10.0, 11.0, 0.0), (0.0, 0.0, 0.0), (math.inf, 1.0, math.inf)],
 )
 def test_the_gap_is_relative_to_the_objective(objective: float, bound: float, gap: float) -> None:
-    """It is zero where both meet and infinite where nothing is known."""
+    """Zero if both meet, and infinite without any value."""
     assert relative_gap(objective, bound) == pytest.approx(gap)
 
 
 def test_every_solver_of_a_study_has_a_backend() -> None:
-    """The names in the settings are those that can be asked."""
+    """All names allowed in the settings have a backend."""
     assert set(BACKENDS) == set(VERSIONS) == {"glpk", "highs"}

@@ -1,4 +1,4 @@
-"""Answers that take no computing come without the libraries that computing needs."""
+"""Answers without computations start without numeric libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ finally:
 
 
 def heavy(*arguments: str, among: set[str]) -> set[str]:
-    """Those among some modules that a command imports."""
+    """Heavy modules that a command imports."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, check=False
     )

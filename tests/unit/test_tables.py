@@ -1,4 +1,4 @@
-"""Tables are contracts: checked on write and on read, byte-deterministic, never half-written."""
+"""Tables are contracts: validated on write, verified on read, byte-deterministic, never half-written."""
 
 import re
 from pathlib import Path
@@ -179,7 +179,7 @@ def test_every_table_documents_its_columns_and_has_an_empty_form(table: type[Gra
 
 
 def test_names_are_looked_up_among_known_ones() -> None:
-    """The same as pandas' own look-up, of no names and among none, too."""
+    """The same result as pandas' own look-up, also with empty inputs."""
     names = pd.Series(["b", "a", "c", "a"], dtype="str")
     for known in (pd.Index(["a", "c"]), pd.Index([], dtype="str")):
         for asked in (names, names.iloc[:0]):

@@ -1,4 +1,4 @@
-"""Folders in which small studies have run: each once in a test run, whichever of its workers needs it."""
+"""Folders with finished small studies, each run once per test run by whichever worker needs it first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small study in a folder of its own, run by Snakemake as a user runs it."""
+"""A small study in its own folder, run with Snakemake as by a user."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ STUDY = {
 
 @dataclass(frozen=True)
 class Run:
-    """What a call of Snakemake printed."""
+    """Output of a Snakemake call."""
 
     returncode: int
     output: str
@@ -71,7 +71,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder with a study."""
+    """Folder with a study."""
 
     path: Path
     workflow: Path = ROOT
@@ -83,7 +83,7 @@ class Folder:
         return [*snakemake, *study, *arguments]
 
     def snakemake(self, *arguments: str, check: bool = True, variables: dict[str, str] | None = None) -> Run:
-        """Run Snakemake in the folder, with other variables of the environment."""
+        """Run Snakemake in the folder, with changed environment variables."""
         done = subprocess.run(
             self.command(*arguments),
             capture_output=True,
@@ -97,7 +97,7 @@ class Folder:
         return run
 
     def run(self, *targets: str) -> None:
-        """Run the study, or the targets."""
+        """Run the study, or the given targets."""
         self.snakemake("--cores", "2", *targets)
 
     def stale(self, *targets: str) -> set[str]:
@@ -124,7 +124,7 @@ class Folder:
 
 @contextmanager
 def mounted(*arguments: str, at: Path) -> Iterator[None]:
-    """Mount something, or skip the test where that is not permitted."""
+    """Mount a file system, or skip the test without permission."""
     at.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(["mount", *arguments, str(at)], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -137,7 +137,7 @@ def mounted(*arguments: str, at: Path) -> Iterator[None]:
 
 @contextmanager
 def full(at: Path) -> Iterator[None]:
-    """Let a folder be a disk on which nothing more fits, not even what is there now."""
+    """Make a folder a full disk."""
     with mounted("-t", "tmpfs", "-o", "size=4k", "tmpfs", at=at):
         (at / "filler").write_bytes(bytes(4096))
         yield
@@ -145,14 +145,14 @@ def full(at: Path) -> Iterator[None]:
 
 @contextmanager
 def read_only(at: Path) -> Iterator[None]:
-    """Let a folder be read but not written."""
+    """Make a folder read-only."""
     with mounted("--bind", str(at), at=at):
         subprocess.run(["mount", "-o", "remount,ro,bind", str(at)], check=True)
         yield
 
 
 def write_study(path: Path, files: dict[str, str] | None = None, **changes: object) -> Folder:
-    """Write the small study into a folder, with other values of its top keys and files beside it.
+    """Write the small study into a folder, with changed top keys and additional files.
 
     Scenarios and readings of the default study are left out.
     """

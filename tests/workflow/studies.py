@@ -1,4 +1,4 @@
-"""Studies as small as they get: of models, and of plans, tiled accelerators and maps beside them."""
+"""Minimal studies of models, plans, tiled accelerators and maps."""
 
 import json
 from typing import TypedDict
@@ -9,7 +9,7 @@ SMALL: dict[str, object] = {
     "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},
 }
 FAST = {"note": "a fast network", "scenario": {"network_bandwidth_bytes_per_s": 1e13}}
-"""A reading."""
+"""Settings of a reading."""
 OWN = {"workload": "tiny", "microbatch": 2, "architecture": "tpu-v4"}
 POINT = {"microbatches": [8], "clusters": [{"devices": [2], "memory_gib": [1]}]}
 PLANS = {
@@ -44,7 +44,7 @@ MAPS = {
 
 
 class Everything(TypedDict):
-    """A study with every kind of job, as `write_study` takes it."""
+    """Study with every kind of job, as input of `write_study`."""
 
     files: dict[str, str]
     architectures: object

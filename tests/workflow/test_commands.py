@@ -1,4 +1,4 @@
-"""Single commands that are killed while they write, or cannot write: a file is whole, or as it was before."""
+"""Commands that are killed while writing, or cannot write: a file is complete, or unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS = {
     "runs": ("simulate", "--system", "a100-selene", "--runs", "runs.csv", "-o"),
     "export": ("export", "{results}/report/plans.parquet", "-o"),
 }
-"""Questions that are answered at once; the file for the answer comes last."""
+"""Commands that are fast; the output file comes last."""
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_a_command_that_is_killed_while_it_writes_leaves_what_was_there(
 
 @everywhere
 def test_a_command_that_cannot_write_says_so_in_one_message(command: list[str], tmp_path: Path) -> None:
-    """At once where the folder is closed, and after its work where the disk is full."""
+    """Immediately for a closed folder, after the work for a full disk."""
     answers = tmp_path / "answers"
     answers.mkdir()
     for closed, reason in (
-        (read_only, f"nothing can be written in {answers}"),
+        (read_only, f"no write permission in {answers}"),
         (full, "No space left on device"),
     ):
         with closed(answers):

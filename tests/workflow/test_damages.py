@@ -1,4 +1,4 @@
-"""Damaged files and full disks under the jobs of plans, tiled accelerators and maps."""
+"""Damaged files and full disks in jobs of plans, tiled accelerators and maps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cut(whole: bytes) -> bytes:
 
 
 def flipped(whole: bytes) -> bytes:
-    """Return what has one other bit; in a text that of a digit, so that it still reads."""
+    """Return data with one bit flipped; in a text that of a digit, so that it can still be parsed."""
     digit = re.search(rb"[2-9]\d{2,}", whole) if whole.startswith(b"{") else None
     place = digit.start() + 1 if digit else len(whole) // 3
     return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
@@ -37,17 +37,17 @@ def older(whole: bytes) -> bytes:
 
 STAGES = "tiny-full-k6-s2-r2-m4"
 Damages = dict[str, tuple[Callable[[bytes], bytes], str, str]]
-"""File -> how it is damaged, what is said of it, and a result whose job reads it."""
+"""File -> damage, message, and a result whose job reads it."""
 JOBS: Damages = {
-    "inputs/ours.json": (flipped, "is damaged", "cases/bars/m1-n8.parquet"),
-    f"stage-graphs/{STAGES}.json": (flipped, "is damaged", f"mappings/{STAGES}/mesh.parquet"),
+    "inputs/ours.json": (flipped, "content does not match", "cases/bars/m1-n8.parquet"),
+    f"stage-graphs/{STAGES}.json": (flipped, "content does not match", f"mappings/{STAGES}/mesh.parquet"),
 }
 PAGE = {
     "tiled_runs/table/gpt2-xl.wafer.parquet": flipped,
     f"mappings/{STAGES}/mesh.parquet": cut,
     "cases/bars/m1-n8.parquet": older,
 }
-"""Tables that the page of the papers reads, which stops at the first that is damaged."""
+"""Tables read by the page of papers, which stops at the first damaged one."""
 READ: list[Damages] = [
     {table: (damage, "cannot be read as table", "report/papers.html")} for table, damage in PAGE.items()
 ]
@@ -61,13 +61,13 @@ def folder(prepare: Prepare, tmp_path: Path) -> Folder:
 
 
 def made_again(folder: Folder, *results: str) -> Run:
-    """Run the jobs of some results, however many of them fail, and nothing else."""
+    """Run the jobs of some results, even if many fail, and no others."""
     paths = [f"results/{result}" for result in results]
     return folder.snakemake("--cores", "1", "--keep-going", "--force", "--", *paths, check=False)
 
 
 def errors(run: Run) -> dict[str, str]:
-    """Return what the jobs of a run said was wrong, by file under results/."""
+    """Return the error messages of a run's jobs, by file under results/."""
     assert run.returncode != 0
     assert "Traceback" not in run.output, run.output
     said = [line for line in run.output.splitlines() if line.startswith("error: ")]

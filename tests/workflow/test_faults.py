@@ -1,4 +1,4 @@
-"""Full disks, folders that cannot be written, damaged files, two runs at once, a study that changes."""
+"""Full disks, read-only folders, damaged files, concurrent runs, and edited studies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(extracted: Folder, tmp_path: Path) -> Folder:
 
 
 def messages(run: Run) -> list[str]:
-    """Return what our jobs said was wrong."""
+    """Return the error messages of our jobs."""
     return [line for line in run.output.splitlines() if line.startswith("error: ")]
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_table_is_a_message_that_says_what_to_do(folder: Folder) -> No
 
 @contextmanager
 def running(folder: Folder, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run Snakemake until its first job has begun."""
+    """Run Snakemake until its first job has started."""
     process = subprocess.Popen(
         folder.command("--cores", "1", *arguments),
         stdout=subprocess.DEVNULL,
@@ -118,7 +118,7 @@ def running(folder: Folder, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def finished(process: subprocess.Popen[str]) -> bool:
-    """Wait for a run, and return whether it did what it should."""
+    """Wait for a run, and return whether it succeeded."""
     assert process.stderr is not None
     process.stderr.read()
     return process.wait() == 0
@@ -141,7 +141,7 @@ def finished(process: subprocess.Popen[str]) -> bool:
     ids=["bytes", "syntax", "template", "absent"],
 )
 def test_a_file_that_is_no_study_is_one_message(content: bytes | None, message: str, tmp_path: Path) -> None:
-    """Snakemake reads it first: shows a traceback, names no file, or runs what a template asks for."""
+    """Snakemake reads it first, and would show a traceback, name no file, or run code of a template."""
     folder = write_study(tmp_path / "study")
     (folder.path / "study.yaml").unlink()
     if content is not None:
@@ -176,7 +176,7 @@ def test_no_code_of_a_study_runs_in_whatever_way_it_comes(way: list[str], tmp_pa
 
 
 def test_a_default_study_that_was_broken_is_one_message(tmp_path: Path) -> None:
-    """It stands in the workflow, and is read whatever the study of one's own says."""
+    """It is part of the workflow, and is read for every study."""
     workflow = tmp_path / "workflow"
     (workflow / "config").mkdir(parents=True)
     for path in (*ROOT.iterdir(), *(ROOT / "config").iterdir()):
@@ -219,12 +219,12 @@ def test_a_study_that_is_run_and_edited_while_it_runs_gives_the_results_it_began
 
 
 def test_a_cluster_job_of_a_study_that_was_edited_does_not_start(folder: Folder) -> None:
-    """Jobs of a cluster read the study again; Snakemake in the mode of such a job stands for one."""
+    """Jobs of a cluster read the study again; here Snakemake in the mode of such a job."""
     folder.edit(lambda model: model.update(hidden=128), "tiny.yaml")
     run = folder.snakemake(
         "--cores", "1", "--mode", "remote", "--allowed-rules", "extract", "--",
         "results/parts/tiny/tp1-b2.parquet", check=False, variables={"PHAZE_STUDY": "of another study"},
     )  # fmt: skip
     assert run.returncode != 0
-    assert "the study, or a file that it names, was changed while it runs" in run.output
+    assert "the study, or a file that it names, changed while the study was running" in run.output
     assert "Traceback" not in run.output

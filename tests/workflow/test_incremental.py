@@ -1,4 +1,4 @@
-"""A change re-computes what depends on it, and nothing else."""
+"""A change re-computes the results that depend on it, and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLANNED = {"plans", "plan_stages", *SIMULATED}
 
 
 def tables_of(stale: set[str]) -> set[str]:
-    """Return the stale tables, but those of the common architecture, which runs all stages in memory."""
+    """Return the stale tables, without those of the common architecture, which runs all stages in memory."""
     return {path.split("/")[0] for path in stale if not path.endswith("/common.parquet")}
 
 
@@ -45,7 +45,7 @@ def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folde
     def answer() -> str:
         return subprocess.run(question, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
-    assert answer().splitlines()[-1] == "all is done"
+    assert answer().splitlines()[-1] == "complete: no jobs left"
     folder.edit(lambda study: study["schedule"].update(node_limit=12345))
     found = answer()
     assert re.search(r"^extract +1 of +1 done$", found, re.MULTILINE), found
@@ -86,7 +86,7 @@ def test_one_more_microbatch_width_or_model_computes_only_its_own_chain(folder: 
 
 @pytest.mark.long
 def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
-    """Their jobs do not run, and what looks across finds the same with what it knows as from nothing."""
+    """Their jobs do not run, and jobs across points give the same result with and without a cache."""
     evaluated = folder.path / "results/evaluations"
     jobs = {path: path.stat().st_mtime_ns for path in (folder.path / "results/logs").rglob("tp1-b2/*.log")}
     known = {path: path.read_bytes() for path in evaluated.rglob("*.json")}
@@ -113,7 +113,7 @@ def test_a_wider_range_computes_only_the_shards_whose_members_change(folder: Fol
 
 
 def test_one_more_architecture_computes_only_its_shard(folder: Folder) -> None:
-    """Even beside a shard in which the area limit allows nothing, which is no reason to fail."""
+    """Even if the area limit leaves another shard empty, which is no failure."""
     folder.edit(lambda study: study["architectures"]["grid"].update(glb_mib=[2, 16, 256]))
     folder.run("certificates", "placements")
     assert pd.read_parquet(folder.path / "results/placements/paper" / POINT / "large-buffer.parquet").empty
@@ -142,7 +142,7 @@ def test_another_solver_limit_reruns_schedules_onwards_only(folder: Folder) -> N
 
 
 def copy_of_the_workflow(to: Path) -> Path:
-    """Copy what the workflow is made of, so that a test can edit it."""
+    """Copy the files of the workflow, so that a test can edit them."""
     for name in ("phaze", "rules", "scripts", "config", "envs"):
         shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("compiled"))
     shutil.copy(ROOT / "Snakefile", to / "Snakefile")
@@ -161,7 +161,9 @@ def append(edited: Folder, module: str, text: str) -> None:
 
 
 def test_an_edit_of_the_library_reruns_the_stages_that_use_it_and_what_follows(edited: Folder) -> None:
-    """A comment reruns nothing; the simulator, another planner, our planner, the costs more and more."""
+    """A comment reruns nothing; an edit of the simulator, another planner, our planner, or the costs reruns
+    more and more.
+    """
     append(edited, "phaze/cost/vector.py", "\n# A comment changes nothing.\n")
     assert edited.stale() == set()
     append(edited, "phaze/pipeline/steady.py", "\nEDITED = True\n")
@@ -256,7 +258,9 @@ def test_a_flat_network_to_map_to_is_refused(folder: Folder) -> None:
     folder.edit(lambda study: study["report"].update(maps={"systems": ["paper"]}))
     run = folder.snakemake("--cores", "2", check=False)
     assert run.returncode != 0
-    assert "report.maps.systems: paper is a flat network, on which all mappings are alike" in run.output
+    assert (
+        "report.maps.systems: paper is a flat network, on which all mappings are equally fast" in run.output
+    )
 
 
 def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:

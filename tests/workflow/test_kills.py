@@ -1,4 +1,4 @@
-"""Whatever is killed, whenever: the next run finishes what was unfinished, and ends with the same bytes."""
+"""After any kill at any time, the next run completes the unfinished jobs, with the same bytes."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ FILES = {
     "report": 40,
     "report_papers": 30,
 }
-"""Scripts of the study in an order in which they can run, with how many files they write."""
+"""Scripts of the study in a possible order, with the number of files that each writes."""
 MOMENTS = ("writing", "working", "written", "start")
 KILLER = Path(__file__).parent / "killer"
 NOT_COMPARED = ("logs", "benchmarks", "solutions")
 MEASURED = (".html", ".md")
-"""Pages and their figures tell measured times as well."""
+"""Pages and figures that contain measured times."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When and whom to kill in a script."""
+    """Moment of a kill in a script, and its victim."""
 
     moment: str
     victim: str
@@ -98,7 +98,7 @@ def finished_jobs(run: Run) -> list[str]:
 
 
 class Disturbed:
-    """A folder in which runs are killed, with what has been finished so far."""
+    """Folder in which runs are killed, with the files finished so far."""
 
     def __init__(self, folder: Folder, expected: dict[str, bytes]) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class Disturbed:
         self.notes.mkdir()
 
     def run(self, moments: dict[str, Moment], *arguments: str) -> Run:
-        """Run with moments to kill at; whatever has its final name afterwards is whole."""
+        """Run with moments to kill at; afterwards every file with its final name is complete."""
         asked = {"folder": str(self.notes), "moments": {name: vars(m) for name, m in moments.items()}}
         variables = {"PHAZE_KILL": json.dumps(asked), "PYTHONPATH": str(KILLER)}
         run = self.folder.snakemake("--cores", "1", *arguments, check=False, variables=variables)
@@ -122,7 +122,7 @@ class Disturbed:
         return sum(1 for _ in self.notes.iterdir())
 
     def check_end(self, run: Run) -> None:
-        """Check that all is there, each job was finished once, and nothing is left to do."""
+        """Assert that all results exist, each job finished once, and no job is left."""
         assert run.returncode == 0, run.output
         assert written(self.folder) == self.expected
         assert {job: n for job, n in self.finished.items() if n > 1} == {}

@@ -87,7 +87,7 @@ def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -
 
 
 def test_other_maps_leave_the_other_pages(prepare: Prepare, tmp_path: Path) -> None:
-    """Models, plans and tiles of the same study have nothing to do with it."""
+    """They do not depend on models, plans and tiles of the same study."""
     shutil.copytree(prepare("undisturbed", **EVERYTHING).path, tmp_path / "study", symlinks=True)
     folder = Folder(tmp_path / "study")
     folder.edit(lambda study: study["maps"].update(seed=7))

@@ -1,4 +1,4 @@
-"""A study that only plans, from a file of the user's folder and from a model of ours."""
+"""A study with plans only, from a file in the user's folder and from one of our models."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_another_batch_of_a_case_plans_only_that(folder: Folder) -> None:
 
 
 def test_the_folder_may_be_given_on_the_command_line(folder: Folder) -> None:
-    """And a folder without the file is refused with its name."""
+    """A folder without the file is refused by name."""
     run = folder.snakemake("--config", "plans={folder: elsewhere}", "-n", check=False)
     assert run.returncode != 0
-    assert "there is no file elsewhere/chain.json, the input 'chain'" in run.output
+    assert "file elsewhere/chain.json is missing, the input 'chain'" in run.output
 
 
 def test_without_a_folder_only_what_is_ours_is_planned(folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""Readings place a model again under other settings; one that changes is the only one that is read again."""
+"""Readings place a model again under other settings; only a changed reading is run again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READINGS = {
 
 @pytest.fixture(scope="session")
 def read(prepare: Prepare) -> Folder:
-    """Return a folder in which two readings have been made."""
+    """Return a folder in which two readings have run."""
     return prepare("readings", targets=("readings",), readings=READINGS, **SMALL)
 
 

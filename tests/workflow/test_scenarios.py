@@ -1,4 +1,4 @@
-"""A study of several clusters gives what studies of each would, and shares what does not depend on them."""
+"""A study of several clusters gives the results of separate studies, and shares independent results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def results_of(folder: Folder) -> pd.DataFrame:
 
 
 def test_the_first_scenario_is_not_touched_by_the_others(several: Folder, finished: Folder) -> None:
-    """None of its jobs ran again, and its part of the report is the same."""
+    """None of its jobs runs again, and its part of the report is the same."""
     logs = {
         path: path.relative_to(finished.path)
         for path in (finished.path / "results/logs").rglob("tp1-b2/*.log")

@@ -1,6 +1,6 @@
-"""Every study that the README names passes its checks, on a variant that is as small as they get.
+"""Every study named in the README passes its checks, in a minimal variant.
 
-Those with pages of their own run as one study: most of the time of a small one is that of starting Snakemake.
+Those with their own pages run as one study: most of the time of a small study is Snakemake's start.
 """
 
 from __future__ import annotations

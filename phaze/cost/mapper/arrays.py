@@ -71,7 +71,7 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
 
 @njit
 def preloaded_cycles(start: float, load: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Cycles as in `pass_cycles` where the next fold loads, in `load` cycles, while the current one streams.
+    """Cycles as in `pass_cycles` if the next fold loads, in `load` cycles, while the current one streams.
 
     A stream with several starts per fold is divided evenly, which is optimal; the shortest part is last.
     """

@@ -34,7 +34,7 @@ class Load:
     core_cycles: Floats
     """Tensor-core cycles, including waits for the global buffer."""
     array_cycles: Floats
-    """Tensor-core cycles if no word has to be waited for."""
+    """Tensor-core cycles without waits for words."""
     lane_cycles: Floats
     """Vector-core cycles."""
     network_s: Floats

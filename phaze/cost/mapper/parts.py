@@ -1,6 +1,6 @@
 """Splits of a product among cores.
 
-A few parts may be split in any way, many parts by powers of two, with some splits in between.
+Up to `FREE` parts may be split in any way, more parts by powers of two, with some splits in between.
 """
 
 from itertools import product
@@ -13,11 +13,12 @@ from phaze.base.arrays import Ints
 FREE = 16
 """Up to this many parts every split is tried; larger core counts may use these splits too."""
 ROUNDS = 3
-"""Limit for a core count that is no power of two: at most 2^ROUNDS times as many parts as the power of two
-below it.
+"""Limit for core counts that are not powers of two: at most 2^ROUNDS times as many parts as the power of two
+below.
 """
 BETWEEN = (3, 5, 7)
-"""Factors by which a core count that is no power of two may also split one dimension, times a power of two.
+"""Factors, times a power of two, by which core counts that are not powers of two may also split one
+dimension.
 """
 
 Division = tuple[int, int, int, int]
@@ -33,7 +34,9 @@ class Divisions(NamedTuple):
     own: Ints
     """Range (from, to), (C, 2), of the rows that only this core count uses."""
     above: Ints
-    """Range (C, 2) of the next power of two's rows, which bound a count that is no power; else empty."""
+    """Range (C, 2) of the next power of two's rows, which bound a count that is not a power of two; else
+    empty.
+    """
 
 
 def list_divisions(counts: Ints) -> Divisions:
@@ -73,7 +76,7 @@ def _powers(parts: int, rounds: int) -> list[Division]:
 
 
 def _between(count: int) -> list[Division]:
-    """Splits for a core count that is no power of two, without those of smaller counts."""
+    """Splits for a core count that is not a power of two, without those of smaller counts."""
     level = count.bit_length() - 1
     found: list[Division] = []
     for factor, i, j, k in product(BETWEEN, *[range(level + 1)] * 3):

@@ -73,7 +73,7 @@ def fill_splits(
 
 @njit
 def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
-    """True if a split may be better than every split into as many or fewer parts."""
+    """True if a split may be better than every split into the same number of parts or fewer."""
     if b // 2 >= shape[BATCH] or m // 2 >= shape[M] or n // 2 >= shape[N]:
         # Half as many parts have the same size.
         return False

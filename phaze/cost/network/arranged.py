@@ -15,7 +15,7 @@ from phaze.layout import Group
 class Arranged:
     """Time of a collective over mapped ranks: the slowest of all equivalent groups.
 
-    A `Group` stands for all groups with the same number of ranks and stride. Each has the network to itself.
+    A `Group` represents all groups with the same number of ranks and stride. Each has the network to itself.
     """
 
     network: Network

@@ -133,10 +133,11 @@ class Switches:
 
 
 def tree(levels: Sequence[Switches]) -> Topology:
-    """Tree of switches above the devices; a fat tree if the uplinks make up for the width.
+    """Tree of switches above the devices; a fat tree if uplinks grow with the width.
 
-    Device k is in switch k // width of the first level, and so on. A transfer goes up by uplink source mod
-    uplinks and down by uplink target mod uplinks: every device has its adapter, and every pair has one path.
+    Device k is in switch k
+    width of the first level, and so on. A transfer goes up by uplink source mod uplinks and down by uplink
+    target mod uplinks: every device has its adapter, and every pair has one path.
     """
     counts = _counts(levels)
     devices = counts[0]
@@ -183,7 +184,7 @@ def _counts(levels: Sequence[Switches]) -> list[int]:
 def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Link], tuple[int, ...], int]:
     """Links from a node to its switch, the nodes on that path, and the next free node.
 
-    With several uplinks, each passes through its own node, which stands for an adapter.
+    With several uplinks, each passes through its own node, which models an adapter.
     """
     half = level.latency_s / 2
     if level.uplinks == 1:

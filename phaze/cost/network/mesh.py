@@ -205,7 +205,7 @@ def torus(
 
 
 def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
-    """Previous and next device along every axis, for each device; -1 where there is none."""
+    """Previous and next device along every axis, for each device; -1 at a border."""
     numbers = np.arange(prod(shape)).reshape(shape)
     found = []
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):

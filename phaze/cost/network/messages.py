@@ -52,7 +52,7 @@ def then(*plans: Sequence[Message]) -> Plan:
 
 
 def _moved(message: Message, by: int, barrier: int) -> Message:
-    """Message of a later plan; `by` is 0 in the first plan, else one more than the barrier's index."""
+    """Message of a later plan; `by` is 0 in the first plan, otherwise the barrier's index plus one."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
 

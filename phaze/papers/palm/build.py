@@ -52,7 +52,7 @@ def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame
 
 
 def undominated(readings: pd.DataFrame) -> pd.DataFrame:
-    """Pareto-optimal wafer readings of ours by error and statements that hold, smallest error first."""
+    """Pareto-optimal readings of the wafer by error and confirmed statements, smallest error first."""
     ours = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
     beaten = [
         ((ours["mean_error"] <= row["mean_error"]) & (ours["held"] >= row["held"])

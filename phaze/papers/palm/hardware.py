@@ -1,11 +1,11 @@
 """PALM's Tables I and V compared with our figures, as rows of table tiled_besides.
 
-Table I defines neither its bandwidths nor the products. Each ratio uses the interpretation that comes closest
-with published figures, given in its `reading`. The paper truncates digits (2.666 is 40/15).
+Table I defines neither its bandwidths nor the products. Each ratio uses the interpretation that is nearest
+among published figures, given in its `reading`. The paper truncates digits (2.666 is 40/15).
 
 Table V has ResNet-50 and BERT-base on Tenstorrent's Grayskull, without pipeline fill and drain. It prints no
-batch, sequence length or mapping. It states 8-bit integer compute for ResNet-50, so BERT-base is taken to use
-16 bits. Then only sequences of up to 184 tokens stay below the peak; 128 is assumed. The mapping is the
+batch, sequence length or mapping. It states 8-bit integer compute for ResNet-50, so BERT-base is assumed to
+use 16 bits. Then only sequences of up to 184 tokens stay below the peak; 128 is assumed. The mapping is the
 fastest one whose stages and microbatches divide the 120 cores, for every case.
 """
 

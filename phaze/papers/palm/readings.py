@@ -109,10 +109,10 @@ def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[Row]:
-    """Yield rows for Figure 7: kinds of tasks in turns and in all mixes, against each formula.
+    """Yield rows for Figure 7: task mixes and sequences, compared with each formula.
 
-    The formulas are the longest task and the sum of tasks. The printed maximum has one figure of ours for
-    each size of tasks.
+    The formulas are the longest task and the sum of tasks. The printed maximum is compared with one figure of
+    ours per task size.
     """
     for reading, rows in networks[networks["figure"] == 7].groupby("reading", sort=False):
         for five, most, tasks in (("turns", "turns", "kinds in turns"), ("mean", "most", "all mixes")):

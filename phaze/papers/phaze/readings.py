@@ -75,7 +75,7 @@ class ReadingsBeside:
         return dict(iter(placed.groupby(keys)))  # type: ignore[arg-type]
 
     def best(self, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-        """Best throughput, or other `value`, of a role's accelerator and planner; 0 if nothing is placed."""
+        """Best throughput, or other `value`, of a role's accelerator and planner; 0 without a placement."""
         families, headline = self.published.families, self.published.headline
         baseline = str(self.inputs.study.architectures.baseline)
         other = families.get(headline.compared_family, {}) if headline else {}

@@ -77,7 +77,7 @@ class Schedule(ABC):
         return np.concatenate(ways)
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error message for a pipeline that the schedule cannot run, else empty.
+        """Error message for a pipeline that the schedule cannot run; otherwise empty.
 
         It names the invalid setting, its value and the allowed values.
         """
@@ -210,7 +210,7 @@ def turns(window: int, count: int) -> tuple[Ints, Ints]:
 def split_turns(window: int, count: int, put_off: int) -> tuple[Ints, Ints]:
     """Alternating passes with postponed weight gradients.
 
-    Each weight gradient follows the input gradient of the microbatch `put_off` later, or comes at the end.
+    Each weight gradient follows the input gradient of the microbatch `put_off` later, or is at the end.
     """
     kind, number = turns(window, count)
     put_off = min(put_off, count)

@@ -103,7 +103,7 @@ def _line(depth: int, rank: int, count: int) -> Line:
     for turn in range(count - 2 * depth + rank + 1):
         if left or turn:
             line.pair(0, 1)
-        else:  # the last rank has nothing to overlap, and does not wait for both
+        else:  # the last rank has no work to overlap, and does not wait for both
             line.forward(0)
             line.backward(1)
         line.pair(1, 0)

@@ -52,7 +52,9 @@ class Interleaved(Schedule):
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes in which a group of microbatches passes a chunk, then the next chunk."""
+        """Order in which groups of microbatches pass the chunks: all of a group pass one chunk, then the
+        next.
+        """
         kind, number = turns(pipeline.in_flight[group], len(own) * pipeline.chunks)
         return _in_rounds(pipeline, group, kind, number)
 
@@ -68,7 +70,9 @@ class InterleavedZeroBubble(Interleaved):
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error unless the rounds have equally many microbatches, at least p if there are that many."""
+        """Error unless the rounds have the same number of microbatches, at least p if the batch has that
+        many.
+        """
         count, found = pipeline.lane_microbatches, super().problem(pipeline)
         rounds = max(1, count // pipeline.depth)
         if not found and count % rounds:
@@ -87,7 +91,9 @@ class InterleavedZeroBubble(Interleaved):
         return (self.warm_up(pipeline, 0) + 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes in which a group of microbatches passes a chunk, then the next chunk."""
+        """Order in which groups of microbatches pass the chunks: all of a group pass one chunk, then the
+        next.
+        """
         passes = len(own) * pipeline.chunks
         window = min(self.warm_up(pipeline, group) + 1, passes)
         return _in_rounds(pipeline, group, *split_turns(window, passes, group))
@@ -115,7 +121,7 @@ def group_of(pipeline: Pipeline) -> int:
 
 
 def _in_rounds(pipeline: Pipeline, rank: int, kind: Ints, number: Ints) -> Passes:
-    """Passes from their numbers in each direction; backward the last chunk comes first."""
+    """Passes from their numbers in each direction; backward starts with the last chunk."""
     p, v, g = pipeline.depth, pipeline.chunks, group_of(pipeline)
     group, place = np.divmod(number, g * v)
     size = np.minimum(g, pipeline.lane_microbatches - group * g)

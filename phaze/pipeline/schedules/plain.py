@@ -63,7 +63,7 @@ class TwoBuffered(GPipe):
     in_runs = False
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error if a batch has too few microbatches: two weight versions then do not suffice."""
+        """Error if a batch has too few microbatches for two weight versions."""
         least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
         found = super().problem(pipeline)
         if not found and (pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least):

@@ -45,7 +45,7 @@ class _Spaced(Written):
     rise: ClassVar[int]
     """Slots between adjacent ranks in the forward passes of the first chunk."""
     pause: ClassVar[int]
-    """Extra slots before the second chunk's backward pass where its passes would collide with others."""
+    """Extra slots before the second chunk's backward pass if its passes would collide with others."""
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
         """Passes of each rank."""
@@ -160,7 +160,7 @@ def _after(places: Ints, rank: int, way: int, number: int) -> int:
 
 @njit
 def _gradient_slot(ways: Ints, number: int) -> int:
-    """Slot of input gradient `number`, counted over both stages of a rank; -1 if there is none."""
+    """Slot of input gradient `number`, counted over both stages of a rank; -1 if it does not exist."""
     found = -1
     for slot in range(len(ways)):
         if ways[slot] in (2, 3):

@@ -170,7 +170,7 @@ class TrainingPlanner:
         )
 
     def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
-        """Runtime's reason against layouts with fixed fields, for the one most similar to `best`."""
+        """Reason why the runtime cannot run layouts with these fields, for the one most similar to `best`."""
         question, place = self.question, 0
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
         if best is not None:
@@ -178,7 +178,7 @@ class TrainingPlanner:
             own |= {"recompute": grid.recomputes.index(best.recompute), "cp_kind": 0}
             place = int(np.argmax(sum(getattr(grid, name) == own[name] for name in COLUMNS)))
         reason = question.runtime.why_not(question.task, grid.layout(place), grid.schedule_of(place))
-        return reason or f"{question.runtime.name}: no layout with these fields is legal"
+        return reason or f"{question.runtime.name} cannot run any layout with these fields"
 
     def _nearest(self, closest: tuple[Layout, str, float]) -> PricedLayout:
         """Layout with the least lacking memory, split evenly and fully recomputed if it may recompute."""

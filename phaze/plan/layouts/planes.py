@@ -108,7 +108,7 @@ class _Sampled:
 
     @cached_property
     def _own(self) -> list[int]:
-        """Stages at the position."""
+        """Indices of the stages at this position of the pipeline."""
         return [q for q, place in enumerate(self.divided.places) if place == self.place]
 
     def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:

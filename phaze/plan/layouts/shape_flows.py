@@ -1,4 +1,4 @@
-"""Bounds of open layouts, raised by flows that all layouts of a pipeline shape share."""
+"""Raise the bounds of open layouts by flows that are shared by all layouts of a pipeline shape."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def count_stages(downsets: Downsets) -> int:
 
 
 def stages_of(downsets: Downsets) -> NestedStages:
-    """All stages."""
+    """All stages of the graph: pairs of nested downsets."""
     first = np.concatenate(([0], np.cumsum(_inside(downsets.words))))
     return NestedStages(first, _inner(downsets.words, first))
 

@@ -92,7 +92,7 @@ def _by_layer(kinds: Sequence[Floats]) -> Floats:
 
 
 def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Data width that Piper would not choose because it does not divide N; empty if all divide it.
+    """Data width outside Piper's space because it does not divide N; empty if all divide it.
 
     Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
     """

@@ -83,7 +83,7 @@ def _between(low: float, high: float) -> float:
 
 
 def _plan_at(within: WithinTime) -> PiperPlan | None:
-    """Plan that keeps the time, None if there is none."""
+    """Plan with all devices within the time; None if infeasible."""
     hierarchy, fewest = within.costs.hierarchy, within.fewest()
     sums = fewest[-1].copy()
     if hierarchy.inner.exactly:
@@ -134,7 +134,7 @@ def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: i
 
 
 def _joins(ways: Ways, pair: int, o: int, s: int) -> bool:
-    """True if a set can run this way with s."""
+    """True if a set of layers can run in this way with degree sum s."""
     return pair >= 0 and bool(ways.degree[o] <= s <= ways.limit[pair, o])
 
 

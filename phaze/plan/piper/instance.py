@@ -92,7 +92,7 @@ class PiperInstance(ClusterInstance):
         configurations = sum(len(given) for node in self.nodes for given in node.configurations.values())
         refuse_beyond_memory(
             EXCHANGE_BYTES * configurations * len(self.edges),
-            f"what {configurations} configurations exchange over {len(self.edges)} edges",
+            f"the exchanges of {configurations} configurations over {len(self.edges)} edges",
             "merge layers, or give fewer configurations",
         )
         nodes = sorted(self.nodes, key=lambda node: node.id)

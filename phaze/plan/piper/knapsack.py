@@ -87,7 +87,7 @@ def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
 
 @njit
 def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
-    """Configuration with the highest ratio to the current one, of ties the nearest; -1: none."""
+    """Configuration with the highest ratio to the current one; ties go to the nearest. -1: none."""
     best, highest = -1, -1.0
     for x in range(begin, end):
         if memory_bytes[x] >= memory_bytes[current]:
@@ -100,7 +100,9 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
 
 @njit
 def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
-    """True if x is the better of two with the same ratio: free steps save most, others save least.
+    """True if x is preferred over y at equal ratio: at no cost the one that saves most, otherwise the smaller
+    step. ¶ Two with the same time have the same ratio only because the saved memory is rounded: take the
+    smaller.
 
     Two with the same time have the same ratio only because the saved memory is rounded: take the smaller.
     """
@@ -111,7 +113,7 @@ def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats)
 
 @njit
 def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> float:
-    """Memory saved over time added; inf if no time is added; -1 if there is no other."""
+    """Memory saved over time added; inf if no time is added; -1 without another configuration."""
     if other < 0:
         return -1.0
     added = time_s[other] - time_s[current]
@@ -122,7 +124,7 @@ def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> flo
 def choose_exactly(
     first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
-    """Choose the fastest configurations that fit the memory; return true if there are any.
+    """Choose the fastest configurations that fit the memory; return true if feasible.
 
     Arguments are those of `choose_by_ratio`, whose choice remains unless another one is faster.
     """
@@ -217,7 +219,7 @@ def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float)
 
 @njit
 def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
-    """(layers + 1,) sums of the least value + price memory over all layers from each one on."""
+    """Sums (layers + 1,), over all layers from each one on, of its minimum of value + price · memory."""
     rest = np.zeros(len(layers) + 1)
     for i in range(len(layers) - 1, -1, -1):
         least = np.inf
@@ -254,7 +256,7 @@ def memory_price(
 
 @njit
 def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
-    """Sums of value and of `priced`; each layer has its cheapest configuration, of ties the smallest."""
+    """Sums of value and of `priced` over each layer's cheapest configuration; ties go to the smallest."""
     total, amount = 0.0, 0.0
     for v in layers:
         best = first[v]

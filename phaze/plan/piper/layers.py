@@ -68,7 +68,7 @@ class ProfiledLayers(Graph):
         return len(self.ids)
 
     def least(self, value: Callable[[int, Configurations], Floats], widest: float = np.inf) -> Floats:
-        """Least value over the configurations of each layer up to a width, (n,); inf if it has none."""
+        """Minimum value over the configurations of each layer up to a width, (n,); inf if it has none."""
         found = np.full(len(self), np.inf)
         for width, options in self.options.items():
             if width <= widest:
@@ -190,7 +190,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class PiperPlan:
-    """Stages in the order of the data flow; with several levels, those of the highest."""
+    """Stages in the order of the data flow; with several levels, the superstages of the highest level."""
 
     stages: tuple[PlannedStage, ...]
 

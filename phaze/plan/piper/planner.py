@@ -75,7 +75,7 @@ def plan_over_devices(
         if best is None:
             break
         times[best.devices : devices + 1] = best.time_per_sample_s
-        # Fewer devices than the fewest for a time take longer, but little longer if there are many.
+        # On fewer devices than this time needs, the plan is slower, but with many devices only a little.
         devices, known, faster_s = best.devices - 1, None, best.time_per_sample_s
     return times
 
@@ -155,7 +155,9 @@ class ThresholdSearch:
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> PiperPlan | None:
-        """Best plan along one linear order, a quick upper bound; None if that is no quicker."""
+        """Best plan along one linear order, as a quick upper bound; None if it is no better than the known
+        one.
+        """
         if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
         straight = replace(self, options=replace(self.options, linear=True))
@@ -179,7 +181,7 @@ class ThresholdSearch:
         return found
 
     def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
-        """Plan not far above a lower bound, with a growing margin; None if there is no plan."""
+        """Plan within a growing margin above a lower bound; None if infeasible."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
@@ -189,7 +191,7 @@ class ThresholdSearch:
         return self.within(self.slowest_s, devices)
 
     def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
-        """Plan whose stages take at most the threshold, on the fewest devices."""
+        """Plan with every stage within the threshold, on the fewest devices."""
         known = self._known or nothing_known(self.problem)
         costs = costs_of(self.layers, self.cluster)
         self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)

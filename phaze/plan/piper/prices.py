@@ -39,7 +39,7 @@ from phaze.plan.piper.sums import (
 SLACK = 1 + 1e-9
 """Factor beyond rounding errors that bounds must exceed."""
 MOST_DIFFERENCE = 1e5
-"""Sums this many times as long as a threshold have rounding errors near `planner.BELOW` of it."""
+"""Ratio of a sum to the threshold at which rounding errors are about `planner.BELOW` of the threshold."""
 
 
 class SearchTables(NamedTuple):
@@ -58,7 +58,7 @@ class SearchTables(NamedTuple):
     exchanged: Floats
     """Gradient exchanges per microbatch on all replicas for each degree, in units of 4 w/B."""
     products: Ints
-    """Possible numbers d·t of a stage's devices, ascending."""
+    """Possible numbers d·t of devices of a stage, ascending."""
     exact: bool
     """True if an exact knapsack chooses configurations."""
 
@@ -181,7 +181,7 @@ def _key(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int
 
 @njit
 def _place(keys: Ints, key: int) -> int:
-    """Slot of a key, or the free slot where it belongs."""
+    """Slot of a key, or the free slot in which to insert it."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
     while keys[at] != key and keys[at] != -1:
         at = (at + 1) & (len(keys) - 1)
@@ -283,7 +283,7 @@ def _added_in_all(
     in_flight: int,
     exact: bool | None,
 ) -> float:
-    """Extra time of the chosen configurations over the sums of the fastest, by pricing all layers.
+    """Exact extra time of the chosen configurations over the fastest ones, computed layer by layer.
 
     Costs common to all configurations of a layer are already in these sums, so only the difference is added.
     """

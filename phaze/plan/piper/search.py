@@ -136,7 +136,7 @@ def _least_used(states: States, i: int) -> int:
 
 @njit
 def _first_from(values: Floats, least: float) -> int:
-    """Index of the first value that is at least `least`; values ascend."""
+    """Index of the first value of at least `least`; values are ascending."""
     begin, end = 0, len(values)
     while begin < end:
         middle = (begin + end) // 2

@@ -26,7 +26,7 @@ from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.layers import FlatCluster, PlannedStage, ProfiledLayers, in_flight
 
 Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
-"""Rule that writes the configuration of every layer and returns true if there is a choice that fits."""
+"""Rule that writes the configuration of every layer; returns true if a choice fits."""
 
 
 class ConfigurationCosts(NamedTuple):
@@ -92,7 +92,7 @@ def best_stage(
     degree: int,
     exact: bool = False,
 ) -> PlannedStage | None:
-    """TPS(S, t, d, s) with its configurations, None if there are none (Section 4).
+    """TPS(S, t, d, s) with its configurations; None if infeasible (Section 4).
 
     members: positions of the layers of S; layout: d and t; degree: s, the sum of the data-parallel degrees of
     this stage and all later ones, at least d. Configurations are chosen by the rule of `knapsack` or exactly.
@@ -116,7 +116,7 @@ def planned_stage(
     choose: Choose,
     around: int = 1,
 ) -> PlannedStage | None:
-    """Stage with the configurations that a rule chooses, None if there are none.
+    """Stage with the configurations chosen by a rule; None if infeasible.
 
     member: (L,) its layers; layout: d and t; waiting: microbatches in flight; exchanged: gradient exchanges
     per microbatch, as in `price_stage`; around: replicas of the enclosing pipeline.
@@ -168,7 +168,7 @@ def price_stage(
 
 @njit
 def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
-    """Add each configuration's cost above the least to its own time, and return the least."""
+    """Move each configuration's cost above the minimum to its own time, and return the minimum."""
     least_s = np.inf
     for x in range(begin, end):
         least_s = min(least_s, cost_s[x, column])

@@ -139,7 +139,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
 
 
 def fastest_of(costs: ConfigurationCosts) -> Ints:
-    """Fastest configuration of each layer, (T, n), of ties the smallest; arbitrary if it has none."""
+    """Fastest configuration of each layer, (T, n); ties go to the smallest. Undefined without any."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
     order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
@@ -156,9 +156,10 @@ def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
 
 @njit
 def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: Floats) -> None:
-    """Write every layer's steps from its fastest configuration, (T, c + 1, P); ratios are -1 if none.
+    """Write every layer's steps from its fastest configuration, (T, c + 1, P); ratios are -1 for missing
+    steps.
 
-    Ratios of a layer fall from step to step; where rounding would raise one, the previous ratio is kept.
+    Ratios of a layer fall from step to step; if rounding would raise one, the previous ratio is kept.
     """
     for t in range(len(costs.widths)):
         for c in range(1, ratios.shape[1]):
@@ -180,7 +181,7 @@ def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: F
 
 
 def _least(values: Floats, first: Ints) -> Floats:
-    """Least value of each layer's configurations, (T, n, ...); arbitrary if it has none."""
+    """Minimum over each layer's configurations, (T, n, ...); undefined for layers without any."""
     padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
     least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
     return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
@@ -195,7 +196,7 @@ def _at(values: Floats, ends: Ints) -> Floats:
 def _least_work(
     costs: ConfigurationCosts, has: Bools, least_time_s: Floats, least_sent_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Device seconds of layers (n,) and of transfers over edges (E,), at the width that needs least."""
+    """Device seconds of layers (n,) and of transfers over edges (E,), at the width that needs the fewest."""
     widths = costs.widths[:, None]
     work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
     sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)

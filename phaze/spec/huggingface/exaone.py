@@ -28,7 +28,9 @@ def _mixers(found: Config, said: Config) -> list[str]:
     if not isinstance(step, str):
         return every(found, said, step)
     if set(step) - {"L", "G"}:
-        raise ValueError(f"sliding_window_pattern: must be a number or letters L and G, got {step!r}")
+        raise ValueError(
+            f"sliding_window_pattern: must be a number or a string of the letters L and G, got {step!r}"
+        )
     usual = ["window" if step[i % len(step)] == "L" else "attention" for i in range(layers)]
     return words(found, said, "layer_types", usual)
 

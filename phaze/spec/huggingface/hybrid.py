@@ -26,10 +26,11 @@ def _nemotron(found: Config, said: Config) -> Config:
     """Fields of layers with one part each, from signs or a list of names; unused parts are dropped."""
     main, further = _signs(said, "layers_block_type", "hybrid_override_pattern")
     if main is None:
-        raise ValueError("hybrid_override_pattern: must be given, a sign or a word for every layer")
+        raise ValueError("hybrid_override_pattern: must be given: one symbol or word per layer")
     if found["layers"] not in (None, len(main)):
         raise ValueError(
-            f"num_hidden_layers: must be {len(main)}, the layers of the pattern, got {found['layers']}"
+            f"num_hidden_layers: must be {len(main)}, the number of layers in the pattern, got "
+            f"{found['layers']}"
         )
     found = found | {"layers": len(main), "pattern": pattern_of(main)}
     if further is not None:
@@ -56,7 +57,7 @@ def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
     assert isinstance(given, list | str)
     wrong = next((sign for sign in given if sign not in _NEMOTRON), None)
     if wrong is not None:
-        raise ValueError(f"{name}: must be of {', '.join(_NEMOTRON)}, got {wrong!r}")
+        raise ValueError(f"{name}: must consist of {', '.join(_NEMOTRON)}, got {wrong!r}")
     return [_NEMOTRON[str(sign)] for sign in given], further
 
 
@@ -71,7 +72,9 @@ def _further(said: Config, signs: str | None) -> str:
     try:
         words_of(kind)
     except ValueError as error:
-        raise ValueError(f"{name}: must be one part that mixes tokens and one network, got {kind}") from error
+        raise ValueError(
+            f"{name}: must have one token mixer and one feed-forward network per block, got {kind}"
+        ) from error
     return kind
 
 
@@ -98,7 +101,8 @@ def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain
         or set(kinds["attention"][0]) != set(usual)
     ):
         raise ValueError(
-            f"{OVERRIDES}: must be head_dim and num_key_value_heads, the same for all layers without a window"
+            f"{OVERRIDES}: must be head_dim and num_key_value_heads, with the same values in all "
+            "layers without a window"
         )
     own = kinds["attention"][0]
     return own["head_dim"], own["num_key_value_heads"]
@@ -120,8 +124,8 @@ def _gemma4(found: Config, said: Config) -> Config:
     """
     if said["hidden_size_per_layer_input"]:
         raise ValueError(
-            "hidden_size_per_layer_input: only 0 is modelled, which must be given: the family has "
-            f"{said['hidden_size_per_layer_input']}"
+            "hidden_size_per_layer_input: must be 0: other values are not modelled, and the "
+            f"family's default is {said['hidden_size_per_layer_input']}"
         )
     layers = number(found["layers"])
     mixers = words(

@@ -129,7 +129,7 @@ _KINDS: dict[str, _Adapter] = {
     "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
 }
 _NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
-"""Meaningful values of kinds where false or zero is allowed; in other kinds they mean absence."""
+"""Values that are valid for kinds that allow false or zero; in other kinds they mean absence."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,9 @@ class Family:
             part, _, own = field.partition(".")
             inner = found.get(part)
             if field in self.keys and isinstance(inner, dict) and inner.get(own) is None:
-                raise PhazeError(f"{source}: {self.keys[field].published}: must be given, layers have {part}")
+                raise PhazeError(
+                    f"{source}: {self.keys[field].published}: must be given: some layers have {part}"
+                )
 
     def _untimed(self, config: Config) -> Config:
         """Published fields that affect learning, but not time."""
@@ -218,8 +220,8 @@ class Family:
             value = config.get(other)
             if value and found.get(name) and value != found[name]:
                 raise PhazeError(
-                    f"{source}: {other}: is another name of {name}, which is {short(found[name])}, got "
-                    f"{short(value)}"
+                    f"{source}: {other}: is an alias of {name} and must have the same value, "
+                    f"{short(found[name])}, got {short(value)}"
                 )
             if other in config and not found.get(name):
                 found[name] = value
@@ -251,7 +253,7 @@ class Family:
             for key, value in fields.items() if isinstance(fields, dict) else ():
                 if value and key not in BASE | COSTLESS | self.costless and value != config.get(key):
                     raise PhazeError(
-                        f"{source}: {OVERRIDES}.{layer}.{key}: must be that of the other layers in "
+                        f"{source}: {OVERRIDES}.{layer}.{key}: must be the same in all layers for "
                         f"model_type {config['model_type']!r}, got {short(value)}"
                     )
 

@@ -80,7 +80,7 @@ def words(
         return otherwise
     layers, further = len(otherwise), found.get("mtp") or 0
     if len(given) not in (layers, layers + number(further)):
-        raise ValueError(f"{key}: must have a word for each of {layers} layers, got {len(given)}")
+        raise ValueError(f"{key}: must have one entry for each of the {layers} layers, got {len(given)}")
     known = {
         word: part
         for word, part in {**published, **{word: word for word in allowed}}.items()
@@ -88,7 +88,7 @@ def words(
     }
     wrong = next((word for word in given if word not in known), None)
     if wrong is not None:
-        raise ValueError(f"{key}: must be words of {', '.join(known)}, got {wrong!r}")
+        raise ValueError(f"{key}: entries must be of {', '.join(known)}, got {wrong!r}")
     return [known[str(word)] for word in given[:layers]]
 
 

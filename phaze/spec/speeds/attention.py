@@ -57,8 +57,8 @@ class AttentionKernel(Noun):
         for name in REMOVED:
             if name in fields:
                 raise ValueError(
-                    f"{name}: was removed; a pass has fill, tail and heads instead, as in "
-                    "forward: {share: 0.6, fill: 150, heads: {64: 0.9}}"
+                    f"{name}: was removed; use the fields fill, tail and heads of a pass, as in "
+                    f"forward: {{share: 0.6, fill: 150, heads: {{64: 0.9}}}}"
                 )
         return {key: value if _whole(value) else {"share": value} for key, value in fields.items()}
 

@@ -59,7 +59,7 @@ class AttentionPart(KernelPart):
         return table.assign(**{name: texts for name, texts in more.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error in direction, mask or heads of each row, else empty."""
+        """Error in direction, mask or heads of each row; otherwise empty."""
         columns = (rows[name] for name in ("direction", "mask", "heads", "kv_heads"))
         return [_problem(*row) for row in zip(*columns, strict=True)]
 

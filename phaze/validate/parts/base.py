@@ -55,7 +55,7 @@ class KernelPart(ABC):
 
     @abstractmethod
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) of rows of one device, NaN where phaze has no price; the site has its full clock."""
+        """Seconds (R,) of rows of one device, NaN for unpriced rows; the site has its full clock."""
 
     @abstractmethod
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
@@ -74,7 +74,7 @@ class KernelPart(ABC):
         return table
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Further error in each row (R,), empty if there is none."""
+        """Further error of each row (R,); otherwise empty."""
         return [""] * len(rows)
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
@@ -86,9 +86,9 @@ class KernelPart(ABC):
         if missing := [name for name in needed if name not in table]:
             shown = {new: old for old, new in self.renamed.items()}
             names = ", ".join(shown.get(name, name) for name in missing)
-            raise PhazeError(f"{path}: columns {names} are missing for --part {self.name}")
+            raise PhazeError(f"{path}: columns {names} are missing; --part {self.name} needs them")
         if table.empty:
-            raise PhazeError(f"{path}: has no row below its headings")
+            raise PhazeError(f"{path}: has no rows below its header")
         wrong = [_wrong(row, self.sizes, table.attrs) for row in table[list(needed)].to_dict("records")]
         _refuse(path, table["line"], wrong)
         rows = table.assign(
@@ -115,8 +115,8 @@ class KernelPart(ABC):
                 continue
             least = self.fastest_s(own, site)
             wrong = [
-                f"latency_ms must be at least {low / MS:.4g}, what the peak of {site.device.name} allows, "
-                f"got {took / MS:.4g}: is it in milliseconds?"
+                f"latency_ms must be at least {low / MS:.4g}, the minimum at the peak of "
+                f"{site.device.name}, got {took / MS:.4g}; check that it is in milliseconds"
                 if took < low
                 else ""
                 for low, took in zip(least, own["measured_s"], strict=True)
@@ -124,7 +124,7 @@ class KernelPart(ABC):
             _refuse(path, own["line"], wrong)
 
     def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
-        """Seconds of rows (R,) of any devices, NaN where phaze has no price."""
+        """Seconds of rows (R,) of any devices, NaN for unpriced rows."""
         found = np.full(len(rows), np.nan)
         for device, places in rows.reset_index(drop=True).groupby("device", sort=False).indices.items():
             site = site_of(str(device), system)
@@ -139,7 +139,7 @@ def in_a_loop(site: Site) -> Site:
 
 
 def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Site | None:
-    """The given system, or the one in config/systems with a device of this name; None if there is none."""
+    """Given system, or one of config/systems with a device of this name; None if neither exists."""
     if system is not None:
         return Site.load(system, folder=folder)
     name = _systems_of(folder).get(called(device))
@@ -188,7 +188,7 @@ def _plain(text: str) -> str:
 
 
 def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], named: Mapping[Hashable, str]) -> str:
-    """Error in the texts of a row, else empty; `named` maps columns to their names in the file."""
+    """Error in the texts of a row; otherwise empty. `named` maps columns to their names in the file."""
     for name in sizes:
         if not _is_number(row[name], whole=True):
             return f"{named.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"
@@ -213,5 +213,5 @@ def _refuse(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) 
     """Raise PhazeError with the lines of bad rows."""
     bad = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
     if bad:
-        more = f"; {len(bad) - BAD_SHOWN} further lines are wrong" if len(bad) > BAD_SHOWN else ""
+        more = f"; {len(bad) - BAD_SHOWN} more lines are wrong" if len(bad) > BAD_SHOWN else ""
         raise PhazeError("; ".join(bad[:BAD_SHOWN]) + more)

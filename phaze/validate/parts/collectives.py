@@ -101,7 +101,7 @@ class Collectives(KernelPart):
         ]
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error in each row (R,), else empty: unknown collective, or one rank."""
+        """Error in each row (R,), unknown collective or single rank; otherwise empty."""
         known = ", ".join(dict.fromkeys(KINDS.values()))
         return [
             f"kind must be one of {known}, got {kind}"

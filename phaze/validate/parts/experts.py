@@ -42,7 +42,7 @@ HIGH = (1.0, 0.95, 1.0, 1e-3, 1e-6)
 SCALE = 0.1
 """Error above which a row has less weight (soft L1)."""
 LEAST = 8
-"""Least rows per kernel and precision to fit its constants."""
+"""Minimum rows per kernel and precision to fit its constants."""
 DIGITS = 4
 MOST_TIMES = 6.0
 """Assumed rate over half precision for precisions that a device does not list."""
@@ -91,7 +91,7 @@ class ExpertsPart(KernelPart):
     }  # fmt: skip
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error in each row, else empty: model, experts per rank or load distribution."""
+        """Error in model, experts per rank or load distribution of each row; otherwise empty."""
         return [
             _problem(str(one.model), cast(int, one.ep), str(one.distribution))
             for one in rows.itertuples(index=False)

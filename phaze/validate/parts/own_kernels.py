@@ -19,7 +19,7 @@ from phaze.validate.parts.registry import PARTS
 from phaze.validate.parts.scores import ComparedKernels, PartScore
 
 LEAST_ROWS = 5
-"""Least rows of a part to fit it."""
+"""Minimum rows of a part to fit it."""
 OF_SYSTEMS = ("collectives",)
 """Parts whose constants belong to a system's levels, not to a device."""
 
@@ -49,8 +49,8 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
             site = fitted
     if not found:
         raise PhazeError(
-            f"{path}: has no products, experts or attention; `phaze measure` writes such a table, and "
-            "config/formats.md says its columns"
+            f"{path}: has no rows of products, experts or attention; `phaze measure` writes such a "
+            "table, and config/formats.md lists its columns"
         )
     write_text(out, device_text(site.device, path, name))
     return tuple(found)
@@ -67,7 +67,7 @@ def _site(device: Device) -> Site:
     """System with the device. Its network does not affect kernels."""
     found = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
     if found is None:
-        raise PhazeError(f"device {device.name}: no system of config/systems has it")
+        raise PhazeError(f"device {device.name}: no system in config/systems uses it")
     return replace(found, device=device)
 
 
@@ -84,7 +84,7 @@ def _rows(part: KernelPart, path: Path) -> pd.DataFrame:
     if len(devices) > 1:
         raise PhazeError(f"{path}: must have kernels of one device, got {', '.join(devices[:5])}")
     if len(rows) < LEAST_ROWS:
-        raise PhazeError(f"{path}: has {len(rows)} {part.name}, needed are {LEAST_ROWS} or more")
+        raise PhazeError(f"{path}: has {len(rows)} rows of {part.name}, at least {LEAST_ROWS} are needed")
     return rows
 
 

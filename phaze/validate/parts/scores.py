@@ -89,8 +89,8 @@ def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) 
     if not found.score.answered:
         devices = ", ".join(dict.fromkeys(rows["device"]))
         raise PhazeError(
-            f"{paths[0]}: no row of {devices} can be priced as {part.name}; needed is a device of "
-            "config/devices by its name, or --system with one that it runs on"
+            f"{paths[0]}: no row of {devices} can be priced as {part.name}; name a device of "
+            "config/devices, or pass --system with a system that uses one"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Compiled functions and where they are kept."""
+"""Compiled functions and their cache."""
 
 import os
 import shutil
@@ -50,19 +50,19 @@ def test_what_is_inlined_has_no_code_of_its_own() -> None:
 
 
 def test_rows_are_copied() -> None:
-    """Into a part of a larger array."""
+    """Copy rows into a part of a larger array."""
     target = np.zeros((2, 3))
     copy_row(np.arange(3.0), target[1])
     assert target.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]
 
 
 def test_compiled_functions_compute_what_they_say() -> None:
-    """Also what they call."""
+    """A compiled function and the functions it calls give the same results as in Python."""
     assert quarter(10.0) == 2.5
 
 
 def test_arrays_of_the_caller_are_filled_in_place() -> None:
-    """By functions that call others."""
+    """Arrays of the caller are filled by functions that call others."""
     values = np.array([10.0, 0.0, 0.0])
     shift(values)
     assert values.tolist() == [10.0, 2.5, 2.5]
@@ -103,8 +103,9 @@ found = twice(1), by_seven(1)
 print(*found, *(sum(one.stats.cache_misses.values()) for one in (twice, more, by_seven, other)))
 """,
 }
-"""A package with functions that call others in another file, which reads a constant in a third; it
-prints what two of them give, and how often each was compiled."""
+"""Package with functions that call others in another file, which reads a constant in a third. It prints two
+results, and how often each function was compiled.
+"""
 
 
 @pytest.fixture(name="package")
@@ -134,7 +135,7 @@ def edited(package: Path, name: str, old: str, new: str, kept: Path | None = Non
 
 
 def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> None:
-    """Whether in a file of their own, of what they call, or of a constant."""
+    """Comments or unrelated code in the same file, in a called file, or in that of a constant."""
     assert answer(package) == "3 7 0 0 0 0"
     for name, old, new in (
         ("phaze/sums.py", "@njit\ndef more(x):", '# Lines move.\n\n@njit\ndef more(x):\n    """More."""'),
@@ -145,7 +146,7 @@ def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> No
 
 
 def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_else(package: Path) -> None:
-    """In whichever file; so does that of a constant."""
+    """An edit of called code or of a constant, in any file."""
     assert edited(package, "phaze/sums.py", "x + STEP", "x + 2 * STEP") == "5 7 1 1 0 0"
     assert edited(package, "phaze/names.py", "STEP = 1", "STEP = 10") == "41 7 1 1 0 0"
     assert edited(package, "phaze/sums.py", "7 * x", "8 * x") == "41 8 0 0 1 1"
@@ -153,7 +154,7 @@ def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_el
 
 
 def test_another_installation_finds_what_is_compiled(package: Path, tmp_path: Path) -> None:
-    """In a folder that both are told, wherever the package lies."""
+    """Two installations with the same cache folder."""
     kept = tmp_path / "kept"
     other = tmp_path / "other"
     shutil.copytree(package / "phaze", other / "phaze", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""A file is whole or absent, and only the present run of a folder writes it."""
+"""A file is complete or absent, and only the current run of a folder writes it."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from phaze.base.files import MOST_READ, RUN, atomic_path, name_run, read_text, r
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """The final name exists only after the block, with the whole content, and nothing else is left."""
+    """The final name exists only after the block, with the complete content, and no other file is left."""
     final = tmp_path / "results" / "table.json"
     with atomic_path(final) as path:
         path.write_text("{}")
@@ -23,7 +23,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """When writing fails, what was there stays and no piece of the new file remains."""
+    """If writing fails, the old content stays and no part of the new file remains."""
     final = tmp_path / "table.json"
     final.write_text("old")
 
@@ -38,15 +38,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
-    """Whoever may write in /dev would otherwise replace /dev/null by a file."""
+    """Otherwise a user who may write in /dev could replace /dev/null by a file."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PhazeError, match=r"pipe: cannot be written: is no plain file"):
+    with pytest.raises(PhazeError, match=r"pipe: cannot be written: not a regular file"):
         write_text(tmp_path / "pipe", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_text_is_written_as_it_is(tmp_path: Path) -> None:
-    """Line ends and letters stay, on every platform."""
+    """Line ends and characters stay unchanged on every platform."""
     write_text(tmp_path / "folder" / "page.md", "α\r\nβ\n")
     assert (tmp_path / "folder" / "page.md").read_bytes() == "α\r\nβ\n".encode()
 
@@ -54,7 +54,7 @@ def test_a_text_is_written_as_it_is(tmp_path: Path) -> None:
 def test_a_job_of_a_run_that_was_replaced_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an orphan would write may belong to settings that have changed since."""
+    """The output of an orphan may belong to settings that have changed since."""
     monkeypatch.delenv(RUN, raising=False)
     name_run(tmp_path / "run")
     write_text(tmp_path / "first.txt", "1")
@@ -62,20 +62,20 @@ def test_a_job_of_a_run_that_was_replaced_writes_nothing(
     name_run(tmp_path / "run")
     write_text(tmp_path / "second.txt", "2")
     monkeypatch.setenv(RUN, of_the_first)
-    with pytest.raises(PhazeError, match=r"third\.txt: not written: another run has begun"):
+    with pytest.raises(PhazeError, match=r"third\.txt: not written: another run has started"):
         write_text(tmp_path / "third.txt", "3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.txt", "run", "second.txt"]
 
 
 def test_a_folder_that_was_cleared_stops_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a name of a run nothing says that another one has begun."""
+    """Without a recorded run, a job cannot tell that another run has started."""
     monkeypatch.setenv(RUN, f"abc {tmp_path / 'run'}")
     write_text(tmp_path / "table.txt", "1")
     assert (tmp_path / "table.txt").read_text() == "1"
 
 
 def test_a_full_disk_is_one_message_that_names_the_file(tmp_path: Path) -> None:
-    """A limit on the size of files fails as a full disk does, and leaves nothing behind."""
+    """A limit on file size fails like a full disk, and leaves no file behind."""
     code = (
         "import resource, signal, sys\n"
         "from phaze.base.errors import PhazeError\n"
@@ -94,7 +94,7 @@ def test_a_full_disk_is_one_message_that_names_the_file(tmp_path: Path) -> None:
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
-    """Also one that points to nothing yet, and one to a link."""
+    """Also a dangling link, and a link to a link."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there/table.txt").write_text("old")
     for name, target in (("link", "there/table.txt"), ("new", "there/new.txt"), ("twice", "link")):
@@ -110,7 +110,7 @@ def test_links_in_a_circle_are_one_message(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for write in (refuse_unwritable, lambda path: write_text(path, "x")):
-        with pytest.raises(PhazeError, match=r"a: cannot be written: its links lead in a circle"):
+        with pytest.raises(PhazeError, match=r"a: cannot be written: its symbolic links form a loop"):
             write(tmp_path / "a")
 
 
@@ -129,12 +129,12 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int
 
 
 def test_what_has_no_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device, a file beyond the limit (which takes no place on the disk here), and a pipe."""
+    """A device, a file beyond the limit (sparse here), and a pipe."""
     with pytest.raises(OSError, match="is a device, not a file"):
         read_text(Path("/dev/zero"))
     with (tmp_path / "large").open("wb") as file:
         file.truncate(MOST_READ + 1)
-    with pytest.raises(OSError, match="has 268,435,457 bytes, allowed are 268,435,456"):
+    with pytest.raises(OSError, match="has 268,435,457 bytes; the limit is 268,435,456"):
         read_text(tmp_path / "large")
     monkeypatch.setattr(files, "MOST_READ", 1000)
     pipe = tmp_path / "pipe"

@@ -15,7 +15,7 @@ from phaze.base.provenance import library_version, phaze_version
 
 
 def test_a_log_begins_with_versions_and_settings(tmp_path: Path) -> None:
-    """The first lines say what ran, with which settings, and how to run it again."""
+    """The first lines give versions, settings, and the command to repeat the job."""
     with logged(tmp_path / "logs" / "job.log", {"solver": "highs", "gap": 0}, "results/solves/a.parquet"):
         pass
     start, settings, repeat, end = (tmp_path / "logs" / "job.log").read_text().splitlines()
@@ -29,7 +29,7 @@ def test_a_log_begins_with_versions_and_settings(tmp_path: Path) -> None:
 def test_progress_goes_to_the_log_and_not_to_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a stage reports as information stands in the log only."""
+    """Information messages of a stage are in the log only."""
     with logged(tmp_path / "job.log"):
         logging.getLogger("phaze.schedule").info("layer %d of %d", 7, 24)
     assert "phaze.schedule: layer 7 of 24" in (tmp_path / "job.log").read_text()
@@ -37,7 +37,7 @@ def test_progress_goes_to_the_log_and_not_to_the_terminal(
 
 
 def test_warnings_go_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A warning stands in the log and on the terminal, whether logged or issued by a library."""
+    """A warning is in the log and on the terminal, whether logged or issued by a library."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         with logged(tmp_path / "job.log"):
@@ -61,7 +61,7 @@ def test_bad_input_ends_with_one_line_and_code_1(tmp_path: Path, capsys: pytest.
 
 
 def test_a_bug_leaves_its_traceback_in_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Any other exception is logged with its traceback and goes on to the caller."""
+    """Any other exception is logged with its traceback and re-raised."""
     with pytest.raises(ZeroDivisionError), logged(tmp_path / "job.log"):
         raise ZeroDivisionError("no cores")
     text = (tmp_path / "job.log").read_text()
@@ -71,7 +71,7 @@ def test_a_bug_leaves_its_traceback_in_the_log(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_failed_job_shows_one_traceback(tmp_path: Path, project_root: Path) -> None:
-    """In a process of its own a bug prints its traceback once and ends with a code that is not 0."""
+    """In a separate process a bug prints its traceback once and exits with a nonzero status."""
     code = f"from phaze.base.job import logged\nwith logged({str(tmp_path / 'job.log')!r}):\n    1 / 0\n"
     job = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -84,7 +84,7 @@ def test_a_failed_job_shows_one_traceback(tmp_path: Path, project_root: Path) ->
 
 
 def run_on_full_disk(log: Path, body: str, allowed: int) -> subprocess.CompletedProcess[str]:
-    """Run a job in a process of its own; a limit on the size of files fails as a full disk does."""
+    """Run a job in a separate process; a limit on file size fails like a full disk."""
     code = (
         "import logging, resource, signal, sys\n"
         "from phaze.base.errors import PhazeError\n"
@@ -98,7 +98,7 @@ def run_on_full_disk(log: Path, body: str, allowed: int) -> subprocess.Completed
 
 
 def test_a_log_that_cannot_be_begun_ends_its_job_with_one_line(tmp_path: Path) -> None:
-    """Before it works for hours: where the log does not fit, its results do not either."""
+    """Fail early: if the log cannot be written, results cannot either."""
     log = tmp_path / "logs/job.log"
     job = run_on_full_disk(log, "print('worked')", 20)
     assert (job.returncode, job.stdout) == (1, "")
@@ -110,7 +110,7 @@ def test_a_log_that_cannot_be_begun_ends_its_job_with_one_line(tmp_path: Path) -
 
 
 def test_a_disk_that_fills_up_under_a_log_is_one_line(tmp_path: Path) -> None:
-    """A job that fails says why; one that could write its results has done what it should."""
+    """A failed job gives its reason; a job that wrote its results has succeeded."""
     many = "[logging.getLogger('phaze.x').info('layer %d', i) for i in range(500)]"
     log = tmp_path / "job.log"
     job = run_on_full_disk(log, many, 3000)
@@ -120,7 +120,7 @@ def test_a_disk_that_fills_up_under_a_log_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_log_ends_with_its_job(tmp_path: Path) -> None:
-    """After a job nothing more is written to its log, and the next job starts a new one."""
+    """After a job its log is closed, and the next job starts a new one."""
     path = tmp_path / "job.log"
     with logged(path):
         pass

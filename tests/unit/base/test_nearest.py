@@ -1,4 +1,4 @@
-"""A misspelt name is answered with those that it may mean."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 

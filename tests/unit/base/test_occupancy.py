@@ -1,4 +1,4 @@
-"""The lock of a dead run gives way, that of a living one stays, and jobs know the study of their run."""
+"""Locks of dead runs are removed, locks of live ones stay, and jobs know the study of their run."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ CLEAR = "import sys; from pathlib import Path; from phaze.base.occupancy import 
 
 
 def clear(folder: Path, then: str = "") -> subprocess.Popen[str]:
-    """Clear a folder in a process of its own, which says what it did and does something else then."""
+    """Clear a folder in a separate process, which prints the result and then runs another action."""
     code = f"{CLEAR}print(clear_dead_lock(Path(sys.argv[1])), flush=True); {then}"
     command = [sys.executable, "-c", code, str(folder)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -35,7 +35,7 @@ def locked(folder: Path) -> Path:
 
 
 def test_the_lock_of_a_killed_process_gives_way_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
-    """A process holds the folder until it ends, in whatever way."""
+    """A process owns the folder until it ends, for any reason."""
     with clear(tmp_path, "sys.stdin.read()") as first:
         assert says(first) == "False"
         lock = locked(tmp_path)
@@ -49,7 +49,7 @@ def test_the_lock_of_a_killed_process_gives_way_and_that_of_a_living_one_stays(t
 
 
 def test_another_hosts_lock_stays(tmp_path: Path) -> None:
-    """Its processes cannot be seen from here."""
+    """Processes of another host are not visible here."""
     with clear(tmp_path) as first:
         assert says(first) == "False"
     (tmp_path / "held").write_text("some-other-host")
@@ -61,7 +61,7 @@ def test_another_hosts_lock_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_folder_is_one_message(tmp_path: Path) -> None:
-    """The message says what to do."""
+    """The message gives the fix."""
     (tmp_path / "file").write_text("")
     with pytest.raises(PhazeError, match=r"a study cannot run here: .*; --directory names another folder"):
         clear_dead_lock(tmp_path / "file")
@@ -70,7 +70,7 @@ def test_a_folder_that_is_no_folder_is_one_message(tmp_path: Path) -> None:
 def test_a_run_that_begins_removes_what_dead_ones_were_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole files stay."""
+    """Complete files stay."""
     monkeypatch.setenv("PHAZE_RUN", "")
     (tmp_path / "results" / "plans").mkdir(parents=True)
     for name in (".a.parquet.0123abcd.part", "a.parquet"):
@@ -81,11 +81,11 @@ def test_a_run_that_begins_removes_what_dead_ones_were_writing(
 
 
 def test_a_job_that_finds_another_study_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job without a run that would know better takes what it finds."""
+    """A job without a run accepts the study that it finds."""
     monkeypatch.delenv(STUDY, raising=False)
     keep_study("a", begins=False, source="study.yaml")
     monkeypatch.setenv(STUDY, "")
     keep_study("a", begins=True, source="study.yaml")
     keep_study("a", begins=False, source="study.yaml")
-    with pytest.raises(PhazeError, match=r"study\.yaml: the study, or a file that it names, was changed"):
+    with pytest.raises(PhazeError, match=r"study\.yaml: the study, or a file that it names, changed"):
         keep_study("b", begins=False, source="study.yaml")

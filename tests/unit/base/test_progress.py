@@ -1,4 +1,4 @@
-"""A long job says how far it is; a short one says nothing."""
+"""Long jobs report their progress; short ones do not."""
 
 import re
 import signal
@@ -18,13 +18,13 @@ from phaze.commands.output import telling
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let jobs of a twentieth of a second count as long."""
+    """Treat jobs of a twentieth of a second as long."""
     monkeypatch.setattr(progress, "FIRST_S", 0.05)
     monkeypatch.setattr(progress, "EVERY_S", 0.05)
 
 
 def test_a_count_says_which_of_how_many_what_is_known_and_what_is_left() -> None:
-    """The rest takes what the items before took."""
+    """The remaining time is extrapolated from finished items."""
     count = CountedLoop("layer", 3, 8, 100.0, lambda: "largest gap 2 %")
     assert count.text(110.0) == "layer 3 of 8, largest gap 2 %, about 30 s left"
     assert CountedLoop("plan", 1, 4, 100.0, str).text(110.0) == "plan 1 of 4"
@@ -34,7 +34,7 @@ def test_a_count_says_which_of_how_many_what_is_known_and_what_is_left() -> None
 def test_a_long_job_is_heard_on_the_terminal_and_in_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line names the job, and what its loops are at."""
+    """The line names the job, and the current item of its loops."""
     with logged(tmp_path / "job.log", output="results/solves/a.parquet"):
         for _ in counted(["a", "b"], "layer", lambda: "no gap"):
             for _ in counted(range(3), "program"):
@@ -47,7 +47,7 @@ def test_a_long_job_is_heard_on_the_terminal_and_in_its_log(
 
 
 def test_a_short_job_is_not_heard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Most jobs take a second."""
+    """Most jobs take less than a second."""
     with logged(tmp_path / "job.log"):
         assert list(counted("ab", "letter")) == ["a", "b"]
     assert capsys.readouterr().err == ""
@@ -55,7 +55,7 @@ def test_a_short_job_is_not_heard(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.usefixtures("impatient")
 def test_a_loop_that_fails_is_no_longer_counted(tmp_path: Path) -> None:
-    """What comes after it would be told to be inside."""
+    """Later messages do not mention the failed loop."""
 
     def fail() -> Iterator[None]:
         for _ in counted([1, 2], "layer"):
@@ -76,7 +76,7 @@ def test_a_command_says_after_two_seconds_how_far_it_is(capsys: pytest.CaptureFi
 
 
 def test_ctrl_c_ends_compiled_code_that_hears_of_no_interrupt() -> None:
-    """A sum over a range runs in C for minutes, as a compiled search does."""
+    """A sum over a range runs in C for minutes, like a compiled search."""
     code = (
         "import signal\n"
         "from phaze.commands.output import ended_at_once\n"

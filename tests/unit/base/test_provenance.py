@@ -1,4 +1,4 @@
-"""The digest of a stage's code changes exactly when something changes that the stage can reach."""
+"""The digest of a stage's code changes exactly if code that the stage reaches changes."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ TREE = {
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Write a small package phaze and return the folder that holds it."""
+    """Write a small package phaze and return its parent folder."""
     for name, text in TREE.items():
         path = tmp_path / "phaze" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def changed(tree: Path, name: str, old: str, new: str) -> set[str]:
     ],
 )
 def test_words_about_code_do_not_matter(tree: Path, old: str, new: str) -> None:
-    """Comments, docstrings, blank lines and the layout of code leave every digest as it is."""
+    """Comments, docstrings, blank lines and formatting leave every digest unchanged."""
     assert changed(tree, "theory/arrays.py", old, new) == set()
 
 
@@ -89,7 +89,7 @@ def test_the_docstring_of_a_field_does_not_matter(tree: Path) -> None:
 
 
 def test_what_only_annotations_need_does_not_matter(tree: Path) -> None:
-    """Imports that only a type checker follows bring nothing that a result could depend on."""
+    """Imports for type checkers only cannot affect results."""
     needed = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from phaze.theory import arrays\n"
     edit(tree, "theory/memory.py", "from phaze.units", f"{needed}\nfrom phaze.units")
     assert changed(tree, "theory/arrays.py", "+ 1", "+ 2") == {"estimate"}
@@ -109,12 +109,12 @@ def test_what_only_annotations_need_does_not_matter(tree: Path) -> None:
 def test_an_edit_reaches_exactly_the_stages_that_import_it(
     tree: Path, name: str, old: str, new: str, stages: set[str]
 ) -> None:
-    """Code counts for the stages that import it, directly, through others or relatively, and for no other."""
+    """Code counts for the stages that import it, directly, indirectly or relatively, and for no other."""
     assert changed(tree, name, old, new) == stages
 
 
 def test_every_module_of_a_stage_counts(tree: Path) -> None:
-    """A module of the package itself counts even where nothing imports it by a statement."""
+    """A module of the package counts even if it is not imported."""
     assert changed(tree, "estimate/vector.py", "8", "16") == {"estimate"}
 
 
@@ -128,12 +128,12 @@ def test_a_new_module_of_a_stage_counts(tree: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cycles.yaml", "templates/page.html"])
 def test_a_data_file_counts_for_its_package(tree: Path, name: str) -> None:
-    """A table of figures or a template beside the code is as much a part of it as the code."""
+    """A table of figures or a template belongs to the code next to it."""
     assert changed(tree, f"estimate/{name}", "4", "5") == {"estimate"}
 
 
 def test_a_single_module_can_be_named(tree: Path) -> None:
-    """The digest of one module leaves out the modules beside it."""
+    """The digest of one module excludes the modules next to it."""
     before = source_digest("phaze.estimate.vector", root=tree)
     edit(tree, "estimate/vector.py", "WIDTH", "LANES")
     assert source_digest("phaze.estimate.vector", root=tree) != before
@@ -149,7 +149,7 @@ def test_where_the_package_lies_does_not_matter(tree: Path, tmp_path_factory: py
 
 
 def test_the_order_of_names_does_not_matter(tree: Path) -> None:
-    """A digest of two stages is that of the set."""
+    """The digest of two stages does not depend on their order."""
     one = source_digest("phaze.place", "phaze.estimate", root=tree)
     assert source_digest("phaze.estimate", "phaze.place", "phaze.place", root=tree) == one
 
@@ -157,7 +157,7 @@ def test_the_order_of_names_does_not_matter(tree: Path) -> None:
 def test_the_version_of_a_library_counts_where_it_is_imported(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another NumPy changes the digest of the stage that reaches an import of NumPy, and no other."""
+    """A different NumPy changes the digest of the stage that imports NumPy, and no other."""
     before = digests(tree)
     monkeypatch.setattr("phaze.base.provenance.library_version", lambda name: f"another {name}")
     after = digests(tree)
@@ -171,18 +171,18 @@ def test_the_version_of_a_program_counts(tree: Path) -> None:
 
 
 def test_an_unknown_name_is_an_error(tree: Path) -> None:
-    """A misspelt stage must not silently have a digest of nothing."""
+    """A misspelt stage must not have the digest of no files."""
     with pytest.raises(ModuleNotFoundError, match=r"phaze\.estimat "):
         source_digest("phaze.estimat", root=tree)
 
 
 def test_versions_of_absent_things_are_words() -> None:
-    """What is not installed has the version 'absent'."""
+    """Missing programs and libraries have the version 'absent'."""
     assert (library_version("no-such-library"), program_version("no-such-program")) == ("absent", "absent")
 
 
 def test_the_version_of_a_program_is_its_first_line() -> None:
-    """The first line of `--version` stands for the program."""
+    """The first line of `--version` counts."""
     assert program_version(sys.executable).startswith("Python 3.")
 
 
@@ -208,7 +208,7 @@ def test_the_digest_is_the_same_in_every_process(project_root: Path) -> None:
 def test_what_was_parsed_before_is_not_parsed_again(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Analyses are kept by content; a file of them that cannot be read counts as none."""
+    """Analyses are cached by content; an unreadable cache counts as empty."""
     parsed: list[str] = []
     parse = provenance._parse
     monkeypatch.setattr(provenance, "_parse", lambda *of: parsed.append(of[0]) or parse(*of))
@@ -230,7 +230,7 @@ def test_what_was_parsed_before_is_not_parsed_again(
 
 
 def test_only_the_standard_library_is_needed(project_root: Path) -> None:
-    """Provenance is read while Snakemake plans, so it loads nothing heavy."""
+    """Provenance is read while Snakemake plans, so it must not import heavy libraries."""
     code = "import sys, phaze.base.job; print({'numpy', 'pandas', 'pydantic'} & set(sys.modules))"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=project_root

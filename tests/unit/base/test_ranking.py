@@ -1,4 +1,4 @@
-"""Distinct rows, found without sorting all of them."""
+"""Distinct rows without sorting all of them."""
 
 import numpy as np
 

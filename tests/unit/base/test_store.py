@@ -1,4 +1,4 @@
-"""What was asked before is not worked out again, by the same code; no file is believed blindly."""
+"""Answers are computed once by the same code, and files are verified."""
 
 import json
 from math import inf, nan
@@ -13,7 +13,7 @@ VALUES: list[Plain] = [0.1 + 0.2, 5e-324, -0.0, inf, -inf, 2**60, True, None, "â
 
 
 class Asking:
-    """A job that asks for squares of numbers, and notes which of them it works out."""
+    """Job that asks for squares of numbers, and records which of them it computes."""
 
     def __init__(self, folder: Path | None, code: str = "code") -> None:
         self.store = Store(folder, code)
@@ -29,13 +29,13 @@ class Asking:
         return self.store.each(numbers, make, about=about)
 
     def end(self) -> None:
-        """End as a job does that has its folder for itself."""
+        """End like a job that owns its folder."""
         with self.store:
             pass
 
 
 def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:
-    """Every bit of a float, and infinity; a tuple is a list from the start."""
+    """Every bit of a float, and infinity; tuples are returned as lists from the start."""
     for _ in range(2):
         store = Store(tmp_path / "a/b", "code")
         found = [store.of(str(k), lambda v=value: v) for k, value in enumerate(VALUES)]
@@ -45,7 +45,7 @@ def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:
 
 
 def test_only_what_is_not_known_is_made_and_equal_questions_once(tmp_path: Path) -> None:
-    """Within a job, in the next one, and by a job beside it; each of them may add to the folder."""
+    """Within a job, in the next one, and in a concurrent job; each may add to the folder."""
     first, beside, more = Asking(tmp_path), Asking(tmp_path), Asking(tmp_path)
     for _ in range(2):
         assert first.ask(3, 2, 3) == [9, 4, 9]
@@ -59,7 +59,7 @@ def test_only_what_is_not_known_is_made_and_equal_questions_once(tmp_path: Path)
 
 
 def test_equal_answers_are_equal_files(tmp_path: Path) -> None:
-    """Nothing in a file depends on when or by whom it was written."""
+    """A file does not depend on when or by whom it was written."""
     for folder in ("a", "b"):
         Asking(tmp_path / folder).ask(1, 2)
     one, other = (list((tmp_path / folder).rglob("*.json")) for folder in ("a", "b"))
@@ -73,7 +73,7 @@ def test_without_a_folder_answers_last_as_long_as_the_store() -> None:
 
 
 def test_a_job_that_owns_its_folder_leaves_nothing_that_it_did_not_ask_for(tmp_path: Path) -> None:
-    """Of a file that it used a part of, the whole stays."""
+    """A file that was used in part stays complete."""
     job = Asking(tmp_path)
     job.ask(1, 2)
     job.ask(3)
@@ -99,7 +99,7 @@ def test_other_code_knows_nothing(tmp_path: Path) -> None:
 
 
 def test_work_that_fails_leaves_what_is_there(tmp_path: Path) -> None:
-    """Also what it has worked out itself by then."""
+    """Results computed before the failure stay as well."""
     Asking(tmp_path).ask(1, 2)
 
     def fail() -> None:
@@ -131,7 +131,7 @@ def test_what_no_longer_holds_is_made_again_and_what_does_not_last_is_not_writte
 def test_a_file_that_cannot_be_read_counts_as_absent(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So does one in which an answer was changed; it is written anew, and says so."""
+    """So does a file with a changed answer; it is written again, with a warning."""
     Asking(tmp_path).ask(1, 2)
     (path,) = tmp_path.rglob("*.json")
     text = path.read_text()

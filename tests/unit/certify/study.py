@@ -37,7 +37,7 @@ ORDERS = {
     "alternating": (LayerRun("embedding"), *4 * (LayerRun("block"), LayerRun("wide")), LayerRun("head")),
     "narrow-first": (LayerRun("embedding"), LayerRun("block", 3), LayerRun("wide", 4), LayerRun("head")),
 }
-"""Runs of the models of two kinds of block."""
+"""Block runs of the models with two kinds of blocks."""
 LIMIT_UM2 = 60e6
 SMALL, LARGE = 0.0125, 0.25
 """HBM sizes in GiB: the models fit the small one only with recomputation, TMP or more stages."""
@@ -105,7 +105,7 @@ def architectures() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Results:
-    """What the stages make of a model, as the workflow runs them: point by point and shard by shard."""
+    """Results of the stages for a model, as in the workflow: point by point and shard by shard."""
 
     slices: tuple[SliceTables, ...]
     screens: tuple[pd.DataFrame, ...]

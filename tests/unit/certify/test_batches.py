@@ -1,4 +1,4 @@
-"""The plain time per batch is that of the other implementations, which share no code with it."""
+"""The plain time per batch equals that of the other implementations, which share no code with it."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_the_time_is_that_of_the_search_over_many_architectures(seed: int) -> No
 
 
 def test_two_layers_by_hand() -> None:
-    """Two stages of 1 s forward, 2 s backward and 1 s of transfer; a pipeline of them, or one stage alone."""
+    """Two stages of 1 s forward, 2 s backward and 1 s of transfer; in a pipeline, or one stage alone."""
     flat = np.array([1e8, 1e8])
     chain = LayerChain(flat, flat, np.zeros(2), flat, np.array([False, False]))
     alone = PlacementLimits(1, 3, BANDWIDTH, 1e12, False, False, Layout())

@@ -1,4 +1,4 @@
-"""The plain bounds hold for every schedule, and the vectorised ones are the same numbers."""
+"""The plain bounds hold for every schedule, and the vectorised bounds are equal to them."""
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ def weakly(layer: ScheduledLayer) -> tuple[float, float]:
 
 
 def plainly(layer: ScheduledLayer) -> float:
-    """Return the bound of a layer that those of its components add up to."""
+    """Return the bound of a layer as the sum of the bounds of its components."""
     pieces = pieces_of(layer.core, layer.edges)
     return sum(bound_piece(layer_of_piece(layer, piece)) for piece in pieces)
 
@@ -61,7 +61,7 @@ def test_of_one_component_the_two_ways_to_bound_it_agree(seed: int) -> None:
 
 
 def test_components_stand_in_series() -> None:
-    """A diamond between two single operators, with a no-op inside that orders but takes no time."""
+    """A diamond between two single operators, with a no-op inside that orders operators but takes no time."""
     core = ("tensor", "tensor", "vector", "none", "tensor")
     edges = ((0, 1), (0, 2), (1, 3), (2, 3), (3, 4))
     assert [piece.operators for piece in pieces_of(core, edges)] == [(0,), (1, 2), (4,)]

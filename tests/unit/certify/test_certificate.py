@@ -1,4 +1,4 @@
-"""On a reduced space: brute force without any screening agrees, and what is corrupted is found."""
+"""On a reduced space: brute force without screening agrees, and corrupted data is detected."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_point_is_counted_once(name: str) -> None:
 
 
 def test_memory_and_tensor_width_decide_in_this_space() -> None:
-    """Some points fit nothing, the small HBM is slower, and both widths are the best somewhere."""
+    """Some points fit no placement, the small HBM is slower, and each width is best somewhere."""
     exact = pd.concat(brute_force(name).assign(model=name) for name in SHAPES)
     assert np.isinf(exact["exact_s"]).any()
     best = exact.loc[exact.groupby(["model", "hbm_gib"])["exact_s"].idxmin()]
@@ -251,7 +251,7 @@ def test_a_feasible_time_that_is_too_low_is_found() -> None:
 
 
 def test_an_excluded_architecture_that_is_the_best_is_found() -> None:
-    """Its bounds say that it is slow: the screen drops it, and solving it again finds it out."""
+    """Its false bounds make it look slow, so the screen drops it; solving it again reveals this."""
     found = results("wide")
     every = pd.concat(found.screens)
     best = best_row(found.placements, architectures())
@@ -268,7 +268,7 @@ def test_an_excluded_architecture_that_is_the_best_is_found() -> None:
 
 
 def test_a_kept_flag_that_is_wrong_is_found() -> None:
-    """What is placed and said not to be kept contradicts, and so does what is kept and not placed."""
+    """A point placed but not flagged as kept is a contradiction, and so is the reverse."""
     found = results("wide")
     every = pd.concat(found.screens)
     assert certify("wide", corrupted(found, every[every["kept"]].iloc[[0]], kept=False))["contradictions"]
@@ -284,7 +284,7 @@ def test_an_architecture_that_is_neither_excluded_nor_solved_is_open() -> None:
 
 
 def test_a_best_value_that_is_wrong_is_found() -> None:
-    """Nothing is as fast as a placement claims that lies below its bounds; solving it again says the same."""
+    """A placement that claims less time than its bounds; solving it again shows the same."""
     found = results("wide")
     best = best_row(found.placements, architectures())
     assert best is not None

@@ -1,4 +1,4 @@
-"""Which excluded points are drawn does not depend on what else is screened."""
+"""The drawn excluded points do not depend on which other points are screened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = [(layout.key, shard) for layout in layouts_of((1, 2), (1, 2)) for shard 
 
 
 def screen(file: tuple[str, str]) -> pd.DataFrame:
-    """Return a screen of which about half is excluded, some of it because nothing fits."""
+    """Return a screen with about half of the points excluded, some of them because nothing fits."""
     key, shard = file
     layout = Layout.of_key(key)
     names = CHIPS.loc[CHIPS["shard"] == shard, "architecture"].repeat(2).to_numpy(str)
@@ -39,7 +39,7 @@ def best_at(time_s: float) -> pd.Series:
 
 
 def drawn(files: list[tuple[str, str]], points: int, best_s: float, seed: int = 0) -> set[tuple[object, ...]]:
-    """Return the points drawn by lot, and the nearest where it is drawn, too."""
+    """Return the randomly drawn points, and the nearest one if it is also drawn."""
     screens = ((file[1], screen(file)) for file in files)
     found = draw_points(screens, SHARDS, best_at(best_s), points, seed)
     return set(found.loc[found["chosen"] == "drawn", KEYS].itertuples(index=False, name=None))
@@ -59,7 +59,9 @@ TIMES = st.sampled_from([0.6, 0.8, 1.0, 1.2])
 def test_more_files_only_displace_points(
     files: list[tuple[str, str]], more: list[tuple[str, str]], points: int, best_s: float
 ) -> None:
-    """What is drawn from files among more was drawn from them alone; their order does not matter."""
+    """Points drawn from more files were drawn from fewer files as well; the order of files does not
+    matter.
+    """
     every = list(dict.fromkeys([*more, *files]))
     alone, among = drawn(files, points, best_s), drawn(every, points, best_s)
     mine = {point for point in among if (point[1], _shard(point)) in files}
@@ -72,7 +74,7 @@ def test_more_files_only_displace_points(
 def test_points_that_stay_excluded_keep_their_lot(
     files: list[tuple[str, str]], points: int, slow: float, fast: float
 ) -> None:
-    """With a better best more points are excluded, of which those that are drawn displace others."""
+    """With a better best, more points are excluded, and some of them displace others."""
     fast, slow = sorted((fast, slow))
     fewer, more = drawn(files, points, slow), drawn(files, points, fast)
     excluded = drawn(files, 10_000, slow) | nearest(files, slow)
@@ -80,7 +82,7 @@ def test_points_that_stay_excluded_keep_their_lot(
 
 
 def test_every_excluded_point_of_the_space_can_be_drawn() -> None:
-    """Those below the best time are not, nor is what is kept and may fit, nor what is outside the space."""
+    """All but points below the best time, kept points that may fit, and points outside the space."""
     everything = pd.concat([screen(file) for file in FILES])
     inside = everything["architecture"] != "a0"
     lower = everything["lower_s"]
@@ -91,7 +93,7 @@ def test_every_excluded_point_of_the_space_can_be_drawn() -> None:
 
 
 def test_seeds_draw_other_points() -> None:
-    """Each of a few, of which none is drawn always."""
+    """Several seeds, with no point drawn by all."""
     of_seeds = [drawn(FILES, 8, 0.7, seed) for seed in range(6)]
     assert len(frozenset.intersection(*map(frozenset, of_seeds))) == 0
     assert {len(found) for found in of_seeds} <= {7, 8}

@@ -1,6 +1,6 @@
-"""Models of two kinds of block, in turn or one after the other: the screen and the placements of every point.
+"""Models with two kinds of blocks, alternating or in sequence: the screen and the placements of every point.
 
-What their certificates and audits say is tested with those of other models, in `test_certificate`.
+Their certificates and audits are tested with those of other models, in `test_certificate`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_the_bounds_of_the_screen_enclose_the_placements(name: str) -> None:
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_an_architecture_asked_for_alone_has_the_same_placements(name: str) -> None:
-    """The stages composed in memory agree with those that hand over tables, point by point."""
+    """The stages composed in memory agree with those that pass on tables, point by point."""
     placed = results(name).placements
     chip = placed["architecture"].iloc[0]
     alone = evaluate_architectures(

@@ -1,4 +1,4 @@
-"""Certificates of plans, held against plans by lot."""
+"""Certificates of plans, compared with random plans."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def audited(runtime: str, pp: int | None = None, seed: int = 0) -> PlanAudit:
 
 
 def with_bound(plan: TrainingPlan, bound_s: float) -> TrainingPlan:
-    """Return a plan whose certificate says another bound."""
+    """Return a plan whose certificate has another bound."""
     certificate = plan.certificate.model_copy(update={"bound_s": bound_s})
     return plan.model_copy(update={"certificate": certificate})
 
@@ -80,9 +80,7 @@ def test_drawn_plans_are_different_ones_that_the_runtime_can_run() -> None:
 
 
 def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
-    """Of a model with experts: other slices of them, sets of modules that do what others do, and exchanges of
-    two levels.
-    """
+    """For a model with experts: other etp, module sets equivalent to others, and two-level exchanges."""
     model = load_transformer("mixtral-8x7b", "test").model_copy(update={"layers": 2})
     asked = planned("megatron").question.model_copy(
         update={"model": model, "global_batch": 1024, "sequence": 512, "devices": 16, "fixed": {"pp": 1}}

@@ -1,4 +1,4 @@
-"""Points that were solved again are not solved once more, as long as all that they depend on is the same."""
+"""Points are solved again only if an input of their times has changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def conditions() -> AuditConditions:
 
 @cache
 def points() -> pd.DataFrame:
-    """Return points of every slice, of which some do not fit."""
+    """Return points of every slice; some do not fit."""
     chosen = []
     for screen in results("wide").screens:
         fits = np.isfinite(screen["lower_s"])
@@ -58,7 +58,7 @@ def files(tmp_path: Path) -> dict[str, list[str]]:
 
 @dataclass
 class Auditor:
-    """Audits, and how many points each slice took that was solved."""
+    """Auditor that counts the solved points per slice."""
 
     files: dict[str, list[str]]
     kept: Path
@@ -71,7 +71,7 @@ class Auditor:
         best_s: float = BEST_S,
         code: str = "one",
     ) -> pd.DataFrame:
-        """Return table audits, noting what is solved."""
+        """Return table audits, recording the solved points."""
         self.solved.clear()
         with Store(self.kept, code) as store:
             found = [
@@ -94,7 +94,7 @@ def auditor(files: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_is_recalled_is_what_was_found(auditor: Auditor) -> None:
-    """Tables in memory give the same; the second time nothing is solved."""
+    """Tables in memory give the same result; the second time nothing is solved."""
     expected, sizes = [], []
     for one in results("wide").slices:
         mine = points()[one.has(points())]
@@ -110,7 +110,7 @@ def test_what_is_recalled_is_what_was_found(auditor: Auditor) -> None:
 
 
 def test_only_new_points_are_solved_and_old_ones_judged_anew(auditor: Auditor) -> None:
-    """One more point is solved alone; what is the best, or said of a point, does not matter."""
+    """Of one more point only that point is solved; the best and the verdicts do not matter."""
     first = auditor.audit(points().drop(index=[0]))
     assert sum(auditor.solved) == len(points()) - 1
     assert set(first["verdict"]) <= {"confirmed", "beats the best"}
@@ -123,7 +123,7 @@ def test_only_new_points_are_solved_and_old_ones_judged_anew(auditor: Auditor) -
 
 
 def test_what_is_not_proven_is_solved_again(auditor: Auditor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may do better next time, where a limit on time has ended the search."""
+    """If a time limit ended the search, it may do better next time."""
     few = points()[np.isfinite(points()["lower_s"])].head(2)
     proven = {"plain_s": 1.0, "bound_s": 1.0, "exact_s": 1.0, "programs": 1}
     monkeypatch.setattr(
@@ -138,7 +138,7 @@ def test_what_is_not_proven_is_solved_again(auditor: Auditor, monkeypatch: pytes
 
 
 def test_all_that_times_depend_on_counts(auditor: Auditor) -> None:
-    """Code, cluster, training, tables, and whether a point is said to fit; not which points there are."""
+    """Code, cluster, training, tables, and whether a point is stated to fit; not the set of points."""
     asked = conditions()
     auditor.audit(points())
     others = asked.training.model_copy(update={"microbatches": (2, 4), "hbm_gib": (2.0,)})

@@ -1,4 +1,4 @@
-"""Plans whose file is not what `plan` wrote are refused; those of another version are priced again."""
+"""Plan files that differ from what `plan` wrote are refused; those of another version are priced again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERBS: dict[str, list[str]] = {"emit": ["--for", "megatron"], "simulate": [], "c
 
 
 def _asked(verb: str, plan_file: Path, folder: Path, change: Callable[[Plan], None]) -> Result:
-    """Ask a command about a plan after a change."""
+    """Run a command on a changed plan."""
     plan = json.loads(plan_file.read_text())
     change(plan)
     file = folder / "changed.json"
@@ -78,7 +78,7 @@ def test_plans_of_another_version_are_priced_again(verb: str, plan_file: Path, t
     figures = rf"the file says {0.9 * time_s:.5g} s and [\d.]+ GiB, now it takes {time_s:.5g} s"
     if verb == "certify":
         with pytest.raises(
-            PhazeError, match=rf"changed\.json: {figures}.*; its certificate is of other prices"
+            PhazeError, match=rf"changed\.json: {figures}.*; its certificate holds for other prices"
         ):
             _asked(verb, plan_file, tmp_path, older)
         return

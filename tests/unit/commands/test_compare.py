@@ -1,4 +1,4 @@
-"""Runs beside a plan: every step towards it is a run of its own, and is as long as it says."""
+"""Runs compared with a plan: every step towards it is a valid run with the stated time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _seconds(**said: str) -> float:
 def test_every_step_is_a_run_of_its_own_that_loses_little_and_the_last_one_is_the_plan(
     plan: Path, tmp_path: Path
 ) -> None:
-    """With the best change always first, one would lose 2 % of the step on the way."""
+    """Always making the best change first would lose 2 % of the step on the way."""
     answer = _compared(tmp_path, plan)
     planned = json.loads(plan.read_text())
     stages = planned["layout"]["pipeline_layout"]
@@ -118,7 +118,7 @@ def test_dropout_and_positions_beyond_the_sequence_are_remarks(plan: Path, tmp_p
 
     found = _by_flags(tmp_path, plan, change)
     assert json.loads(found.stdout)["steps"] == []
-    assert found.stderr == "compare: --hidden-dropout 0.1 is compared as the plan's 0.0\n"
+    assert found.stderr == "compare: --hidden-dropout 0.1 is compared as if it were the plan's, 0.0\n"
 
 
 def test_learned_positions_beyond_the_sequence_are_a_remark() -> None:
@@ -126,13 +126,13 @@ def test_learned_positions_beyond_the_sequence_are_a_remark() -> None:
     plan = Recipe(model, 512, 8, Layout(), "1f1b", (12,), (0,))
     run = replace(plan, model=model.model_copy(update={"position_count": 2048}))
     run.check_same_task(plan, "flags.txt", NAMES)
-    assert list(run.unlike(plan, NAMES)) == ["--max-position-embeddings 2048 is compared as the plan's 1024"]
+    assert list(run.unlike(plan, NAMES)) == [
+        "--max-position-embeddings 2048 is compared as if it were the plan's, 1024"
+    ]
 
 
 def test_what_differs_is_named_by_its_flag_and_its_file(plan: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        PhazeError, match=r"flags\.txt: --ffn-hidden-size must be that of the plan, 14336, got 7"
-    ):
+    with pytest.raises(PhazeError, match=r"flags\.txt: --ffn-hidden-size must be the plan's, 14336, got 7"):
         _by_flags(tmp_path, plan, lambda text: text.replace("14336", "7168"))
 
 
@@ -147,7 +147,7 @@ def test_what_differs_is_named_by_its_flag_and_its_file(plan: Path, tmp_path: Pa
 def test_what_the_software_of_a_run_lacks_is_a_change_of_its_own(
     change: tuple[str, str], said: str, plan: Path, tmp_path: Path
 ) -> None:
-    """Flags that are not given have the default of Megatron-LM, and the plan's gain over them is shown."""
+    """Missing flags have Megatron-LM's defaults, and the plan's gain over them is shown."""
     answer = json.loads(_by_flags(tmp_path, plan, lambda text: text.replace(*change)).stdout)
     (step,) = answer["steps"]
     assert [one["field"] for one in step["changes"]] == ["stack"]
@@ -158,11 +158,11 @@ def test_what_the_software_of_a_run_lacks_is_a_change_of_its_own(
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"global_batch": "32"}, "global_batch must be that of the plan, 16, got 32"),
-        ({"seq": "4096"}, "sequence must be that of the plan, 2048, got 4096"),
-        ({"gpus": "32", "dp": "2"}, "devices must be that of the plan, 16, got 32"),
-        ({"model": "llama-3.1-70b"}, "model.layers must be that of the plan, 32, got 80"),
-        ({"system": "a100-80gb"}, "system must be h100, that of the plan"),
+        ({"global_batch": "32"}, "global_batch must be the plan's, 16, got 32"),
+        ({"seq": "4096"}, "sequence must be the plan's, 2048, got 4096"),
+        ({"gpus": "32", "dp": "2"}, "devices must be the plan's, 16, got 32"),
+        ({"model": "llama-3.1-70b"}, "model.layers must be the plan's, 32, got 80"),
+        ({"system": "a100-80gb"}, "system must be h100, as in the plan"),
         ({"tp": "3"}, "must be"),
     ],
 )
@@ -176,7 +176,7 @@ def test_runs_that_are_no_match_for_the_plan_are_refused(
 def test_one_of_several_rows_is_asked_for(plan: Path, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     pd.DataFrame([OWN, OWN | {"zero": "1"}]).to_csv(file, index=False)
-    with pytest.raises(PhazeError, match="--row must be one of its rows, from 1 to 2"):
+    with pytest.raises(PhazeError, match="--row: must be a number from 1 to 2"):
         RUN.invoke(app, ["compare", str(file), str(plan)], catch_exceptions=False)
     said = RUN.invoke(app, ["compare", str(file), str(plan), "--row", "2"], catch_exceptions=False).stdout
     assert "zero" not in said

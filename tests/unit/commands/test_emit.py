@@ -1,4 +1,4 @@
-"""Plans as runtimes are told them, and read back."""
+"""Plans written for runtimes, and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Changed plans and flags are answered or refused in a line that names the file; nothing is half-written."""
+"""Changed plans and flags are answered, or refused with a line that names the file; no output is
+half-written.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ RUN, COMMAND = CliRunner(), get_command(app)  # made once: that takes longer tha
 EACH = 200
 """Changed inputs of each command."""
 ANSWERED = 0.1
-"""Least share of them that must be answered, so that the test is about more than refusals."""
+"""Minimum share of answered inputs, so that the test does not only cover refusals."""
 WORDS = (
     "", "0", "-1", "1", "2", "3", "64", "1e400", "nan", "2.5", "1" * 400, "ä", "\x1b[31m", "--", "'", '"',
     "none", "full", "selective", "[1]*2", "([0]+[1]*3)", "Et|tL", "M*-", "flex", "local", "true",
@@ -35,7 +37,7 @@ FURTHER = (
 
 
 def changed_json(random: Random, base: object) -> str:
-    """Text of a JSON document with up to three changes, sometimes cut off."""
+    """JSON document with up to three changes, sometimes truncated."""
     document = copy.deepcopy(base)
     for _ in range(random.randint(0, 3)):
         path = random.choice(places(document))
@@ -53,7 +55,7 @@ def changed_json(random: Random, base: object) -> str:
 
 
 def changed_flags(random: Random, base: str) -> str:
-    """Flags with up to three changes: values, flags left out, given twice or added."""
+    """Flags with up to three changes: values, omissions, duplicates or additions."""
     lines = base.splitlines()
     for _ in range(random.randint(0, 3)):
         place = random.randrange(len(lines))
@@ -73,7 +75,7 @@ def changed_flags(random: Random, base: str) -> str:
 
 
 def tried(verb: Sequence[str], file: Path, texts: Sequence[str], outs: Sequence[Path]) -> Counter[str]:
-    """What became of inputs: answered or refused; a refusal names the file or the command in every line."""
+    """Outcomes of inputs, answered or refused; a refusal names the file or the command in every line."""
     counts: Counter[str] = Counter()
     for text in texts:
         file.write_text(text, errors="surrogatepass")
@@ -99,7 +101,7 @@ def tried(verb: Sequence[str], file: Path, texts: Sequence[str], outs: Sequence[
 
 @pytest.fixture(scope="module")
 def flags(plan_file: Path) -> str:
-    """Flags of the plan, as they are written."""
+    """Flags of the plan, as emitted."""
     return RUN.invoke(COMMAND, ["emit", str(plan_file), "--for", "megatron"], catch_exceptions=False).stdout
 
 

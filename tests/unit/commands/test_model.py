@@ -1,4 +1,4 @@
-"""`phaze model`: what a model consists of."""
+"""`phaze model`: the parts of a model."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,7 @@ def _answer(*arguments: str) -> dict[str, object]:
 
 
 def test_parameters_of_deepseek_v3_are_the_published_ones() -> None:
-    """All, those that a token meets, and those of further predictions (DeepSeek-V3, Section 4.2: 671 and 37
-    billion).
-    """
+    """All, active, and multi-token prediction parameters (DeepSeek-V3, Section 4.2: 671 and 37 billion)."""
     answer = _answer("deepseek-v3")
     names = ("parameters", "active_parameters", "mtp_parameters")
     assert [answer[name] for name in names] == [671_026_404_352, 37_552_282_624, 11_610_067_968]
@@ -28,7 +26,7 @@ def test_parameters_of_deepseek_v3_are_the_published_ones() -> None:
 
 
 def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
-    """Its fields are all that is needed, and a family that is not there is refused by name."""
+    """Its fields suffice, and an unknown family is refused by name."""
     fields = {
         "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 4, "num_experts_per_tok": 2, "num_local_experts": 4,
@@ -45,15 +43,16 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
 
 
 def test_the_answer_for_a_reader_has_every_kind_of_block() -> None:
-    """Kinds with their layers, and what a token meets of them."""
+    """Kinds with their layers, and their active parameters."""
     found = CliRunner().invoke(app, ["model", "qwen3.5-35b-a3b", "--sequence", "4096"])
     assert "delta-experts" in found.stdout
-    assert "a token of 4,096" in found.stdout
+    assert "per token, for sequences of 4,096" in found.stdout
 
 
 def test_layers_keep_what_a_recomputation_leaves() -> None:
-    """Of Qwen3-30B-A3B: all that the fused kernels of a mixture keep; its activations' results less (2 k f);
-    of a layer that runs again its input alone. The embedding and the head never run again.
+    """For Qwen3-30B-A3B: everything that the fused kernels of a mixture store; without the results of its
+    activations (2 k f less); only its input for a recomputed layer. The embedding and the head are never
+    recomputed.
     """
     kept = _answer("qwen3-30b-a3b", "--sequence", "4096")["kept_bytes_per_token"]
     assert isinstance(kept, dict)

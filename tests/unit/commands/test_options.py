@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phaze.commands import options
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What several verbs ask."""
+    """Options of several commands."""
 
     devices: Annotated[int, typer.Option(help="How many.", min=1)] = 8
     as_json: options.JsonOption = False
@@ -22,7 +22,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Shared):
-    """What one asks."""
+    """Options of one command."""
 
     model: Annotated[str, typer.Argument(help="Which.")]
     batch: Annotated[int | None, typer.Option(help="Of what size.")] = None
@@ -35,7 +35,7 @@ def test_a_verb_gets_what_is_given_and_its_own_options_stand_first() -> None:
     @app.command()
     @options.takes(Own)
     def ask(asked: Own) -> None:
-        """Ask."""
+        """Print the options."""
         seen.append(asked)
 
     runner = CliRunner()

@@ -1,4 +1,4 @@
-"""`plan` answers with a ranked table and a certificate; its file is replayed as it was priced."""
+"""`plan` answers with a ranked table and a certificate; its file is replayed at the same price."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_p
     assert (found["time_s"], found["same"]) == (plan.time_s, True)
     assert found["memory_gib"] == list(plan.memory_gib)
     assert json.loads(trace.read_text())["traceEvents"]
-    with pytest.raises(PhazeError, match="--planner is for a plan of a study"):
+    with pytest.raises(PhazeError, match="--planner applies to plans of a study"):
         run("simulate", str(out), "--planner", "phaze")
 
 
@@ -123,7 +123,7 @@ def test_a_plan_is_mapped_to_its_own_system_or_a_topology(
         assert ranks.time_s == min(one.time_s for one in ranks.times) <= ranks.default_s
         assert f"{ranks.default_s:.6g} s in the runtime's own order" in said
         assert bool(options) or ranks.default_s == pytest.approx(plan.time_s, rel=0.02)
-    with pytest.raises(PhazeError, match="--topology must be given"):
+    with pytest.raises(PhazeError, match="--topology is missing"):
         run("map", str(out))
 
 
@@ -163,7 +163,7 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
 
 
 def test_what_is_undecided_is_named_as_it_can_be_fixed(model: str) -> None:
-    """With no gap allowed: the first one that is named can be asked for, and is no faster than it may be."""
+    """With gap 0: the first undecided layout can be fixed, and is no faster than stated."""
     asked = ("plan", model, "--gpus", "8xH100", "--global-batch", "32", "--gap", "0", "--why")
     found = json.loads(run(*asked, "--json").stdout)["certificate"]["undecided"]
     said = " ".join(run(*asked).stdout.split())
@@ -175,7 +175,7 @@ def test_what_is_undecided_is_named_as_it_can_be_fixed(model: str) -> None:
 
 
 def test_a_prudent_plan_takes_less_prudent_time_than_the_expected_one(model: str) -> None:
-    """Each ranking is best by its own time, and the prudent one says what it costs of the other."""
+    """Each ranking is best by its own time, and the prudent one states its cost in expected time."""
     asked = ("plan", model, *H100, "--fix", "pp=2", "--gap", "0", "--json")
     prudent, expected = (json.loads(run(*asked, "--rank", rank).stdout) for rank in ("prudent", "expected"))
     assert prudent["prudent_s"] <= expected["prudent_s"] * (1 + TIE)
@@ -186,7 +186,7 @@ def test_a_prudent_plan_takes_less_prudent_time_than_the_expected_one(model: str
 
 
 def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root: Path) -> None:
-    """On nodes of eight small devices: what the answer names fits, and the bound rules out one node less."""
+    """On nodes of eight small devices: the answer fits, and its bound rules out one node less."""
     device = (project_root / "config/devices/h100-80gb.yaml").read_text()
     (tmp_path / "small.yaml").write_text(
         device.replace("hbm_gib: 80", "hbm_gib: 5.5").replace("reserve_gib: 2.7", "reserve_gib: 0")
@@ -220,12 +220,14 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1")
     lines = run("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["devices", "8", "16", "the", "by"]
-    with pytest.raises(PhazeError, match="-o is for one number of devices"):
+    with pytest.raises(PhazeError, match="-o accepts one number of devices"):
         run("plan", model, *options, "-o", str(tmp_path / "plan.json"))
 
 
 def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
-    """Of two numbers of devices with one batch the fewer are cheaper; exit status 3 where none is in time."""
+    """Of two numbers of devices with one batch the smaller one is cheaper; exit status 3 if none is in
+    time.
+    """
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "1024", "--tokens", "1e12")
     options += ("--fix", "pp=1,cp=1,microbatch=16")
     failures = ("--mtbf", "50000", "--checkpoint", "60", "--restart", "600")
@@ -319,7 +321,7 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     plan = read_as(TrainingPlan, out)
     assert (plan.question.runtime, plan.question.stack, plan.layout.pp) == ("maxtext", "maxtext", 1)
     assert (plan.time_s_low, plan.run and plan.run.days_low) == (None, None)
-    with pytest.raises(PhazeError, match="--for megatron: a plan for maxtext is written for no runtime"):
+    with pytest.raises(PhazeError, match="--for megatron: plans for maxtext cannot be written"):
         run("emit", str(out), "--for", "megatron")
 
 
@@ -328,18 +330,24 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     [
         (("gpt2-xxl", *H100), "nearest: gpt2-xl"),
         (("gpt2", "--system", "h10", "--global-batch", "8"), "there is no system"),
-        (("gpt2", "--global-batch", "8"), "--gpus or --system must be given"),
-        (("gpt2", "--gpus", "h100"), "must be a number and a system such as 256xH100, got h100"),
-        (("gpt2", "--gpus", "8xH100", "--system", "h100"), "--gpus 8xH100 stands for --system and --devices"),
+        (("gpt2", "--global-batch", "8"), "the cluster is missing: pass --gpus"),
+        (("gpt2", "--gpus", "h100"), "must be a number, x and a system, such as 256xH100, got h100"),
+        (
+            ("gpt2", "--gpus", "8xH100", "--system", "h100"),
+            "--gpus 8xH100 already sets --system and --devices",
+        ),
         (("gpt2", *H100, "--stack", "megatron-cor"), "there is no stack"),
-        (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be fields .* got 'tpp=2'"),
-        (("gpt2", *H100, "--explain", "tp"), "--explain: must be fields"),
+        (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be FIELD=VALUE pairs .* got 'tpp=2'"),
+        (("gpt2", *H100, "--explain", "tp"), "--explain: must be FIELD=VALUE pairs"),
         (
             ("gpt2", *H100, "--explain", "pp=2.5"),
             r"--explain: pp: must be a whole number from 1 to .*, got 2\.5",
         ),
-        (("gpt2", *H100, "--fix", "tp=8,pp=2"), r"tp=8,pp=2: 8 x 2 = 16 must divide the 8 devices"),
-        (("gpt2", *H100[:3], "8,16", *H100[4:], "--fewest"), "--fewest is for one number of devices"),
+        (
+            ("gpt2", *H100, "--fix", "tp=8,pp=2"),
+            r"tp=8,pp=2: 8 x 2 = 16 must divide the number of devices, 8",
+        ),
+        (("gpt2", *H100[:3], "8,16", *H100[4:], "--fewest"), "--fewest accepts one number of devices"),
         (("gpt2", *H100, "--fix", f"pp={10**20}"), "pp: must be a whole number from 1 to"),
         (("gpt2", *H100, "--explain", "schedule=best"), r"schedule: must be one of .*, got best"),
         (("gpt2", *H100, "--precision", "nvfp4"), "h100-80gb multiplies bf16, fp8, .*, got nvfp4"),
@@ -354,8 +362,8 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
         (("mixtral-8x7b", *H100, "--lora", "16"), "--lora: mixtral-8x7b.*must not be given for a model with"),
         (("gpt2", "--gpus", "8xtpu-v5p", "--runtime", "megatron"), "runtime: must be maxtext on tpu-v5p"),
         (("gpt2", *H100, "--price", "2"), "--price needs --tokens"),
-        (("gpt2", *H100, "--tokens", "1e9", "--mtbf", "1e4", "--restart", "9"), "got no --checkpoint"),
-        (("gpt2", *H100, "--tokens", "1e9", "--days", "-1"), "--days: must be a number > 0"),
+        (("gpt2", *H100, "--tokens", "1e9", "--mtbf", "1e4", "--restart", "9"), "--checkpoint is missing"),
+        (("gpt2", *H100, "--tokens", "1e9", "--days", "-1"), "--days: must be a finite number > 0"),
     ],
 )
 def test_what_is_misspelt_is_said_at_once(arguments: tuple[str, ...], message: str) -> None:
@@ -364,7 +372,7 @@ def test_what_is_misspelt_is_said_at_once(arguments: tuple[str, ...], message: s
 
 
 def test_few_words_are_a_question() -> None:
-    """Devices and system in one, a batch of 4 Mi tokens; what was not given is said."""
+    """Devices and system in one option, a batch of 4 Mi tokens; the defaults are printed."""
     found = CliRunner().invoke(
         app, ["plan", "gpt2", "--gpus", "8xH100", "--fix", "tp=1,pp=1,cp=1,microbatch=8"]
     )

@@ -1,4 +1,4 @@
-"""Runs priced from what their runtime is passed: kernels and overlap of the flags, and messages."""
+"""Runs priced from their runtime's settings: kernels and overlap of the flags, and messages."""
 
 from __future__ import annotations
 

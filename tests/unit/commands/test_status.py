@@ -1,4 +1,4 @@
-"""The state of a study, from what Snakemake says and from what its jobs took before."""
+"""Progress of a study from Snakemake's output and measured job times."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
 
 
 def summary(*rows: tuple[str, str, str, str]) -> str:
-    """Return what Snakemake prints for files of a rule with a log, a status and a plan."""
+    """Return Snakemake's output for files of a rule with a log, a status and a plan."""
     return "\n".join(
         [HEADER, *(f"x\t-\t{rule}\t{log}\t{status}\t{plan}" for rule, log, status, plan in rows)]
     )
@@ -40,13 +40,13 @@ Would remove nothing.
 
 
 def test_the_jobs_that_are_left_are_those_of_a_dry_run() -> None:
-    """Files that were never made do not say which of them one job makes."""
+    """Missing files do not show which of them one job makes."""
     assert read_counts(STATS) == {"place": 3, "report": 1, "all": 1, "total": 5}
     assert read_counts("Nothing to be done (all requested files are present and up to date).\n") == {}
 
 
 def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
-    """A rule is as long as its measured jobs; one that never ran as the mean of the others."""
+    """A rule takes as long as its measured jobs; a rule that never ran takes the mean of the others."""
     for name, seconds in {"extract": 2.0, "place": 10.0}.items():
         folder = tmp_path / "results" / "benchmarks" / name
         folder.mkdir(parents=True)
@@ -78,13 +78,13 @@ def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
 
 
 def test_without_any_measurement_nothing_is_said_of_the_rest() -> None:
-    """A guess would be no better than silence."""
+    """No estimate is better than a guess."""
     assert seconds_left([RuleProgress("extract", 0, 3, ("not made yet",), None)]) is None
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(7.2, "7 s"), (600, "10 min"), (9000, "2.5 h")])
 def test_times_are_said_as_a_reader_says_them(seconds: float, words: str) -> None:
-    """Nobody wants minutes of a day in seconds."""
+    """Long times are not printed in seconds."""
     assert in_words(seconds) == words
 
 
@@ -93,6 +93,6 @@ def test_an_installation_without_the_workflow_says_so(
 ) -> None:
     monkeypatch.setattr(status, "ROOT", tmp_path)
     with pytest.raises(
-        PhazeError, match=r"^status: this phaze is installed without its workflow; run it in a"
+        PhazeError, match=r"^status: phaze is installed without its workflow; run .* in a checkout"
     ):
         study_status(Path(), None)

@@ -1,4 +1,4 @@
-"""Exhaustive search over mappings of small products; it shares only the definition of cost."""
+"""Exhaustive search over mappings of small products; shares only the definition of cost with the mapper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.oracles.arrays import array_cycles, held_words, run_cycles
 
 
 class Problem(NamedTuple):
-    """A product on some cores."""
+    """Product on several cores."""
 
     batch: int
     m: int

@@ -1,4 +1,4 @@
-"""The mapper without its factors: every candidate of one product on one design, by definition."""
+"""The mapper without pruning: every candidate of one product on one design, by definition."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.oracles.arrays import array_cycles, folds, held_words, run_cycles
 from tests.unit.cost.exhaustive import Problem
 
 STAYS = {0: (1, 2, 0), 1: (0, 2, 1), 2: (1, 0, 2)}
-"""By dataflow: the two dimensions of the tile that stays, rows first, and the one that streams."""
+"""Stationary dimensions (rows first) and the streaming dimension, by dataflow."""
 
 
 class Part(NamedTuple):
-    """What the busiest core makes: so many products of (m, k, n), with the words of all cores."""
+    """Part of the busiest core: a number of products (m, k, n), with the words of all cores."""
 
     size: tuple[int, int, int]
     repeats: int
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best of some mappings, and how many there were."""
+    """Best of some mappings, and their number."""
 
     cycles: float
     glb_words: float
@@ -59,7 +59,7 @@ def parts_of(p: Problem) -> Iterator[Part]:
 
 
 def tried(p: Problem, b: int, m: int, n: int) -> bool:
-    """Return whether so many parts are a candidate: any up to a few, powers of two beyond."""
+    """Return whether this number of parts is a candidate: any small number, powers of two above."""
     parts = prod((b, m, n))
     if parts & (parts - 1):
         return parts <= FREE
@@ -114,7 +114,7 @@ def tile_sizes(size: int, unit: int) -> list[int]:
 
 
 def smallest(size: int, tile: int, unit: int) -> int:
-    """Return the smallest tile of which as many fill the array as often."""
+    """Return the smallest tile with the same number of tiles and folds."""
     wanted = (ceil(size / tile), ceil(size / unit))
     found = tile
     while found > 1 and (ceil(size / (found - 1)), folds(size, found - 1, unit)) == wanted:
@@ -123,7 +123,7 @@ def smallest(size: int, tile: int, unit: int) -> int:
 
 
 def largest(tiles: Ints, stream: int, size: int, l2_words: int) -> Ints:
-    """Return the largest tiles of the dimension that streams; what a buffer holds is linear in them."""
+    """Return the largest tile of the streaming dimension; buffer words are linear in it."""
     none, one = tiles.copy(), tiles.copy()
     none[:, stream], one[:, stream] = 0, 1
     base, each = (held_words.py_func(*(tile.T)) for tile in (none, one))

@@ -18,7 +18,7 @@ TPU_V4_MM2 = 278.82667631216
 
 
 def test_tpu_v4_has_the_published_area() -> None:
-    """It is the area limit of the paper: 278.82668 mm²."""
+    """The area limit of the paper: 278.82668 mm²."""
     assert area_um2(load_architecture("tpu-v4", ROOT / "config"), FIGURES) == pytest.approx(
         TPU_V4_MM2 * 1e6, rel=1e-12
     )
@@ -43,7 +43,7 @@ def test_areas_are_sums_of_the_technologys_figures() -> None:
 
 
 def test_a_published_capacity_has_its_published_area() -> None:
-    """Figures are looked up, not interpolated, where there is one."""
+    """Published capacities are looked up, not interpolated."""
     sizes = np.array(sorted(FIGURES.l2))
     areas, between = buffer_area_um2(sizes, FIGURES.l2)
     assert areas.tolist() == [FIGURES.l2[size] for size in sizes]
@@ -51,14 +51,14 @@ def test_a_published_capacity_has_its_published_area() -> None:
 
 
 def test_between_capacities_the_area_is_log_linear() -> None:
-    """At the geometric mean of two capacities stands that of their areas, marked as interpolated."""
+    """At the geometric mean of two capacities the area is the geometric mean, marked as interpolated."""
     areas, between = buffer_area_um2(np.array([np.sqrt(64.0 * 128.0)]), FIGURES.l2)
     assert areas[0] == pytest.approx(np.sqrt(FIGURES.l2[64] * FIGURES.l2[128]))
     assert between.all()
 
 
 def test_beyond_the_capacities_the_last_slope_goes_on() -> None:
-    """Twice the largest capacity grows as the largest did over half of it; the smallest likewise."""
+    """Twice the largest capacity has the growth of the last doubling; likewise below the smallest."""
     (large, small), between = buffer_area_um2(np.array([2048.0, 0.5]), FIGURES.l2)
     assert large / FIGURES.l2[1024] == pytest.approx(FIGURES.l2[1024] / FIGURES.l2[512])
     assert FIGURES.l2[1] / small == pytest.approx(FIGURES.l2[2] / FIGURES.l2[1])
@@ -67,7 +67,7 @@ def test_beyond_the_capacities_the_last_slope_goes_on() -> None:
 
 @given(st.floats(0.1, 1e6), st.floats(1.0001, 10.0))
 def test_a_larger_buffer_is_larger(capacity: float, factor: float) -> None:
-    """Area rises with capacity everywhere, at figures, between them and beyond."""
+    """At published capacities, between them and beyond."""
     for figures in (FIGURES.l2, FIGURES.glb):
         (small, large), _ = buffer_area_um2(np.array([capacity, capacity * factor]), figures)
         assert small < large

@@ -22,7 +22,7 @@ ONE = Scores(1, 128, 128, 128, 128, 1, 1, 128, 128)
 
 
 def seconds(scores: Scores, speed: AttentionPass, on: Device = DEVICE, *, backward: bool = False) -> float:
-    """Seconds of a kernel, all of it."""
+    """Total seconds of a kernel."""
     return float(attention_s(Shapes.of([scores]), speed, on, backward=backward).sum())
 
 
@@ -49,7 +49,7 @@ def test_shares_of_other_heads_lie_on_a_straight_line() -> None:
 
 
 def test_full_waves_reach_the_share_of_the_peak() -> None:
-    """As many equal blocks as processors, each with many keys: nothing is lost but the tail."""
+    """As many equal blocks as processors, each with many keys: only the tail is lost."""
     many = replace(ONE, samples=DEVICE.num_tc, keys=4096, longest=4096, mean=4096)
     flops = 2 * DEVICE.num_tc * 128 * 4096 * 256
     whole = flops / 0.5 / DEVICE.peak_flops_per_s
@@ -58,7 +58,7 @@ def test_full_waves_reach_the_share_of_the_peak() -> None:
 
 
 def test_few_heads_are_bound_by_the_longest_block_of_a_causal_mask() -> None:
-    """8 heads of 1,024 tokens are 64 blocks for 108 processors; 16 heads take no longer, all end together."""
+    """8 heads of 1,024 tokens are 64 blocks for 108 processors; 16 heads take no longer."""
     few = replace(ONE, queries=1024, keys=1024, longest=1024, mean=512, heads=8, kv_heads=8)
     speed = AttentionPass(share=0.5, tail=0.0)
     rate = 0.5 * DEVICE.peak_flops_per_s / DEVICE.num_tc
@@ -68,7 +68,7 @@ def test_few_heads_are_bound_by_the_longest_block_of_a_causal_mask() -> None:
 
 
 def test_keys_of_many_queries_in_memory_bind_a_kernel_of_little_arithmetic() -> None:
-    """One query of a head a sample, as in decoding: keys and values go over HBM once."""
+    """One query per head and sample, as in decoding: keys and values are read from HBM once."""
     long = replace(ONE, samples=128, queries=1, keys=65536, longest=65536, mean=65536, heads=8, kv_heads=8)
     nbytes = 2 * 128 * (1 + 65536) * 8 * 256
     speed = AttentionPass(share=0.5, block=1)

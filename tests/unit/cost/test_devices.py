@@ -1,4 +1,4 @@
-"""Devices that are no systolic arrays, by the template of an architecture, beside published figures."""
+"""Devices other than systolic arrays, described by an architecture, compared with published figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def product(m: int, k: int, n: int) -> Works:
 
 @pytest.mark.parametrize("name", sorted(MEASURED))
 def test_a_large_product_is_as_fast_as_the_best_that_was_measured(name: str) -> None:
-    """At the clock of a short measurement; long training runs at what power allows."""
+    """At the clock of a short measurement; long training runs are limited by power."""
     shape, measured, within = MEASURED[name]
     device = load_device(name).model_copy(update={"sustained_clock": 1.0})
     ours = 2 * float(np.prod(shape)) / time_kernels(product(*shape), device, 2).sum()
@@ -55,7 +55,7 @@ def test_a_device_may_be_given_by_its_path() -> None:
 
 
 def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
-    """But not with chips of tiles."""
+    """But not chips of tiles."""
     with pytest.raises(
         PhazeError,
         match=r"no architecture 'a100'; nearest: a100-\d+gb, a100-.*config/architectures and config/devices",
@@ -72,7 +72,7 @@ def test_a_device_brings_its_own_clock_and_memory_into_a_cluster() -> None:
 
 
 def test_operators_are_estimated_on_a_device_as_on_any_architecture() -> None:
-    """No operator is faster than the peak of the A100 allows, and the large ones reach most of it."""
+    """No operator exceeds the peak of the A100, and large ones reach most of it."""
     (found,) = estimate_subject(read_subject("gpt2", 1024, [1], [8], "paired"), "a100-80gb", "paper")
     row = found[(found["name"] == "logits") & (found["direction"] == "forward")].iloc[0]
     flops = 2 * 8 * 1024 * 768 * 50257 / row["latency_all_s"]
@@ -80,5 +80,5 @@ def test_operators_are_estimated_on_a_device_as_on_any_architecture() -> None:
 
 
 def test_a_chip_of_tiles_is_no_architecture() -> None:
-    with pytest.raises(PhazeError, match=r"devices/grayskull\.yaml: is a chip of tiles; needed is a device"):
+    with pytest.raises(PhazeError, match=r"devices/grayskull\.yaml: is a chip of tiles; give a device"):
         load_architecture("grayskull")

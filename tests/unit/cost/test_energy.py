@@ -34,7 +34,7 @@ def parts(load: Load) -> dict[str, float]:
 
 
 def test_an_idle_design_needs_no_dynamic_energy() -> None:
-    """Every component is there, and is zero."""
+    """Every component is present with 0."""
     assert set(energies_of(NOTHING, DESIGNS, 2, FIGURES)) == {"mac", "register", "l2", "glb", "hbm", "link"}
     assert parts(NOTHING) == {}
 
@@ -51,19 +51,19 @@ def test_a_word_is_paid_on_both_sides_of_a_buffer_s_edge() -> None:
 
 
 def test_words_of_vector_cores_pass_their_own_l2_twice() -> None:
-    """From the global buffer into L2, and on to the lanes."""
+    """From the global buffer into L2, and from there to the lanes."""
     found = parts(replace(NOTHING, glb_words=TEN, streamed_words=TEN))
     assert found == pytest.approx({"l2": 2 * 10 * 2 * 2.0, "glb": 10 * 2 * 64.0})
 
 
 def test_hbm_and_links_are_paid_by_the_byte() -> None:
-    """A byte from HBM is written into the global buffer."""
+    """A byte from HBM is also written into the global buffer."""
     assert parts(replace(NOTHING, hbm_bytes=TEN)) == pytest.approx({"hbm": 1000, "glb": 640})
     assert parts(replace(NOTHING, link_bytes=TEN)) == {"link": 10_000}
 
 
 def test_sram_energy_is_log_linear_in_capacity() -> None:
-    """Between figures; outside them that of the nearest, as larger buffers consist of banks."""
+    """Log-linear between figures; outside, that of the nearest figure, as larger buffers consist of banks."""
     sizes = np.array([512, 2**10, 2**15, 2**20, 2**27])
     found = sram_j_per_byte(sizes, FIGURES.sram_j_per_byte)
     assert found == pytest.approx([2.0, 2.0, np.sqrt(2.0 * 64.0), 64.0, 64.0])

@@ -1,4 +1,4 @@
-"""Products of experts, and whole networks of them, by closed form and in limits."""
+"""Expert products and complete expert networks, in closed form and in limits."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ NETWORK = ExpertNetwork(*(np.array([value]) for value in (1024.0, 2048.0, 768.0,
 
 
 def seconds(rows: list[float], device: Device = DEVICE, speed: ExpertSpeed = SPEED) -> float:
-    """Seconds of a network whose experts have so many rows."""
+    """Seconds of a network whose experts have these rows."""
     return float(feed_forward_s(ExpertRows.of(np.array([rows])), NETWORK, device, speed, "bf16")[0])
 
 
 def product(*shape: int, device: Device = DEVICE, speed: ExpertSpeed = SPEED, added: float = 0.0) -> Floats:
-    """Seconds of one product of experts, by arrays, HBM and start; `added` for gradients of weights."""
+    """Seconds of one expert product, by arrays, HBM and start; `added` for weight gradients."""
     asked = Products(np.array([shape]), np.array([added > 0]), 2, added_bytes=added)
     found: Floats = products_s(asked, device, speed)[0]
     return found
 
 
 def test_a_product_of_one_tile_takes_one_wave() -> None:
-    """One expert, one tile of a sum of 4,096 terms; and what is read and written at 80 % of the HBM."""
+    """One expert, one tile of a sum of 4,096 terms; reads and writes at 80 % of the HBM bandwidth."""
     computed_s = 2 * TILE * TILE * (4096 + FILL) / (2 * 64 * 32 * DEVICE.clock_hz * 0.5)
     moved_s = 2 * (2 * TILE * 4096 + TILE * TILE) / (DEVICE.hbm_bandwidth_bytes_per_s * 0.8)
     found = product(1, TILE, 4096, TILE)
@@ -51,7 +51,7 @@ def test_a_product_of_one_tile_takes_one_wave() -> None:
 
 
 def test_waves_are_of_the_tiles_of_all_experts() -> None:
-    """132 processors: as many tiles are one wave, whoever they belong to, and one more is a second wave."""
+    """132 processors: 132 tiles of any experts are one wave, and one more tile is a second wave."""
     speed = SPEED.model_copy(update={"hbm": 1.0})
     device = DEVICE.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e18})
     one, same, two = (
@@ -62,7 +62,7 @@ def test_waves_are_of_the_tiles_of_all_experts() -> None:
 
 
 def test_few_rows_an_expert_are_bound_by_the_weights() -> None:
-    """Then twice the experts take twice as long, however few rows they have."""
+    """Twice the experts take twice as long, independent of their small number of rows."""
     one, two = (product(experts, 8, 4096, 8192) for experts in (64, 128))
     assert one[0] == 0.0
     assert two[1] == pytest.approx(2 * one[1], rel=0.01)
@@ -83,7 +83,7 @@ def test_kernels_that_reach_more_are_faster(key: str) -> None:
 
 
 def test_gradients_that_are_added_up_are_read_and_written() -> None:
-    """In single precision: 8 bytes for an element instead of 2, where the HBM binds."""
+    """In single precision: 8 bytes per element instead of 2, if bound by HBM."""
     fast = SPEED.model_copy(update={"reached": 1.0})
     plain, added = (product(64, 4096, 32, 8192, speed=fast, added=more)[1] for more in (1e-9, 6.0))
     operands, results = 2 * 32 * (4096 + 8192), 4096 * 8192
@@ -103,14 +103,14 @@ def test_more_rows_never_take_less_time() -> None:
 
 
 def test_a_heavy_expert_is_slow_where_blocks_belong_to_experts() -> None:
-    """As many rows in all, those of one expert in its own blocks: by the time of a row, times those over."""
+    """The same total rows, but one expert's rows in its own blocks: the time of a row times the excess."""
     even, uneven = [256.0] * 8, [1152.0] + [128.0] * 7
     more = seconds(uneven) - seconds(even)
     assert more == pytest.approx((1152 - 256) * SPEED.row_s)
 
 
 def test_constants_of_a_precision_are_its_own_or_the_nearest() -> None:
-    """Tensor-wise FP8 is as FP8; each expert's products, known in half precision, as dense products are."""
+    """Tensor-wise FP8 uses FP8; experts launched one by one, known in half precision, use dense products."""
     grouped = DEVICE.experts["grouped"]
     assert expert_speed(DEVICE, "grouped", "fp8-cs") == grouped["fp8"]
     assert expert_speed(DEVICE, "fused", "bf16") == grouped["bf16"]
@@ -129,7 +129,7 @@ def test_balanced_experts_have_equal_rows() -> None:
 
 @pytest.mark.parametrize("power", ["power_law_1.01", "power_law_1.2"])
 def test_a_power_law_loads_one_rank_more(power: str) -> None:
-    """By less than the tokens allow; a rank that has all experts has all rows."""
+    """Limited by the number of tokens; a rank with all experts has all rows."""
     loads = rank_loads(4096, 128, 8, 16, power)
     assert loads.shape == (6, 8)
     assert loads.max() <= 4096
@@ -139,7 +139,7 @@ def test_a_power_law_loads_one_rank_more(power: str) -> None:
 
 
 def test_the_busiest_rank_has_as_many_rows_more_as_its_experts_allow() -> None:
-    """All of MaxVio where a rank has one expert, nothing where it has all, and in between by the root."""
+    """The full MaxVio if a rank has one expert, none if it has all, and by the square root in between."""
     found = [load_factor("max_vio_0.72", 4096, 128, 8, ranks) for ranks in (1, 8, 32, 128)]
     assert found[0] == 1.0
     assert found[-1] == pytest.approx(1.72)

@@ -67,7 +67,7 @@ def test_kernels_of_both_kinds_keep_their_order() -> None:
 
 
 def test_what_a_convolution_unrolls_on_the_chip_is_not_read_from_hbm() -> None:
-    """A 3 x 3 convolution of few kernels waits for HBM by what its maps take, not its unrolled matrix."""
+    """A 3 x 3 convolution with few kernels waits for its maps from HBM, not for its unrolled matrix."""
     slow = DEVICE.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e9})
     shape = np.array([[1, 56 * 56, 9 * 64, 64]], np.int64)
     whole = works(shape, [0.0])
@@ -98,7 +98,7 @@ def test_a_product_takes_whole_waves_of_tiles() -> None:
 
 
 def test_gradients_of_weights_sum_over_any_number_of_rows_on_the_arrays() -> None:
-    """Both operands have the rows of tokens: their widths are aligned, whatever their number."""
+    """Both operands have token rows: their widths are aligned, for any number of rows."""
     device = TILED.model_copy(update={"aligned_bytes": 16})
     whole = works(np.array([(1, 512, 1229, 256)], np.int64), [0.0])
     compute, lanes = (KERNEL_LIMITS.index(name) for name in ("compute", "vector"))
@@ -118,7 +118,7 @@ def test_the_fastest_tile_is_taken() -> None:
 
 
 def test_rows_that_are_not_aligned_are_multiplied_on_the_lanes() -> None:
-    """Heads of 108 numbers, 216 bytes, in BLOOM's sweep of 2022."""
+    """Heads of dimension 108, 216 bytes, in BLOOM's sweep of 2022."""
     odd, even = (
         time_kernels(works(np.array([[64, 2048, k, 2048]], np.int64), [0.0]), TILED, 2)[0] for k in (108, 112)
     )

@@ -1,4 +1,4 @@
-"""Memory of a stage in steady state, and how many microbatches in flight fit."""
+"""Memory of a stage in steady state, and the number of microbatches in flight that fits."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PAPER = Hardware(1.05e9, 1.2e12, Flat(2.0**32, BOTH_DIRECTIONS), 2)
 COMPONENTS = ("mac", "register", "l2", "glb", "hbm", "link")
 PAPERS = yaml.safe_load((CONFIG / "studies/phaze-paper.yaml").read_text())
 PRINTED = EstimateSettings.parse(PAPERS["estimate"], "phaze-paper.yaml")
-"""The settings of the paper."""
+"""Settings of the paper."""
 TENSOR = 4
 ELEMENTS = 512 * 1024
 
@@ -110,7 +110,7 @@ def tpu() -> pd.DataFrame:
 
 
 def test_every_work_is_estimated_on_the_designs_of_its_core_type() -> None:
-    """On a space, a work has as many rows as there are designs that can run it."""
+    """In a space, a work has one row per design that can run it."""
     grid = Grid(
         num_tc=(1, 4), num_vc=(1, 4), pe_x=(16, 64), pe_y=(64,), glb_mib=(2, 8), minimum_area_share=None
     )
@@ -129,7 +129,7 @@ def test_every_work_is_estimated_on_the_designs_of_its_core_type() -> None:
 
 
 def test_a_space_and_a_single_architecture_agree() -> None:
-    """What a design's estimate is does not depend on the others of its shard."""
+    """An estimate of a design does not depend on other designs of its shard."""
     grid = Grid(
         num_tc=(1, 8), num_vc=(2, 16), pe_x=(32, 128), pe_y=(128,), glb_mib=(16, 128), minimum_area_share=None
     )
@@ -152,7 +152,7 @@ def test_a_product_never_beats_the_peak_nor_the_bandwidth() -> None:
 
 
 def test_hbm_binds_a_thin_product_and_a_narrow_global_buffer_any() -> None:
-    """A vector times a matrix takes the time of the matrix from HBM; other products that of their words."""
+    """A vector times a matrix takes the HBM time of the matrix; other products that of their words."""
     row = estimated(chip(), frame(product(0, "tensor", 1, 1, 4096, 4096))).loc[0]
     seconds = (4096 * 4096 + 2 * 4096) * 2 / PAPER.hbm_bandwidth_bytes_per_s
     assert row["limit_all"] == "hbm"
@@ -163,7 +163,7 @@ def test_hbm_binds_a_thin_product_and_a_narrow_global_buffer_any() -> None:
 
 
 def test_compute_scales_with_cores_and_hbm_does_not() -> None:
-    """ℓ̂ is ℓ over the cores only as long as nothing shared binds."""
+    """ℓ̂ is ℓ divided by the cores only if no shared resource binds."""
     wide, thin = (frame(product(0, "tensor", 1, m, 4096, 4096)) for m in (4096, 8))
     row = estimated(chip(), wide).loc[0]
     assert row["limit"] == row["limit_all"] == "compute"
@@ -174,7 +174,7 @@ def test_compute_scales_with_cores_and_hbm_does_not() -> None:
 
 
 def test_a_fused_work_uses_all_vector_cores() -> None:
-    """Where vector lanes bind, more vector cores than tensor cores are worth as much as they are."""
+    """If vector lanes bind, additional vector cores help in proportion."""
     few, many = (chip(num_vc=cores, pe_vc=32) for cores in (2, 64))
     slow, fast = (estimated(a, BIASED, given=EstimateSettings()).loc[0] for a in (few, many))
     assert slow["limit_all"] == "vector"
@@ -191,7 +191,7 @@ def test_vector_works_by_hand() -> None:
 
 
 def test_many_lanes_wait_for_what_they_stream() -> None:
-    """With 512 cores the layer norm takes the time of its bytes, or of its words in a narrow buffer."""
+    """With 512 cores the layer norm takes the time of its bytes, or of its words with a narrow buffer."""
     row = estimated(chip(num_vc=512)).loc[NORM]
     assert (row["limit_all"], row["latency_all_s"]) == ("hbm", pytest.approx(4 * ELEMENTS / 1.2e12))
     row = estimated(chip(num_vc=512, glb_words_per_cycle=16.0)).loc[NORM]
@@ -200,7 +200,7 @@ def test_many_lanes_wait_for_what_they_stream() -> None:
 
 
 def test_a_collective_is_a_ring_and_then_its_reduction() -> None:
-    """4 (t − 1)/t · bytes / bandwidth, then (t − 1)/t additions an element on all vector cores (C.2)."""
+    """4 (t − 1)/t · bytes / bandwidth, then (t − 1)/t additions per element on all vector cores (C.2)."""
     row = tpu().loc[REDUCE]
     ring = 4 * 3 / 4 * 2 * ELEMENTS / 2**32
     reduction = np.ceil(0.75 * ELEMENTS / 256) / PAPER.clock_hz
@@ -210,7 +210,7 @@ def test_a_collective_is_a_ring_and_then_its_reduction() -> None:
 
 
 def test_the_slower_of_vector_and_tensor_core_binds_a_fused_work() -> None:
-    """Softmax takes ten cycles an element, its product 64 multiply-accumulates on 16,384 units."""
+    """Softmax takes ten cycles per element, its product 64 multiply-accumulates on 16,384 units."""
     row = tpu().loc[ATTENTION]
     assert row["limit"] == row["limit_all"] == "vector"
     assert row["latency_all_s"] == pytest.approx(10 * 16 * 512 * 512 / 256 / PAPER.clock_hz)
@@ -219,7 +219,7 @@ def test_the_slower_of_vector_and_tensor_core_binds_a_fused_work() -> None:
 
 
 def test_paired_fused_works_run_on_as_many_tensor_as_vector_cores() -> None:
-    """More tensor cores than vector cores are no help, nor the reverse, where fusion is paired."""
+    """With fusion paired, additional cores of one type do not help."""
     base = tpu().loc[[ATTENTION, PAIRED]]
     for sizes in ({"num_tc": 16}, {"num_tc": 2}):
         same = estimated(chip(**sizes)).loc[[ATTENTION, PAIRED]]
@@ -230,7 +230,7 @@ Place = tuple[str, str, int]
 
 
 def test_a_fused_work_leaves_no_matrix_unit_idle() -> None:
-    """On TPUv4 with its real lanes, a product with a bias takes what it takes on all eight matrix units.
+    """On TPUv4 with its real lanes, a product with a bias takes the time of all eight matrix units.
 
     Paired with two vector units it takes four times as long.
     """
@@ -244,8 +244,8 @@ def test_a_fused_work_leaves_no_matrix_unit_idle() -> None:
 
 
 def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettings) -> dict[Place, float]:
-    """Return for every operator what its primitives take one after the other on all cores, each with its own
-    traffic, by layer, direction and number.
+    """Return the sequential time of each operator's primitives on all cores, each with its own traffic, by
+    layer, direction and number.
     """
     alone = extract_workload(model, 256, Layout(microbatch=2), ExtractSettings(fusion=False))
     seconds = estimated(architecture, alone.tables["parts"], given=given)["latency_all_s"]
@@ -275,7 +275,7 @@ def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettin
 def test_a_fused_work_on_all_cores_is_never_slower_than_its_parts_apart(
     name: str, sizes: dict[str, float]
 ) -> None:
-    """So fused on all cores is the better of fused and unfused, for every operator forward and backward."""
+    """So the better of fused and unfused on all cores is fused, for every operator forward and backward."""
     model, architecture = load_model_named(name, CONFIG), chip(**sizes)
     fused = extract_workload(model, 256, Layout(microbatch=2), ExtractSettings())
     operators = fused.tables["operators"][fused.tables["operators"]["core"] == "fused"]
@@ -289,7 +289,7 @@ def test_a_fused_work_on_all_cores_is_never_slower_than_its_parts_apart(
 
 
 def test_preloading_hides_the_fillings_of_arrays() -> None:
-    """Streams of 512 gain a third, and on eight cores nothing is slower; long ones have less to gain."""
+    """Streams of 512 gain a third, and no product on eight cores gets slower; long streams gain less."""
     short, long = (frame(product(0, "tensor", 1, m, 512, 512)) for m in (512, 65536))
     for parts, gain in ((short, 4 / 3), (long, 1.0)):
         plain, ahead = (
@@ -308,7 +308,7 @@ def test_the_products_of_a_paired_work_run_one_after_the_other() -> None:
 
 
 def test_what_vector_parts_stream_counts_against_hbm_and_the_global_buffer() -> None:
-    """A fused work with a long tail of traffic takes that traffic's time."""
+    """A fused work with much streamed traffic takes the time of that traffic."""
     streamed = part(0, "fused", "add", part=1, elements=1, streamed_bytes=1e9)
     parts = frame(product(0, "fused", 1, 64, 64, 64), streamed)
     row = estimated(chip(), parts).loc[0]
@@ -321,7 +321,7 @@ def test_what_vector_parts_stream_counts_against_hbm_and_the_global_buffer() -> 
 
 
 def test_energy_of_the_multiply_accumulates_is_that_of_the_work() -> None:
-    """Whatever the mapping, a product has as many."""
+    """A product has the same number under every mapping."""
     row = tpu().loc[LINEAR]
     assert row["mac_j"] == row["mac_all_j"] == pytest.approx(512 * 1024 * 3072 * TECHNOLOGY.energy.mac_j)
     hbm = (512 * 1024 + 1024 * 3072 + 512 * 3072) * 2 * TECHNOLOGY.energy.hbm_j_per_byte
@@ -330,7 +330,7 @@ def test_energy_of_the_multiply_accumulates_is_that_of_the_work() -> None:
 
 
 def test_the_energy_breakdown_sums_to_the_total() -> None:
-    """Doubling every figure doubles the sum of the components, and each figure moves only its own."""
+    """Doubling every figure doubles the sum of the components, and each figure affects only its own."""
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
 
     def joules(**changes: object) -> pd.DataFrame:
@@ -361,7 +361,7 @@ def test_an_element_of_another_size_changes_words() -> None:
 
 
 def test_vector_cycles_of_a_study_replace_the_table_s() -> None:
-    """And an unknown operation is refused."""
+    """An unknown operation is refused."""
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
     changed = {**PRINTED.vector_cycles, "forward.layer_norm": 5.0}
     overrides = PRINTED.model_copy(update={"vector_cycles": changed})
@@ -380,7 +380,7 @@ def test_nothing_to_estimate_is_an_empty_table() -> None:
 
 
 def test_a_study_may_set_the_factor_of_an_all_reduce() -> None:
-    """2 instead of the 4 of the system halves the ring, and nothing else."""
+    """A factor of 2 instead of the system's 4 halves the ring, and changes nothing else."""
     found = estimated(chip(), given=PRINTED.model_copy(update={"all_reduce_factor": 2.0}))
     ring = 4 * 3 / 4 * 2 * ELEMENTS / 2**32
     assert found.loc[REDUCE, "latency_all_s"] == pytest.approx(tpu().loc[REDUCE, "latency_all_s"] - ring / 2)
@@ -388,14 +388,14 @@ def test_a_study_may_set_the_factor_of_an_all_reduce() -> None:
 
 
 def test_a_study_may_give_every_global_buffer_the_same_words_a_cycle() -> None:
-    """As if the architecture had them; a product on eight cores waits for its words."""
+    """As if the architecture had this bandwidth; a product on eight cores waits for its words."""
     found = estimated(chip(), given=PRINTED.model_copy(update={"words_per_cycle": 256.0}))
     pd.testing.assert_frame_equal(found, estimated(chip(glb_words_per_cycle=256.0)))
     assert found.loc[LINEAR, "latency_all_s"] > tpu().loc[LINEAR, "latency_all_s"]
 
 
 def test_vector_operations_without_traffic_take_their_arithmetic() -> None:
-    """A norm is bound by HBM with its traffic; without, by its lanes, for as many cycles as before."""
+    """With its traffic, a norm is bound by HBM; without, by its lanes, for the same number of cycles."""
     found = estimated(chip(num_vc=64), given=PRINTED.model_copy(update={"vector_traffic": False}))
     with_traffic = estimated(chip(num_vc=64))
     assert (with_traffic.loc[NORM, "limit_all"], found.loc[NORM, "limit_all"]) == ("hbm", "vector")
@@ -405,7 +405,9 @@ def test_vector_operations_without_traffic_take_their_arithmetic() -> None:
 
 
 def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replaces() -> None:
-    """A reduce-scatter and an all-gather take an all-reduce's time and bytes, and only the first one adds."""
+    """A reduce-scatter and an all-gather together take an all-reduce's time and bytes, and only the first one
+    adds.
+    """
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
     moved = {"elements": ELEMENTS, "network_bytes": 2.0 * ELEMENTS}
     found = estimated(chip(), frame(*(part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))

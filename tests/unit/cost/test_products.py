@@ -45,7 +45,7 @@ def test_a_product_of_one_tile_takes_its_terms_and_those_of_the_fill() -> None:
 
 
 def test_split_sums_share_the_last_wave_out() -> None:
-    """Half a wave more takes half the time, and that of exchanging partial results; at most a whole wave."""
+    """Half a wave more takes half the time, plus the exchange of partial results; at most a whole wave."""
     split = SPEED.model_copy(update={"split": 500.0})
     one, tiles = 256 * 128 / EACH / 0.9, A100.num_tc * 3 // 2
     assert cycles(split, tiles, 256, 4096, 128) == pytest.approx(one * (1.5 * (4096 + 100) + 500))
@@ -53,14 +53,16 @@ def test_split_sums_share_the_last_wave_out() -> None:
 
 
 def test_a_narrow_product_has_narrow_tiles() -> None:
-    """A tile of 64 × 64 reads 128 operands a term, one of 256 × 128 three times as many."""
+    """A tile of 64 × 64 reads 128 operands per term, one of 256 × 128 three times as many."""
     usual = SPEED.model_copy(update={"tiles": ()})
     assert cycles(SPEED, 1, 64, 4096, 64) == pytest.approx(3 * cycles(usual, 1, 64, 4096, 64))
     assert cycles(SPEED, 1, 8192, 4096, 8192) == pytest.approx(cycles(usual, 1, 8192, 4096, 8192))
 
 
 def test_gradients_that_are_added_up_cost_a_part_of_their_bytes() -> None:
-    """Read and written in single precision instead of written in half: six bytes more for each."""
+    """Read and written in single precision instead of written in half precision: six bytes more per
+    element.
+    """
     shape = (1, 4096, 8192, 4096)
     plain = product_times(products(shape, by_rows=True), A100)
     added = product_times(replace(products(shape, by_rows=True), added_bytes=6.0), A100)
@@ -96,7 +98,9 @@ def test_no_product_is_faster_than_the_peak(shape: tuple[int, int, int, int]) ->
 
 
 def test_casts_read_once_more_for_the_scale_of_a_tensor() -> None:
-    """Hopper has a copy along rows and one along columns, Blackwell one of what has one scale."""
+    """Hopper has a copy along rows and one along columns, Blackwell a single one of tensors with one
+    scale.
+    """
     hopper, blackwell = load_device("h100-80gb"), load_device("b200")
     assert [cast_bytes(word, hopper) for word in ("bf16", "fp8", "fp8-cs")] == [0.0, 4.0, 6.0]
     assert cast_bytes("fp8-block", hopper) == 2 + 2 * (1 + 4 / 128)
@@ -124,7 +128,7 @@ def test_devices_name_the_precisions_that_they_have() -> None:
 
 
 def test_the_clock_that_a_b200_sustains_is_that_of_its_products_in_long_loops() -> None:
-    """SimuMax's loops over the rate of TensorRT-LLM's products, forward and backward, 100 GFLOP and more."""
+    """SimuMax's loops over the rate of TensorRT-LLM's products, forward and backward, from 100 GFLOP."""
     device, found = load_device("b200"), list[float]()
     loops = pd.read_csv(FOLDER / "measured" / "kernels" / "gradient-products.csv").query("device == 'B200'")
     for (layout, result), own in loops[2 * loops.m * loops.n * loops.k >= 1e11].groupby(["layout", "result"]):

@@ -32,26 +32,26 @@ def paper_space() -> pd.DataFrame:
 
 
 def test_the_paper_s_space_has_29360_architectures(paper_space: pd.DataFrame) -> None:
-    """Powers of two up to Table 1's bounds within the area of TPUv4, and at least 30 % of it."""
+    """Powers of two up to Table 1's limits, within the area of TPUv4 and at least 30 % of it."""
     assert len(paper_space) == 29_360
     assert paper_space["architecture"].is_unique
     assert paper_space["area_um2"].max() == pytest.approx(LIMIT_UM2, rel=1e-12)
 
 
 def test_without_the_30_percent_rule_there_are_51943() -> None:
-    """The rule leaves out small chips with several cores of both types."""
+    """The rule excludes small chips with several cores of both types."""
     assert len(space(Grid(minimum_area_share=None))) == 51_943
 
 
 def test_small_chips_stay_if_they_have_a_single_core_of_a_type(paper_space: pd.DataFrame) -> None:
-    """Below 30 % of the limit there is no other."""
+    """Below 30 % of the limit there are no others."""
     small = paper_space[paper_space["area_um2"] < 0.3 * LIMIT_UM2]
     assert len(small) > 0
     assert ((small["num_tc"] == 1) | (small["num_vc"] == 1)).all()
 
 
 def test_tpu_v4_is_in_the_space_and_the_largest(paper_space: pd.DataFrame) -> None:
-    """The limit is its area, which is not beyond the limit."""
+    """Its area is the limit, and within the limit."""
     row = paper_space.set_index("architecture").loc["tc8-vc2-128x128-glb128"]
     assert row["area_um2"] == paper_space["area_um2"].max()
     assert row["shard"] == "small-buffer"
@@ -60,12 +60,12 @@ def test_tpu_v4_is_in_the_space_and_the_largest(paper_space: pd.DataFrame) -> No
 
 
 def test_areas_are_the_sums_of_their_components(paper_space: pd.DataFrame) -> None:
-    """Tensor cores, vector cores, L2 buffers and the global buffer are the whole chip."""
+    """Tensor cores, vector cores, L2 buffers and the global buffer make up the whole chip."""
     assert np.allclose(paper_space[COMPONENTS].sum(axis=1), paper_space["area_um2"], rtol=1e-12, atol=0)
 
 
 def test_named_architectures_stand_beside_a_grid_with_the_designs_that_they_share() -> None:
-    """Rows of the grid change by nothing but the ids of designs; equal cores have equal ids."""
+    """Only the design ids of grid rows change; equal cores have equal ids."""
     named = [load_architecture(name, CONFIG) for name in ("tpu-v4", "phaze-common")]
     alone = enumerate_grid(SMALL.restricted_to("small-buffer"), FIGURES, LIMIT_UM2, "small-buffer")
     both = enumerate_grid(SMALL.restricted_to("small-buffer"), FIGURES, LIMIT_UM2, "small-buffer", named)
@@ -79,7 +79,7 @@ def test_named_architectures_stand_beside_a_grid_with_the_designs_that_they_shar
 
 
 def test_a_named_architecture_with_the_name_of_one_of_the_grid_is_refused() -> None:
-    """Tables tell architectures apart by their names."""
+    """Tables identify architectures by their names."""
     chip = load_architecture("tpu-v4", CONFIG).model_copy(update={"name": "tc8-vc2-128x128-glb128"})
     with pytest.raises(
         PhazeError, match=r"architectures\.named: tc8-vc2-128x128-glb128 is the name of an arch"
@@ -106,7 +106,7 @@ def test_a_grid_architecture_is_the_named_one_of_its_sizes() -> None:
 
 
 def test_a_shard_depends_on_its_own_members_only() -> None:
-    """Larger buffers in the grid change nothing for the smaller ones."""
+    """Larger buffers in the grid do not affect shards with smaller ones."""
     more = SMALL.model_copy(update={"glb_mib": (*SMALL.glb_mib, 256)})
     one, other = (
         enumerate_grid(g.restricted_to(SHARDS[0]), FIGURES, LIMIT_UM2, SHARDS[0]) for g in (SMALL, more)
@@ -116,7 +116,7 @@ def test_a_shard_depends_on_its_own_members_only() -> None:
 
 @pytest.mark.parametrize("core", list(DEPENDS_ON))
 def test_designs_are_equal_where_estimates_are(paper_space: pd.DataFrame, core: str) -> None:
-    """Within a shard, an id stands for one combination of what estimates depend on, and the reverse."""
+    """Within a shard, an id identifies one combination of the inputs of estimates."""
     shard = paper_space[paper_space["shard"] == "small-buffer"]
     frame = shard.assign(pairs=shard[["num_tc", "num_vc"]].min(axis=1))
     pairs = frame[[f"{core}_design", *DEPENDS_ON[core]]].drop_duplicates()
@@ -125,19 +125,19 @@ def test_designs_are_equal_where_estimates_are(paper_space: pd.DataFrame, core: 
 
 
 def test_design_ids_of_core_types_do_not_meet(paper_space: pd.DataFrame) -> None:
-    """Table estimates tells them apart by id alone."""
+    """Table estimates distinguishes them by id alone."""
     shard = paper_space[paper_space["shard"] == "small-buffer"]
     ids = [set(shard[f"{core}_design"]) for core in DEPENDS_ON]
     assert sum(map(len, ids)) == len(set.union(*ids))
 
 
 def test_no_architecture_within_the_limit_is_an_empty_shard() -> None:
-    """A limit that nothing meets is no error here; the study ends with rows that say so."""
+    """An empty shard is not an error here; the report states it."""
     assert len(space(SMALL, 1.0)) == 0
 
 
 def test_a_named_architecture_is_kept_whatever_its_area() -> None:
-    """No rule of the grid applies, and a capacity between the figures is marked."""
+    """No rule of the grid applies, and an interpolated capacity is marked."""
     chip = Architecture(name="odd", num_tc=108, num_vc=3, pe_x=24, pe_y=40, glb_mib=40)
     row = describe_named([chip], FIGURES, "named").iloc[0]
     assert row["named"]

@@ -1,4 +1,4 @@
-"""ZeRO and optimizers: bytes held, sent and moved."""
+"""ZeRO and optimizers: stored, sent and moved bytes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ def test_gradients_in_single_precision_take_two_bytes_more() -> None:
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
-    """ZeRO 1 sends what data parallelism without it sends; ZeRO 3 half as much again for one microbatch."""
+    """ZeRO 1 sends the bytes of plain data parallelism; ZeRO 3 one and a half times as much for one
+    microbatch.
+    """
     plain, shared, all_shared = (state_traffic(1e6, "mixed", zero, 8) for zero in (0, 1, 3))
     assert plain.sync_bytes == sent_bytes("all_reduce", 2e6, 8) == shared.sync_bytes + shared.gather_bytes
     assert all_shared.per_batch_bytes(1) == pytest.approx(1.5 * plain.per_batch_bytes(1))
 
 
 def test_shared_gradients_are_reduced_after_every_microbatch() -> None:
-    """No device has room for the sum of all gradients."""
+    """No device can store the sum of all gradients."""
     once = 7 / 8 * 2e6
     assert state_traffic(1e6, "mixed", 2, 8).per_batch_bytes(10) == pytest.approx(11 * once)
     assert state_traffic(1e6, "mixed", 3, 8).per_batch_bytes(10) == pytest.approx(30 * once)

@@ -12,7 +12,7 @@ FIGURES = CycleFigures(forward={"gelu": 1, "softmax": 10}, backward={"gelu": 2, 
 
 
 def test_forward_and_backward_have_their_own_figures() -> None:
-    """The role chooses the table; matrix multiplications and collectives have no cycles there."""
+    """The role selects the table; matrix multiplications and collectives have no cycles there."""
     parts = pd.DataFrame(
         {
             "kind": ["gelu", "gelu", "matmul", "softmax", "all_reduce"],
@@ -23,7 +23,7 @@ def test_forward_and_backward_have_their_own_figures() -> None:
 
 
 def test_a_study_replaces_single_figures() -> None:
-    """Only the figure that is named changes."""
+    """Only the named figure changes."""
     found = cycle_figures(FIGURES, {"backward.gelu": 7.5})
     assert found == {
         ("forward", "gelu"): 1,
@@ -34,7 +34,7 @@ def test_a_study_replaces_single_figures() -> None:
 
 
 def test_an_unknown_operation_is_refused_by_name() -> None:
-    """The message says the key, the value and what is known."""
+    """The message gives the key, the value and the known operations."""
     with pytest.raises(
         PhazeError, match=r"vector_cycles: forward.glue: .* got 3.0; known are .*forward.gelu"
     ):
@@ -42,6 +42,6 @@ def test_an_unknown_operation_is_refused_by_name() -> None:
 
 
 def test_the_last_elements_take_a_whole_cycle() -> None:
-    """Elements are dealt out to lanes, and the busiest lane counts."""
+    """Elements are distributed over lanes, and the busiest lane counts."""
     found = vector_cycles(np.array([1000.0, 0.0]), np.array([10.0, 1.0]), np.array([128, 256, 4096]))
     assert found.tolist() == [[80, 40, 10], [0, 0, 0]]

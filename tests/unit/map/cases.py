@@ -1,4 +1,4 @@
-"""Stages and networks drawn at random, for tests of mappings."""
+"""Random stages and networks for tests of mappings."""
 
 import itertools
 

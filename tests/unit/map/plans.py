@@ -12,7 +12,7 @@ BANDWIDTH = 1e9
 
 
 def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float = 6e6) -> Stage:
-    """Return a stage with so many replicas and slices."""
+    """Return a stage with these numbers of replicas and tensor-parallel ranks."""
     return Stage(
         first_layer=0,
         last_layer=0,

@@ -1,4 +1,4 @@
-"""The local search knows after every change what its mapping takes, and reaches optima of small cases."""
+"""The local search tracks the exact time of its mapping, and reaches optima of small cases."""
 
 import numpy as np
 import pytest

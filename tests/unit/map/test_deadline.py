@@ -1,4 +1,4 @@
-"""Searches end soon after they are told to, and how their work is sliced changes nothing."""
+"""Searches end soon after their deadline, and slicing their work does not change results."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_bounds_at_the_deadline_are_coarser_and_hold() -> None:
 def test_the_time_limit_of_the_command_begins_before_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network that takes longer to read than the limit leaves no time for a search."""
+    """A network that takes longer to read than the limit leaves no time to search."""
     stages, network = tmp_path / "stages.json", tmp_path / "network.yaml"
     one = {"forward_s": 1.0, "backward_s": 2.0, "parameter_bytes": 1e9}
     content = {"format": "phaze-stages", "version": 1, "model": "m", "replicas": 3, "microbatches": 4}

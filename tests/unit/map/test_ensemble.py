@@ -1,4 +1,4 @@
-"""The ensemble takes the shortest step of all ways, the same for a seed; devices may be left over."""
+"""The ensemble takes the shortest step of all methods, reproducibly; devices may be left unused."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_the_same_seed_gives_the_same_file() -> None:
 
 
 def test_the_best_devices_of_many_are_taken() -> None:
-    """Three devices of six have links a hundred times faster; the stages need three."""
+    """Three of six devices have links a hundred times faster; the stages need three."""
     bandwidth = np.ones((6, 6))
     for a, b in [(1, 3), (3, 5), (1, 5)]:
         bandwidth[a, b] = bandwidth[b, a] = 100.0
@@ -54,7 +54,7 @@ def test_too_few_devices_are_refused() -> None:
 
 
 def test_what_is_exchanged_more_is_counted() -> None:
-    """An edge passes its bytes there and back for every microbatch, a ring 2 (R - 1) / R of the gradients."""
+    """An edge sends its bytes there and back for every microbatch, a ring 2 (R - 1) / R of the gradients."""
     edges, times = np.array([[0, 1]]), np.ones(2)
     for parameters, chosen in ((8.1, "allreduce"), (7.9, "p2p")):
         stages = StageGraph(
@@ -64,7 +64,7 @@ def test_what_is_exchanged_more_is_counted() -> None:
 
 
 def test_stage_times_count_messages_both_ways_and_the_slowest_link() -> None:
-    """By hand: c_u 2; 6 bytes at 2 and 3 bytes/s: 5 s; a ring of 4 bytes, 2 (R - 1)/R = 1, at 1: 4 s."""
+    """c_u 2; 6 bytes at 2 and 3 bytes/s: 5 s; a ring of 4 bytes, 2 (R - 1)/R = 1, at 1: 4 s."""
     bandwidth = np.full((4, 4), 2.0)
     bandwidth[2:, :2] = 3.0
     bandwidth[0, 1] = 1.0
@@ -78,7 +78,7 @@ def test_stage_times_count_messages_both_ways_and_the_slowest_link() -> None:
 
 
 def test_devices_in_order_lie_close() -> None:
-    """On a grid of 4 x 4 the order goes along neighbours, and groups of four are squares."""
+    """On a grid of 4 x 4 the order follows neighbours, and groups of four are squares."""
     hops = hops_of_grid((4, 4), torus=False).astype(float)
     path = device_order(hops, 1)
     assert sorted(path) == list(range(16))
@@ -88,7 +88,7 @@ def test_devices_in_order_lie_close() -> None:
 
 
 def test_rings_of_compact_maps_close_nearby() -> None:
-    """On a line of eight devices a ring that returns has links of two hops at most."""
+    """On a line of eight devices a closed ring has links of at most two hops."""
     hops = hops_of_grid((8,), torus=False)
     network = DeviceNetwork(1.0 / np.maximum(hops, 1), np.zeros((8, 8)))
     problem = MappingProblem(drawn_stages(1, 1, 8), network, "exact")
@@ -98,7 +98,7 @@ def test_rings_of_compact_maps_close_nearby() -> None:
 
 @pytest.mark.parametrize("torus", [False, True])
 def test_a_grid_is_found_row_by_row(torus: bool) -> None:
-    """Groups of four are the rows of 3 x 4 devices, with neighbours in neighbouring rows; 12 are a plane."""
+    """Groups of four are the rows of 3 x 4 devices, with neighbours in adjacent rows; 12 are a plane."""
     for sides, widths in (((3, 4), (4,)), ((5, 3, 4), (4, 12))):
         hops = hops_of_grid(sides, torus=torus).astype(float)
         assert grid_order(hops, widths).tolist() == list(range(len(hops)))

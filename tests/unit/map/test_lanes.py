@@ -1,4 +1,4 @@
-"""A plan becomes stages of a mapping that pass on and reduce as many bytes as the plan does."""
+"""A plan becomes stages of a mapping that send and reduce as many bytes as the plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_with_equal_widths_the_stages_are_those_of_the_plan() -> None:
 
 
 def test_replicas_of_a_lane_are_workers_that_share_its_microbatches() -> None:
-    """4, 2 and 6 replicas are two lanes of 2, 1 and 3 workers, as in the pipeline that is simulated."""
+    """4, 2 and 6 replicas form two lanes of 2, 1 and 3 workers, as in the simulated pipeline."""
     wide = plan([stage(4), stage(2), stage(6)], 12)
     lanes = lanes_of(wide)
     assert (lanes.count, lanes.shape, lanes.unit, lanes.devices) == (2, (6, 2), 1, 12)
@@ -70,7 +70,7 @@ def test_a_tensor_parallel_group_is_a_unit_and_every_slice_needs_the_whole_tenso
 
 
 def test_unequal_groups_pass_on_by_as_many_pairs_as_the_wider_has_slices() -> None:
-    """4 slices send to 2, which need 2 tensors, and get back 4: a mean of 3 over 4 pairs."""
+    """4 tensor-parallel ranks send to 2, which need 2 tensors, and receive 4: a mean of 3 over 4 pairs."""
     unequal = plan([stage(2, 4), stage(2, 2)], 4)
     lanes = lanes_of(unequal)
     assert (lanes.unit, lanes.devices) == (4, 16)

@@ -1,4 +1,4 @@
-"""Networks of systems: the part that has enough devices, and its bandwidths between devices and units."""
+"""Networks of systems: the smallest sufficient part, and its bandwidths between devices and units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan of a study is mapped from the command line to any topology, and judged with its own schedule."""
+"""A plan of a study, mapped from the command line to any topology and evaluated with its own schedule."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_plan_of_a_file_is_mapped_the_same_twice(plans: str, tmp_path: Path, p
     [
         (("--planner", "nobody"), "has no plan with planner nobody; allowed: phaze, piper"),
         (("-a", "a9"), "has no plan with architecture a9; allowed: a0"),
-        (("--memory-gib-per-s", "9"), "--memory-gib-per-s is for stages"),
+        (("--memory-gib-per-s", "9"), "--memory-gib-per-s applies to stages only"),
     ],
 )
 def test_a_mistake_is_one_message(plans: str, arguments: tuple[str, ...], message: str) -> None:
@@ -110,11 +110,11 @@ def test_a_plan_that_needs_more_devices_is_refused(plans: str, tmp_path: Path) -
 def test_a_file_that_is_absent_is_one_message(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["map", str(tmp_path / "none.parquet"), "--topology", "two-level"])
     assert isinstance(result.exception, PhazeError)
-    assert "there is no such file; a study writes results/plans" in str(result.exception)
+    assert "file does not exist; a study writes results/plans" in str(result.exception)
 
 
 def test_options_of_plans_are_refused_for_stages(tmp_path: Path) -> None:
     command = ["map", str(tmp_path / "s.json"), "--topology", "two-level", "--planner", "phaze"]
     result = CliRunner().invoke(app, command)
     assert isinstance(result.exception, PhazeError)
-    assert "--planner is for a plan of a study, not for stages" in str(result.exception)
+    assert "--planner selects a plan of a study" in str(result.exception)

@@ -1,4 +1,4 @@
-"""Mapped plans: every device once, never slower than the default orders, the same from run to run."""
+"""Mapped plans: every device is used once, never slower than the default orders, reproducible."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("one", "system"), PAIRS)
 def test_every_device_does_one_thing_and_no_default_order_is_faster(one: str, system: str) -> None:
-    """Slices of a group have consecutive numbers in a unit."""
+    """Tensor-parallel ranks of a group have consecutive numbers in a unit."""
     found = map_plan(PLANS[one], SYSTEMS[system], 16, FAST)
     used = [device for replicas in found.placed for slices in replicas for device in slices]
     assert len(set(used)) == len(used) == found.plan.devices
@@ -99,7 +99,7 @@ def test_all_reduce_first_is_the_order_in_which_plans_are_replayed(system: str) 
 
 
 def test_mapping_finds_a_ring_that_no_default_order_has() -> None:
-    """Two stages of two replicas that pass on a lot and reduce nothing, on pairs (0, 3) and (1, 2)."""
+    """Two stages of two replicas that send much and reduce nothing, on pairs (0, 3) and (1, 2)."""
     few = [replace(stage(2, arriving=1e8, departing=1e8), weight_bytes=0.0)] * 2
     slow, fast = 1e8, 1e10
     rows = [[slow] * 4 for _ in range(4)]
@@ -199,7 +199,7 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
 
 
 def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more plan is the only one that is mapped; the others come back bit by bit."""
+    """Only the additional plan is mapped; the others are returned bit-identical."""
     row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     more, of_more = rows_of(PLANS["sliced"], architecture="a", planner="piper", time_per_sample_s=2.0)
     asked = MapQuestion({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)

@@ -1,4 +1,4 @@
-"""Ranks of a plan on devices: groups are where their ranks are, and no mapping is worse than none."""
+"""Ranks of a plan on devices: groups follow their ranks, and no mapping is worse than the default."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn_network(devices: int, rng: np.random.Generator) -> DeviceNetwork:
 
 
 def nodes_of(order: Ints, width: int) -> DeviceNetwork:
-    """Network whose nodes have `width` devices that are beside each other in an order."""
+    """Network whose nodes have `width` devices that are adjacent in a given order."""
     place = np.argsort(order) // width
     bandwidth = np.where(place[:, None] == place[None, :], 4e11, 1e9)
     return DeviceNetwork(bandwidth, np.zeros_like(bandwidth))

@@ -1,4 +1,4 @@
-"""The search finds the least longest stage time: as trying everything, and as a constraint program, does."""
+"""The search finds the smallest longest stage time, as brute force and a constraint program do."""
 
 import numpy as np
 import pyomo.environ as pyo
@@ -33,14 +33,14 @@ def test_it_finds_what_trying_every_mapping_finds(kind: str, instantiation: Inst
 
 
 class AssignmentProgram:
-    """The mapping of as many stages and replicas as devices, as a mixed-integer program.
+    """Mapping of as many stages and replicas as devices, as a mixed-integer program.
 
-    Where two of them lie is a flow from the devices of one to those of the other (Adams and Johnson's form
-    of quadratic assignment), which shares no code with the search.
+    The positions of two of them define a flow between their devices (Adams and Johnson's form of quadratic
+    assignment), which shares no code with the search.
     """
 
     def __init__(self, problem: MappingProblem) -> None:
-        """State where everything may lie, and what every stage takes there."""
+        """State the possible positions, and the time of every stage there."""
         (stages, replicas), self.problem = problem.shape, problem
         self.model = model = pyo.ConcreteModel()
         self.devices = range(problem.network.devices)
@@ -86,7 +86,7 @@ class AssignmentProgram:
         return self.model.component(name)
 
     def solve(self) -> float:
-        """Return the least time of the slowest stage, proven."""
+        """Return the proven minimum time of the slowest stage."""
         found = solve(self.model, ("highs",), SolverLimits(nodes=10**6, wall_s=300))
         assert found.status == "optimal"
         return found.objective
@@ -136,7 +136,7 @@ def test_more_tries_find_nothing_worse() -> None:
 
 
 def test_equal_devices_and_nodes_are_tried_once() -> None:
-    """Three nodes of four equal devices: far fewer tries than there are orders of twelve devices."""
+    """Three nodes of four equal devices: far fewer tries than orders of twelve devices."""
     stages = drawn_stages(1, 4, 3)
     node = np.arange(12) // 4
     network = DeviceNetwork(np.where(node[:, None] == node, 9.0, 1.0), np.zeros((12, 12)))

@@ -1,4 +1,4 @@
-"""Rows of a study's tables: steps where the devices of a node share its port, if the topology says so."""
+"""Rows of a study's tables, including steps with shared node ports if the topology defines them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_authors_search_has_their_two_instantiations_and_no_local_search() -
 
 @pytest.mark.parametrize("instantiation", INSTANTIATIONS)
 def test_what_is_known_beside_the_local_search_alone_is_the_optimum(instantiation: Instantiation) -> None:
-    """A search that begins with the mapping of the local search proves what trying all finds."""
+    """A search that starts from the local search's mapping proves the brute-force optimum."""
     problem = MappingProblem(drawn_stages(3, 3, 2), drawn_network(3, 7, "directed"), instantiation)
     least, reached = least_by_trying_all(problem), []
     for steps in (3000, 10):

@@ -1,4 +1,4 @@
-"""Networks come from tables and graphs; what is wrong in a file is told in one message."""
+"""Networks from tables and graphs; an invalid file gives one message."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_node_link_graphs_of_older_networkx_have_links(tmp_path: Path) -> None:
         ("a.csv", ",1\n0,\n", "bandwidth from 1 to 0 must be > 0, or empty for no link, got 0"),
         ("a.csv", ",-2\n1,\n", "bandwidth from 0 to 1 must be > 0, or empty for no link, got -2"),
         ("a.csv", ",x\n1,\n", "must be > 0, or empty for no link, got x"),
-        ("a.csv", ",1\n1,,3\n", "row 1 must have 2 numbers, one a device, got 3"),
+        ("a.csv", ",1\n1,,3\n", "row 1 must have 2 numbers, one per device, got 3"),
         ("a.csv", "", "must hold a square matrix, got no rows"),
         ("a.csv", "," + "1" * 140_000 + "\n1,\n", "cannot be read: field larger than field limit"),
         ("a.csv", "," + "x" * 9000 + "\n1,\n", "must be > 0, or empty for no link, got " + "x" * 80),
@@ -85,9 +85,9 @@ def test_node_link_graphs_of_older_networkx_have_links(tmp_path: Path) -> None:
         ("a.json", TWICE, "must have at most one edge from a node to another"),
         ("a.json", UNKNOWN_NODE, "nodes must be different, and edges must name them"),
         ("a.json", SAME_NODES, "nodes must be different, and edges must name them"),
-        ("a.yaml", "kind: file\npath: ../a.csv\n", "must lie in its own folder"),
+        ("a.yaml", "kind: file\npath: ../a.csv\n", "may only name files in its own folder"),
         ("a.graphml", "<", "is not a graph in node-link JSON or GraphML"),
-        ("a.yaml", "kind: mesh\nsides: [2, 2]\n", "give either hops or link_gib_per_s"),
+        ("a.yaml", "kind: mesh\nsides: [2, 2]\n", "give hops or link_gib_per_s"),
         ("a.yaml", NO_LINKS, "levels.levels.0.bandwidth_gib_per_s: should be greater than 0"),
         ("a.yaml", "kind: cube\n", "kind"),
         ("a.yaml", "kind: file\npath: b.txt\n", "must end with .csv, .json or .graphml"),

@@ -1,4 +1,4 @@
-"""Parts of what a page shows of a paper, for tests."""
+"""Parts of a paper's page, for tests."""
 
 from phaze.papers.page import Paper
 from phaze.report.document import Block, Heading

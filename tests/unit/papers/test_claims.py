@@ -1,4 +1,4 @@
-"""Claims are data: one evaluator joins what is printed with a table, and says where they do not fit."""
+"""Claims are data: one evaluator joins printed figures with a table, and reports mismatches."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""A publication that a study names is checked before anything runs."""
+"""A publication named by a study is validated before any job runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Graphs to partition: any small ones, and large ones as models have them."""
+"""Graphs to partition: arbitrary small ones, and large ones like those of models."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def operator_graph(weights: Weights) -> OperatorGraph:
 
 
 def bert_like(blocks: int, seed: int = 0, bandwidth: float = 1e10) -> Weights:
-    """Return a chain of transformer blocks: three branches of attention, two skips, and what is between."""
+    """Return a chain of transformer blocks: three branches of attention, two skips, and the operators
+    between.
+    """
     rng = np.random.default_rng(seed)
     compute, edges, sizes = [1e-4], [], []
     act = 4 * 512 * 1024 * 4.0

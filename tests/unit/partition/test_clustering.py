@@ -1,4 +1,4 @@
-"""Clusters stay acyclic, fit the memory, and are those of the least cost."""
+"""Clusters stay acyclic, fit the memory, and have the smallest cost."""
 
 import networkx as nx
 import numpy as np
@@ -13,7 +13,7 @@ from tests.unit.partition.graphs import bert_like, random_weights, series_parall
 
 
 def clustered_plainly(weights: Weights, most: int, alpha: float) -> np.ndarray:
-    """Return what the definition says, with a search for another path for every pair of every step."""
+    """Return clusters by the definition, searching another path for every pair in every step."""
     label = np.arange(len(weights))
     while len(np.unique(label)) > most:
         best = None
@@ -43,7 +43,7 @@ def clustered_plainly(weights: Weights, most: int, alpha: float) -> np.ndarray:
 @pytest.mark.parametrize("alpha", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("limit", [np.inf, 25.0])
 def test_every_step_takes_the_least_cost(alpha: float, limit: float) -> None:
-    """The merged graph is made anew and searched from scratch at every step: the same clusters."""
+    """The merged graph is rebuilt and searched from scratch in every step: the same clusters."""
     rng = np.random.default_rng(7)
     for seed in range(6):
         weights = random_weights(seed, 12, 0.3, limit)

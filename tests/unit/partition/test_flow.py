@@ -1,4 +1,4 @@
-"""The whole flow: near the optimum on graphs as models have them, and clear about what cannot be."""
+"""The complete flow: near the optimum on model-like graphs, with clear messages for infeasible inputs."""
 
 from dataclasses import replace
 
@@ -82,7 +82,7 @@ def chain(edge_bytes: float) -> OperatorGraph:
 
 
 def test_clusters_that_do_not_fit_leave_it_to_the_operators() -> None:
-    """Twelve equal operators in a chain, four a device: the clusters must be exactly the stages."""
+    """Twelve equal operators in a chain, four per device: the clusters must be exactly the stages."""
     found = partition(chain(1e-3), PartitionTerms(1e10, device_memory_bytes=4.01), 3, 1, CutOptions(3))
     assert np.bincount(found.chosen.stage_of).tolist() == [4, 4, 4]
 

@@ -1,4 +1,4 @@
-"""What a limit of time leaves open at a border loses no partition that keeps to it."""
+"""Windows from a time limit lose no partition within the limit."""
 
 from itertools import product
 

@@ -1,4 +1,6 @@
-"""The integer program finds what the dynamic program finds, and goes on where that has too many subgraphs."""
+"""The integer program agrees with the dynamic program, and also solves graphs with too many subgraphs for
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that fit a tight memory are found, and that there is none is only said with a proof."""
+"""Partitions that fit a tight memory are found, and infeasibility is only stated with a proof."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.partition.graphs import all_partitions
 
 
 def graph_of(memory: list[float] | Floats, edges: list[tuple[int, int]] | None = None) -> OperatorGraph:
-    """Return operators of two seconds that need so much memory each; no edge carries anything."""
+    """Return operators of two seconds with these memory sizes; edges carry no bytes."""
     n, ends = len(memory), np.array(edges or [], dtype=np.int64).reshape(-1, 2)
     return OperatorGraph(
         names=tuple(f"o{v}" for v in range(n)),
@@ -35,7 +35,7 @@ def cut(graph: OperatorGraph, stages: int, limit: float) -> Partition:
 
 
 def test_three_and_three_and_three_times_two_fit_two_stages_of_six() -> None:
-    """No interval of the operators' order does, and a border has more fronted subgraphs than are listed."""
+    """No interval of the operators' order fits, and a border has more fronted subgraphs than the limit."""
     graph = graph_of([3, 2, 3, 2, 2, *[0] * 10])
     found = cut(graph, 2, 6.0)
     assert fits(weigh(graph, PartitionTerms(1.0, 6.0)), found.chosen.stage_of)
@@ -44,7 +44,7 @@ def test_three_and_three_and_three_times_two_fit_two_stages_of_six() -> None:
 def test_of_graphs_with_many_branches_those_that_fit_are_cut_and_others_are_said_to_have_no_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where a border may have few fronted subgraphs only."""
+    """If the number of fronted subgraphs per border is limited to a few."""
     monkeypatch.setattr(flow, "MOST_SETS", 8)
     said = []
     for seed in range(40):

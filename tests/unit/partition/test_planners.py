@@ -1,4 +1,4 @@
-"""Planners are compared on the same graph by the same measures."""
+"""Planners compared on the same graph by the same measures."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ TERMS = PartitionTerms(1e10)
 def compare(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
 ) -> list[Compared]:
-    """Return what all planners make of a graph, ours first."""
+    """Return the results of all planners on a graph, ours first."""
     stage_of = partition(graph, terms, stages, replicas, options).chosen.stage_of
     mine = problem_of(graph, terms, stages, replicas).candidate(stage_of, "parmesan")
     ours = Compared("parmesan", mine, "", fits(weigh(graph, terms), stage_of))
@@ -84,7 +84,7 @@ def test_nobody_is_below_ours_by_more_than_the_slack(stages: int) -> None:
 
 
 def test_piper_finds_the_best_partition_of_layers() -> None:
-    """Two programs: Piper's, and ours on the graph of layers, with messages that are dear or cheap."""
+    """Two programs: Piper's, and ours on the graph of layers, with expensive or cheap messages."""
     for bandwidth in (1e10, 1e9):
         graph, terms = bert(bandwidth), PartitionTerms(bandwidth)
         weights = weigh(graph, terms)

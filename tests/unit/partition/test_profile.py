@@ -1,4 +1,4 @@
-"""Graphs of whole models with the times of their operators on a device."""
+"""Operator graphs of whole models, with times on a device."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def small(microbatch: int = 2) -> OperatorGraph:
 
 
 def test_operators_are_those_of_the_network_one_by_one() -> None:
-    """Convolutions, norms, ReLU and sums are operators; a fork belongs to what it hands on."""
+    """Convolutions, norms, ReLU and sums are operators; a fork belongs to the operator before it."""
     names = small().names
     assert names[:7] == (
         "stem.stem",
@@ -47,7 +47,7 @@ def test_operators_are_those_of_the_network_one_by_one() -> None:
 
 
 def test_a_skip_connection_is_an_edge_with_the_bytes_of_its_maps() -> None:
-    """The identity of the last block goes from the ReLU before it to its sum."""
+    """The identity of the last block is an edge from the previous ReLU to its sum."""
     graph = small(microbatch=3)
     made, read = (graph.names.index(name) for name in ("stage-2-first.block_relu", "stage-2.block_add"))
     (edge,) = np.flatnonzero((graph.edges == (made, read)).all(axis=1))
@@ -61,7 +61,7 @@ def test_a_skip_connection_is_an_edge_with_the_bytes_of_its_maps() -> None:
 def test_parmesans_models_have_hundreds_of_operators(
     name: str, microbatch: int, operators: int, parameters: int
 ) -> None:
-    """All layers are unrolled; parameters are those that PyTorch counts, four bytes each."""
+    """All layers are unrolled; parameters are those counted by PyTorch, four bytes each."""
     graph = profile_model(load_model_named(name), microbatch, SYSTEM)
     assert len(graph.names) == operators
     assert graph.parameter_bytes.sum() == 4 * parameters
@@ -69,7 +69,7 @@ def test_parmesans_models_have_hundreds_of_operators(
 
 
 def test_every_operator_leads_to_the_loss() -> None:
-    """Nothing is computed that nobody reads, and nothing but what reads the input starts."""
+    """Every result is read, and only operators that read the input have no predecessor."""
     graph = small()
     sources, targets = graph.edges.T
     assert set(range(len(graph.names))) - set(sources) == {len(graph.names) - 1}
@@ -77,7 +77,7 @@ def test_every_operator_leads_to_the_loss() -> None:
 
 
 def test_no_product_beats_the_peak_of_the_device() -> None:
-    """FLOPs over the time of the model are below 14.9e12 FLOP/s, and above a fifth of that."""
+    """FLOPs over the time of the model are below 14.9e12 FLOP/s, and above a fifth of it."""
     model = load_model_named("resnet-152")
     graph = profile_model(model, 64, SYSTEM)
     flops = forward_flops(build_graph(model, 1, Layout(microbatch=64), 4).unroll())
@@ -87,14 +87,14 @@ def test_no_product_beats_the_peak_of_the_device() -> None:
 
 def test_resnet_50_trains_as_fast_as_nvidia_measured() -> None:
     """356 images/s in single precision on a V100 of 32 GB (NVIDIA DeepLearningExamples, ResNet50 v1.5 for
-    PyTorch, container 21.03); no constant is fitted, and neither loader nor optimizer is counted.
+    PyTorch, container 21.03). No constant is fitted; loader and optimizer are not included.
     """
     graph = profile_model(load_model_named("resnet-50"), 128, "dgx1-ethernet")
     assert 128 / graph.compute_s.sum() == pytest.approx(356, rel=0.1)
 
 
 def test_views_take_no_time_and_no_memory() -> None:
-    """They are operators, since a framework has them, but move nothing."""
+    """They are operators, as in a framework, but move no data."""
     graph = profile_model(Model.parse(GPT, "test"), 2, SYSTEM)
     views = [i for i, name in enumerate(graph.names) if name.endswith(("_reshape", "_transpose"))]
     assert len(views) == 3 * 8
@@ -104,7 +104,7 @@ def test_views_take_no_time_and_no_memory() -> None:
 
 
 def test_memory_is_what_an_operator_adds() -> None:
-    """A product adds its weights and its result, a dropout a mask of a byte an element, too."""
+    """A product adds its weights and its result; a dropout also a mask of one byte per element."""
     graph = profile_model(Model.parse(GPT, "test"), 2, SYSTEM)
     of = {name: i for i, name in enumerate(graph.names)}
     stream, query = 2 * 16 * 32, of["block-2.query"]
@@ -115,7 +115,7 @@ def test_memory_is_what_an_operator_adds() -> None:
 
 
 def test_a_sum_gives_no_gradient_of_the_image() -> None:
-    """The first convolution has only the product for its weights backward."""
+    """The backward pass of the first convolution has only the product for its weights."""
     graph = small()
     kernels = 8 * 3 * 49
     assert graph.backward_bytes[0] == 4 * 2 * kernels
@@ -123,7 +123,7 @@ def test_a_sum_gives_no_gradient_of_the_image() -> None:
 
 
 def test_numbers_are_as_long_as_the_device_multiplies_them() -> None:
-    """An A100's arrays multiply two bytes; everything is half as large."""
+    """An A100's arrays multiply two-byte numbers; all sizes are halved."""
     model = parse_model(SMALL, "test")
     single, half = small(), profile_model(model, 2, "a100-selene")
     assert (single.parameter_bytes == 2 * half.parameter_bytes).all()
@@ -137,7 +137,7 @@ def test_a_model_of_too_many_operators_is_refused() -> None:
 
 
 def test_twice_the_microbatch_has_twice_the_messages_and_the_same_parameters() -> None:
-    """Edges grow with the samples; time grows by less than that, as kernels fill the device better."""
+    """Edges grow with the samples; time grows less, as kernels use the device better."""
     one, two = small(8), small(16)
     assert one.names == two.names
     assert (two.edge_bytes[:-1] == 2 * one.edge_bytes[:-1]).all()
@@ -147,7 +147,7 @@ def test_twice_the_microbatch_has_twice_the_messages_and_the_same_parameters() -
 
 
 def test_a_bias_goes_with_its_product() -> None:
-    """A library adds it while it writes the result; a bias by relative position is an operator."""
+    """A library adds it while writing the result; a relative position bias is a separate operator."""
     whole = build_graph(load_model_named("swin-l"), 1, Layout(), 4).unroll()
     groups = library_operators(whole)
     found = {whole.primitives[g[0]].name: [whole.primitives[i].kind for i in g] for g in groups}
@@ -157,7 +157,7 @@ def test_a_bias_goes_with_its_product() -> None:
 
 
 def test_operators_belong_to_layers() -> None:
-    """A layer is a block, of which a partition by layers may cut none in two."""
+    """A layer is a block, which a partition by layers may not split."""
     graph = small()
     assert list(dict.fromkeys(graph.layers)) == ["stem", "stage-1-first", "stage-2-first", "stage-2", "head"]
     assert all(name.startswith(f"{layer}.") for name, layer in zip(graph.names, graph.layers, strict=True))
@@ -167,7 +167,7 @@ def test_operators_belong_to_layers() -> None:
     ("microbatch", "system", "sequence", "message"),
     [
         (0, SYSTEM, None, "microbatch: must be > 0, got 0"),
-        (1, "paper", None, "config/systems/paper.yaml: says nothing of its device"),
+        (1, "paper", None, "config/systems/paper.yaml: must define a device"),
         (1, SYSTEM, 7, "sequence: 7 must be 1"),
         (1, "no-such", None, "there is no system 'no-such'"),
     ],
@@ -189,7 +189,9 @@ def test_a_factor_multiplies_the_times_of_computing_and_nothing_else() -> None:
 
 
 def test_parmesans_study_says_how_far_its_sensitivities_are_above_the_peak_of_a_titan_v() -> None:
-    """SemanticFPN runs at half the peak: half the time is 7 % above it, a quarter 2.1 times as fast."""
+    """SemanticFPN runs at half the peak: at half the time it is 7 % above the peak, at a quarter 2.1
+    times.
+    """
     model = load_model_named("semantic-fpn")
     graph = profile_model(model, 16, SYSTEM)
     forward = forward_flops(build_graph(model, model.usual_sequence, Layout(microbatch=16), 4).unroll())

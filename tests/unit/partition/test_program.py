@@ -1,4 +1,4 @@
-"""The dynamic program finds what trying all partitions finds."""
+"""The dynamic program finds the brute-force optimum."""
 
 import numpy as np
 import pytest
@@ -138,7 +138,7 @@ def test_too_many_subgraphs_are_refused() -> None:
 @pytest.mark.parametrize("weights", [bert_like(3), series_parallel(120, 1)])
 @pytest.mark.parametrize("stages", [2, 5])
 def test_windows_and_all_subgraphs_give_the_same_time(weights: Weights, stages: int) -> None:
-    """Two ways: with all fronted subgraphs at every border, and with those that a good limit leaves."""
+    """Two methods: with all fronted subgraphs at every border, and with the windows of a good limit."""
     whole = cut_within(weights, stages)
     ordered = cut_in_order(weights, stages)
     assert whole is not None

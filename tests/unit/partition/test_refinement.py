@@ -1,4 +1,4 @@
-"""Refinement moves single operators over borders, the best of three gains first."""
+"""Refinement moves single operators over borders, by the best of three gains."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from tests.unit.partition.graphs import random_weights, series_parallel, weights
 
 
 def sums_of(weights: Weights, stage_of: np.ndarray, distance: np.ndarray) -> tuple[float, float, float]:
-    """Return what the three gains are the decrease of."""
+    """Return the sums whose decreases are the three gains."""
     over = stage_of[weights.edges[:, 0]] != stage_of[weights.edges[:, 1]]
     senders = np.unique(weights.edges[over, 0])
     longest = sums(stage_of, weights.compute_s, int(stage_of.max()) + 1).max()
@@ -42,7 +42,7 @@ def all_moves(weights: Weights, stage_of: np.ndarray) -> list[np.ndarray]:
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), stages=st.integers(2, 4), limit=st.sampled_from([np.inf, 30.0]))
 def test_each_move_has_the_highest_gain_of_all(seed: int, stages: int, limit: float) -> None:
-    """All moves are tried one by one, and what they gain is counted from the whole partition."""
+    """All moves are tried, and their gains are computed from the whole partition."""
     weights = random_weights(seed, 10, 0.25, limit)
     stage_of, far = cut_in_order(weights, stages), distances(weights)
     for _ in range(4 if stage_of is not None else 0):
@@ -70,7 +70,7 @@ def test_stages_stay_convex_and_none_gets_empty(seed: int, stages: int, by_time:
 
 
 def test_the_order_as_printed_may_lengthen_the_slowest_stage() -> None:
-    """Messages count before time: a cheaper border wins however much work it moves."""
+    """Messages count before time: a cheaper border wins regardless of the work it moves."""
     weights = weights_of([4.0, 4.0, 1.0], [(0, 1), (1, 2)], [2.0, 1.0], seconds_per_byte=0.01)
     refined, moves = refine(weights, np.array([0, 1, 1]), distances(weights))
     assert (refined.tolist(), moves) == ([0, 0, 1], 1)

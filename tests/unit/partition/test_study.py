@@ -1,4 +1,4 @@
-"""Every partitioner of a study cuts, each in its own way."""
+"""Every partitioner of a study gives its own partition."""
 
 from dataclasses import replace
 

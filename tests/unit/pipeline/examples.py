@@ -19,7 +19,7 @@ def ideal(depth: int, microbatches: int, schedule: str, chunks: int = 1) -> Pipe
 
 
 def random_stage(rng: np.random.Generator) -> StageCost:
-    """Return a stage of which any cost may be absent."""
+    """Return a stage in which any cost may be zero."""
     times = rng.uniform(0.1, 3.0, 8) * (rng.random(8) < 0.7)
     return StageCost(
         forward_s=float(times[0] + 0.1),

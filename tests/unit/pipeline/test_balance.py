@@ -1,4 +1,4 @@
-"""Stages balanced by compute, against all cuts."""
+"""Stages balanced by compute, compared with all cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The recurrence over cuts finds the least worst cost for every number of stages and of single ones."""
+"""The recurrence over cuts finds the smallest bottleneck for every number of stages and single-device
+stages.
+"""
 
 from __future__ import annotations
 

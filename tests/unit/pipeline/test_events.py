@@ -23,7 +23,7 @@ def one_link(workers: int) -> SharedLinks:
 
 
 class Recorder(Idle):
-    """A network that takes no time and remembers what it carried."""
+    """Network without transfer time that records its transfers."""
 
     def __init__(self) -> None:
         self.seen: list[Transfer] = []
@@ -34,14 +34,14 @@ class Recorder(Idle):
 
 
 class SlowForward(Idle):
-    """A machine whose forward passes take twice as long."""
+    """Machine whose forward passes take twice as long."""
 
     def perform(self, env: simpy.Environment, task: Task) -> Process:
         yield env.timeout(task.seconds * (2 if task.kind == JobKind.FORWARD else 1))
 
 
 class OneMemory(Idle):
-    """A machine whose devices share one memory for the update."""
+    """Machine whose devices share one memory for the update."""
 
     def __init__(self) -> None:
         self.memory: simpy.Resource | None = None
@@ -63,14 +63,16 @@ def test_a_machine_says_how_long_jobs_take() -> None:
 
 
 def test_jobs_can_contend_too() -> None:
-    """Three stages are through with their passes after 6, 7 and 8 s; updates of 4 s follow one at a time."""
+    """Three stages finish their passes after 6, 7 and 8 s; updates of 4 s follow one at a time."""
     stages = (StageCost(1.0, 1.0, update_s=4.0),) * 3
     assert simulate(Pipeline(stages, 2)).time_s == 8 + 4
     assert simulate_events(Pipeline(stages, 2), machine=OneMemory()).time_s == 6 + 3 * 4
 
 
 def test_two_transfers_over_one_link_follow_each_other() -> None:
-    """Inference over three stages, 1 s each, transfers of 2 s: one link carries 2 transfers a microbatch."""
+    """Inference over three stages, 1 s each, transfers of 2 s: one link carries 2 transfers per
+    microbatch.
+    """
     pipeline = Pipeline((StageCost(1.0, send_activation_s=2.0),) * 3, 10, "inference")
     links = one_link(3)
     shared = simulate_events(pipeline, machine=links)

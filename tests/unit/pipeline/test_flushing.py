@@ -1,4 +1,4 @@
-"""Loads, footprints and the time per batch, against a simulation of each stage layer by layer."""
+"""Loads, footprints and time per batch, compared with a layer-by-layer simulation of each stage."""
 
 from __future__ import annotations
 

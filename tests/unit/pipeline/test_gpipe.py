@@ -1,4 +1,4 @@
-"""Steps take the time that closed forms, discrete events and the simulation of pipelines give."""
+"""Step times equal closed forms, discrete events and the pipeline simulation."""
 
 import heapq
 import math
@@ -80,7 +80,7 @@ def test_a_ring_takes_as_long_as_its_slowest_link() -> None:
 
 
 class Events:
-    """One replica by events: tasks start when their resource is free and what they need has come."""
+    """One replica as events: tasks start when their resource is free and their inputs have arrived."""
 
     def __init__(self, stages: StageGraph, devices: Ints, network: DeviceNetwork) -> None:
         self.stages, self.devices, self.network = stages, devices, network
@@ -171,7 +171,7 @@ def test_times_are_those_of_discrete_events(seed: int, stages: int, replicas: in
 def test_chains_take_the_time_that_the_simulation_of_pipelines_finds(
     seed: int, stages: int, replicas: int, batch: int
 ) -> None:
-    """One message at a time binds a link only where a message takes longer than the stages beside it."""
+    """A serial link binds only if a message takes longer than the adjacent stages."""
     work = drawn_graph(seed, stages, replicas, batch, chain=True)
     time = min(work.forward_s.min(), work.backward_s.min())
     network = flat_network(stages * replicas, work.edge_bytes.max(initial=1.0) / time, 0.5)

@@ -1,4 +1,4 @@
-"""A step in which messages hold devices: that of programs which send, receive and compute in turn."""
+"""A step whose messages occupy devices: programs that send, receive and compute in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.map.cases import drawn_network, drawn_stages
 
 
 def test_a_stage_waits_while_its_message_is_under_way() -> None:
-    """Passes of 1 s and 2 s, messages of 1 s, two microbatches: 13 s by hand, 11 s with links beside."""
+    """Passes of 1 s and 2 s, messages of 1 s, two microbatches: 13 s by hand, 11 s with concurrent links."""
     one = np.array([1.0, 1.0])
     stages = StageGraph(one, 2 * one, 0 * one, 1, microbatches=2, **edge_arrays([(0, 1, 1.0)]))
     mapping, network = np.array([[0], [1]]), flat_network(2, 1.0)
@@ -54,11 +54,11 @@ def test_a_mapping_that_is_none_is_refused() -> None:
 
 
 Step = tuple[str, int, int, float]
-"""What a device does next: compute, or a message (with whom) and its number, and for how long."""
+"""Next action of a device: compute, or a message (its partner), its number, and its duration."""
 
 
 def _run_programs(stages: StageGraph, devices: Ints, network: DeviceNetwork) -> list[float]:
-    """Return when every stage's program ends; a message begins when both of its programs have come to it."""
+    """Return the end of every stage's program; a message begins when both programs have reached it."""
     count = len(stages.forward_s)
     programs: list[deque[Step]] = [deque() for _ in range(count)]
     edges = [

@@ -1,4 +1,4 @@
-"""Memory of devices over time, against the counts of the papers and of the planners."""
+"""Memory of devices over time, compared with the counts of papers and planners."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_peak_is_the_memory_that_the_planner_counts(recompute: bool) -> None
 
 
 def test_interleaving_holds_more() -> None:
-    """By the factor 1 + (p - 1)/(p v) of the activations of the whole (Korthikanti et al., Section 4.2.3)."""
+    """By the factor 1 + (p - 1)/(p v) of the activations of the model (Korthikanti et al., Section 4.2.3)."""
     depth, chunks = 4, 3
     timeline = simulate(ideal(depth, 24, "interleaved", chunks))
     assert timeline.peak_bytes[0] == pytest.approx(depth * (1 + (depth - 1) / (depth * chunks)))
@@ -49,7 +49,9 @@ def test_interleaving_holds_more() -> None:
 
 @pytest.mark.parametrize("schedule", NAMES)
 def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str) -> None:
-    """Sum, at the start of every job, over all microbatches between their first and last job here."""
+    """Sum, at the start of every job, over all microbatches between their first and last job on the
+    device.
+    """
     for seed in range(6):
         pipeline = random_pipeline(np.random.default_rng(seed), schedule)
         timeline = simulate(pipeline)

@@ -1,4 +1,4 @@
-"""A network under a pipeline."""
+"""Pipeline on a simulated network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wafer_machine(detail: Detail) -> NetworkMachine:
 
 @pytest.mark.parametrize("detail", get_args(Detail))
 def test_where_nothing_meets_the_pipeline_takes_the_time_of_the_longest_path(detail: Detail) -> None:
-    """4 bytes at 8 bytes/s are the 0.5 s of the pipeline; neighbours have directed links of their own."""
+    """4 bytes at 8 bytes/s are the 0.5 s of the pipeline; neighbours have their own directed links."""
     pipeline = Pipeline((STAGE,) * 4, 8)
     network = machine([[0], [1], [2], [3]], detail=detail)
     assert simulate_events(pipeline, machine=network).time_s == simulate(pipeline).time_s
@@ -63,7 +63,7 @@ def test_every_tensor_arrives_at_the_tiles_of_the_next_stage() -> None:
 
 @pytest.mark.parametrize("detail", get_args(Detail))
 def test_synchronisation_is_a_collective_on_the_same_links(detail: Detail) -> None:
-    """An all-reduce of 8 bytes over two tiles 1 byte/s apart: 2 rounds of 4 s after the last pass."""
+    """An all-reduce of 8 bytes over two tiles at 1 byte/s: 2 rounds of 4 s after the last pass."""
     pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
     network = machine([[0], [1]], 1.0, detail)
     network.plans = {(JobKind.LAST_SYNC, 0): collective("all_reduce", [0, 1], 8.0)}

@@ -1,4 +1,4 @@
-"""The order of work, against schedules written out and against programs that walk through them."""
+"""Orders of passes, compared with written schedules and with programs that generate them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_few_microbatches_shorten_the_warm_up() -> None:
 @pytest.mark.parametrize("chunks", [2, 3])
 @pytest.mark.parametrize("count", range(2, 14))
 def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, count: int) -> None:
-    """In groups of pp microbatches where that leaves none of fewer, else of the fewest with which it does."""
+    """Groups of pp microbatches if no smaller group remains, otherwise the smallest groups without one."""
     group = next(size for size in range(min(depth, count), count + 1) if count % size not in range(1, depth))
     pipeline = ideal(depth, count, "interleaved", chunks)
     assert simulate(pipeline).time_s > 0  # no pass waits for itself

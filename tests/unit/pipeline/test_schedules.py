@@ -1,4 +1,4 @@
-"""Orders as generators make them, and bubbles and microbatches held in closed form, of schedules that split
+"""Orders from generators, and closed forms of bubbles and stored microbatches, for schedules that split
 backward passes or place stages in a V.
 """
 
@@ -24,7 +24,7 @@ LETTERS = {
     JobKind.WEIGHT_GRADIENT: "W",
 }  # fmt: skip
 TIMES = ((1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (1.0, 2.0, 1.0), (1.0, 0.9, 1.1))
-"""Seconds of a stage's forward pass, gradient of the input, and gradient of the weights."""
+"""Seconds of a stage's forward pass, input gradient and weight gradient."""
 
 ORDERS = {
     ("interleaved-zb", 4): (
@@ -68,7 +68,7 @@ stages 2 and 3 for the copy of the other direction; v-half and v-min as that of 
 
 
 def equal(name: str, depth: int, count: int, times: tuple[float, float, float], chunks: int = 2) -> Pipeline:
-    """Return a pipeline of equal stages, a rank's together keep a byte of a microbatch."""
+    """Return a pipeline of equal stages; those of a rank together store one byte per microbatch."""
     of_copy = 2 if name == "dualpipe" else 1
     forward, of_input, of_weights = (of_copy * seconds / chunks for seconds in times)
     stage = StageCost(forward, of_input + of_weights, weight_s=of_weights, stash_bytes=1.0)
@@ -104,13 +104,15 @@ BUBBLES = {
     ("interleaved-zb", 3): lambda f, b, w: (f + max(b - w, 0)) / 3,
     ("zbv", 2): lambda f, b, _: max(f, b) / 2,
 }
-"""Over p - 1, of steps whose ranks all end together; of zbb and zbv where B >= W."""
+"""Bubbles over p - 1, of steps whose ranks all end together; of zbb and zbv with B >= W."""
 FIGURES = {
     ("zbv", 2): (3.5, 4.2, 7.0, 3.8),
     ("dualpipev", 2): (7.0, 8.6, 13.5, 7.0),
     ("dualpipe", 2): (6.0, 7.2, 11.0, 6.0),
 }
-"""Bubbles of eight ranks by `TIMES`, from simulations of PyTorch's orders; dualpipe is cut from dualpipev."""
+"""Bubbles of eight ranks with `TIMES`, from simulations of PyTorch's orders; dualpipe is derived from
+dualpipev.
+"""
 HELD = {
     ("zb-h1", 1): lambda p: p,
     ("zb-h2", 1): lambda p: 2 * p - 1,
@@ -123,7 +125,7 @@ HELD = {
     ("dualpipev", 2): lambda p: 2 * p + 1,
     ("dualpipe", 2): lambda p: p + 1,
 }
-"""Stages' microbatches, on the fullest rank."""
+"""Stored stages times microbatches on the rank with peak memory."""
 
 
 @pytest.mark.parametrize(("name", "chunks"), BUBBLES)
@@ -144,7 +146,7 @@ def test_eight_ranks_idle_as_long_as_in_simulations_of_published_orders(name: st
 
 
 def test_dualpipe_idles_at_most_as_long_as_its_authors_say() -> None:
-    """(PP/2 - 1)(F&B + B' - 3 W) of PP stages, with F&B = F + B' and B' = B + W; equal where B = W."""
+    """(PP/2 - 1)(F&B + B' - 3 W) with PP stages, F&B = F + B' and B' = B + W; equal if B = W."""
     for name, depth, (forward, of_input, of_weights) in product(("dualpipe", "dualpipev"), (4, 8), TIMES[:3]):
         stages, part = (depth, 1) if name == "dualpipe" else (2 * depth, 2)
         claimed = (stages / 2 - 1) * (forward + 2 * of_input - of_weights) / part
@@ -164,7 +166,7 @@ def test_the_fullest_rank_holds_as_much_as_published(name: str, chunks: int) -> 
 
 
 def test_orders_by_time_make_up_for_a_stage_that_takes_longer() -> None:
-    """zb-h1 is for equal stages: by the times of the passes no rank has to wait as long."""
+    """zb-h1 assumes equal stages; orders by measured times have shorter waits."""
     slow = StageCost(1.5, 3.0, weight_s=1.5)
     pipeline = equal("zbb", 4, 16, TIMES[0], 1)
     stages = (*pipeline.stages[:3], slow)
@@ -210,7 +212,7 @@ def test_what_a_schedule_cannot_run_is_refused(
 
 @given(st.integers(2, 6), st.integers(2, 4), st.integers(1, 30))
 def test_interleaving_takes_as_many_microbatches_as_pytorch_does(depth: int, chunks: int, count: int) -> None:
-    """Rounds of equally many: p, or all of fewer than p, or more than p."""
+    """Rounds with the same number of microbatches: p, or all if fewer than p, or more than p."""
     rounds = max(1, count // depth)
     if count % rounds:
         return
@@ -227,8 +229,9 @@ SLOW_AND_QUICK = (
     (0.4969, 0.9276, 0.129, 0.0, 0.6166),
     (1.6109, 0.8595, 0.1733, 0.4226, 0.0),
 )
-"""Seconds of stages so unequal that a rank of zbb skipped two forward passes for good: forward, gradients of
-the input and of the weights, and a tensor on its way each way."""
+"""Stages so unequal that a rank of zbb once skipped two forward passes for good: seconds of forward pass,
+input gradient, weight gradient, and transfers each way.
+"""
 
 
 def test_orders_by_time_are_complete_for_stages_of_any_times() -> None:
@@ -249,7 +252,7 @@ def test_orders_by_time_are_complete_for_stages_of_any_times() -> None:
 
 
 def test_an_order_that_loses_a_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever schedule it is of: a step without it would look fast."""
+    """For every schedule: a step without the pass would look fast."""
 
     class Losing(type(SCHEDULES["zb-h1"])):  # type: ignore[misc]
         def order(self, pipeline: Pipeline, group: int, own: np.ndarray) -> Passes:

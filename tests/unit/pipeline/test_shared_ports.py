@@ -1,4 +1,4 @@
-"""A step with shared ports: that of GPipe inside a node, and the bytes of a port over its bandwidth."""
+"""A step with shared ports: GPipe inside a node, and port bytes over port bandwidth between nodes."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_sharing_never_makes_a_step_shorter(node: int) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_replicas_of_a_stage_on_one_node_take_turns(replicas: int) -> None:
-    """CS map: all messages of all replicas go through one port, forward and then back.
+    """CS map: all messages of all replicas pass one port, forward and then back.
 
-    The first replica has its last one R - 1 messages before the others, and begins to send back.
+    The first replica has its last message R - 1 messages before the others, and begins to send back.
     """
     stages, network = chain(replicas), flat_network(2 * replicas, 1.0)
     shared = shared_step_s(stages, consecutive_map(2, replicas), network, replicas)
@@ -55,7 +55,7 @@ def test_replicas_of_a_stage_on_one_node_take_turns(replicas: int) -> None:
 
 
 def test_rings_across_nodes_share_their_ports_as_well() -> None:
-    """p2p map of two replicas: both stages exchange 2 (R - 1)/R of their gradients through the same ports."""
+    """P2p map of two replicas: both stages exchange 2 (R - 1)/R of their gradients through the same ports."""
     stages = replace(chain(2, parameters=8.0), edge_bytes=np.zeros(1))
     network = flat_network(4, 1.0)
     assert step_time_s(stages, p2p_map(2, 2), network) == pytest.approx(8.0)
@@ -64,7 +64,7 @@ def test_rings_across_nodes_share_their_ports_as_well() -> None:
 
 
 def test_a_port_in_is_shared_by_nodes_that_send_to_it() -> None:
-    """Stages 0 and 1 are on nodes of their own, and both send 1 byte to stage 2."""
+    """Stages 0 and 1 are on separate nodes, and both send 1 byte to stage 2."""
     edges = np.array([[0, 2], [1, 2]])
     zero = np.zeros(3)
     stages = StageGraph(zero, zero, zero, 1, microbatches=1, edges=edges, edge_bytes=np.ones(2))

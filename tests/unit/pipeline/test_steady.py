@@ -1,4 +1,4 @@
-"""The rate in the long run, against the cost of the slowest stage."""
+"""Steady-state rate, compared with the cost of the slowest stage."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_the_rate_is_pipers_cost_where_the_stashes_suffice_for_it() -> None:
 
 
 def test_stashes_of_balanced_stages_do_not_always_suffice() -> None:
-    """Three replicas, three, two and one, all with load d: 9/3, 6/3, 3/2 and 1 are not enough places."""
+    """Three replicas, three, two and one, all with load d: 9/3, 6/3, 3/2 and 1 in-flight microbatches are too
+    few.
+    """
     forward = (0.7, 1.9, 0.5, 0.4)
     data = (3, 3, 2, 1)
     stages = tuple(StageCost(f, d - f) for f, d in zip(forward, data, strict=True))
@@ -66,7 +68,7 @@ def test_stashes_of_balanced_stages_do_not_always_suffice() -> None:
 
 
 def test_a_synchronisation_once_per_batch_costs_its_share_or_more() -> None:
-    """It costs no less than its share in the load of the slowest stage, and no more than all of it."""
+    """It costs at least its share in the load of the slowest stage, and at most its full time."""
     stage = StageCost(1.0, 2.0, sync_s=6.0)
     pipeline = Pipeline((stage,) * 3, 12, "2bw", data=(1, 1, 1))
     measured = time_per_microbatch_s(pipeline)
@@ -75,7 +77,7 @@ def test_a_synchronisation_once_per_batch_costs_its_share_or_more() -> None:
 
 
 def test_inference_goes_at_the_rate_of_its_slowest_stage() -> None:
-    """Without set-up and drain, whatever transfers take that occupy nobody."""
+    """Without set-up and drain, for any transfers that do not occupy stages."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
         data = tuple(int(d) for d in rng.integers(1, 4, 4))

@@ -1,4 +1,4 @@
-"""Where device time goes, what binds, and what must not change or can only grow."""
+"""Breakdown of device time, bottlenecks, invariants and monotonicity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_shares_and_the_critical_path_account_for_all_time(schedule: str) -> Non
 
 @given(st.integers(1, 8), st.integers(1, 12))
 def test_the_bubble_of_an_ideal_pipeline(depth: int, microbatches: int) -> None:
-    """Of all time the share (p - 1)/(m + p - 1) (Narayanan et al., SC 2021, Section 2.2.1)."""
+    """(p - 1)/(m + p - 1) of the device time (Narayanan et al., SC 2021, Section 2.2.1)."""
     timeline = simulate(ideal(depth, microbatches, "1f1b"))
     assert timeline.share_of["bubble"] == pytest.approx((depth - 1) / (microbatches + depth - 1), abs=1e-12)
     assert timeline.share_of["forward"] + timeline.share_of["backward"] == pytest.approx(
@@ -39,7 +39,7 @@ def test_the_bubble_of_an_ideal_pipeline(depth: int, microbatches: int) -> None:
 
 
 def test_a_transfer_that_nothing_hides_is_exposed() -> None:
-    """One microbatch: 1 + 2 forward, 3 under way; 1 + 2 backward, 4 under way; 13 on two devices."""
+    """One microbatch: 1 + 2 forward, 3 in flight; 1 + 2 backward, 4 in flight; 13 on two devices."""
     first = StageCost(1.0, 1.0, send_activation_s=3.0)
     second = StageCost(2.0, 2.0, send_gradient_s=4.0)
     timeline = simulate(Pipeline((first, second), 1))
@@ -76,7 +76,7 @@ def test_what_binds_is_what_takes_most_of_the_critical_path(
 
 
 def test_a_wider_stage_counts_with_all_its_devices() -> None:
-    """The first stage of three devices does nothing for half of the time, the second of one for none."""
+    """The first stage of three devices is idle for half of the time, the second of one device never."""
     pipeline = Pipeline((StageCost(1.0), StageCost(2.0)), 100, "inference", tensor=(3, 1))
     assert simulate(pipeline).share_of["bubble"] == pytest.approx((3 * 101 + 1) / (4 * 201))
 
@@ -106,7 +106,7 @@ def test_more_microbatches_never_lower_the_utilisation_under_1f1b() -> None:
 
 
 def test_a_batch_takes_no_longer_than_its_two_parts_one_after_the_other() -> None:
-    """So that more microbatches never lower the utilisation in the long run, whatever transfers take."""
+    """So more microbatches never lower the steady-state utilisation, for any transfer times."""
     for seed in range(15):
         rng = np.random.default_rng(seed)
         stages = tuple(random_stage(rng) for _ in range(int(rng.integers(1, 6))))
@@ -115,7 +115,7 @@ def test_a_batch_takes_no_longer_than_its_two_parts_one_after_the_other() -> Non
 
 
 def test_with_transfers_one_more_microbatch_can_lower_the_utilisation() -> None:
-    """Transfers let the steady state repeat itself after several microbatches instead of one."""
+    """With transfers the steady state repeats after several microbatches instead of one."""
     stage = StageCost(1.0, 1.0, send_activation_s=1.0, send_gradient_s=1.0)
     times = [simulate(Pipeline((stage,) * 2, count)).time_s for count in range(1, 9)]
     assert np.diff(times).tolist() == [2, 4, 2, 4, 2, 4, 2]
@@ -123,7 +123,7 @@ def test_with_transfers_one_more_microbatch_can_lower_the_utilisation() -> None:
 
 @pytest.mark.parametrize("schedule", NAMES)
 def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
-    """Lanes beside each other take the time of one with the same microbatches each."""
+    """Identical concurrent lanes take the time of one lane with the same microbatches."""
     pipeline = replace(random_pipeline(np.random.default_rng(7), schedule), data=(), release_s=0.0)
     if schedule == "interleaved":
         pipeline = replace(pipeline, microbatches=2 * pipeline.depth)
@@ -134,7 +134,7 @@ def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", NAMES)
 def test_every_microbatch_passes_every_stage_once(schedule: str) -> None:
-    """What is sent is received: each pass but the first has the pass that sends to it as its predecessor."""
+    """Every sent tensor is received: each pass but the first has the sending pass as predecessor."""
     for seed in range(5):
         timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
         pipeline, jobs = timeline.pipeline, timeline.jobs

@@ -30,7 +30,7 @@ FIGURE_5 = """
 . . . . 1 . 2 1 3 2 4 3 5 4 6 5 7 6 8 7 9 8 10 9
 . . . . . 1 1 2 2 3 3 4 4 5 5 6 6 7 7 8 8 9 9 10
 """
-"""Tarnawski et al., NeurIPS 2021, Figure 5: the microbatch on each of six devices in each unit of time."""
+"""Tarnawski et al., NeurIPS 2021, Figure 5: the microbatch on each of six devices in each time unit."""
 
 
 def figure_5(microbatches: int) -> Pipeline:
@@ -68,7 +68,7 @@ def test_figure_5_holds_the_microbatches_that_its_third_column_says() -> None:
 
 
 def test_device_2_of_figure_5_stashes_what_the_caption_says() -> None:
-    """{2}, {2, 5}, {5}, {5, 8}, {8}, {8, 11} and {11} at different points in time."""
+    """{2}, {2, 5}, {5}, {5, 8}, {8}, {8, 11} and {11} in turn."""
     profile = simulate(figure_5(24)).memory(1)
     assert profile.bytes_[:12].tolist() == [0, 1, 1, 2, 2, 2, 1, 2, 2, 2, 1, 2]
 
@@ -84,7 +84,7 @@ def test_equation_1_is_the_time_of_equal_stages(schedule: str, depth: int, micro
 
 @pytest.mark.parametrize("schedule", NAMES)
 def test_unequal_stages_take_at_least_the_schedules_lower_bound(schedule: str) -> None:
-    """A stage cannot begin before those before it, nor end after them; (1) is for equal stages only."""
+    """A stage cannot begin before earlier stages, nor end after them; (1) is for equal stages only."""
     for seed in range(60):
         pipeline = random_pipeline(np.random.default_rng(seed), schedule)
         passes = pipeline.column("forward_s") + pipeline.rules.trains * pipeline.column("backward_s")
@@ -95,7 +95,7 @@ def test_unequal_stages_take_at_least_the_schedules_lower_bound(schedule: str) -
 
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 40))
 def test_the_flush_formula_is_the_time_of_equal_loads(depth: int, data: int, microbatches: int) -> None:
-    """(ceil(B/d) + s - 1) load and the synchronisation (Phaze, Section 5)."""
+    """(ceil(B/d) + s - 1) load plus the synchronisation (Phaze, Section 5)."""
     pipeline = Pipeline(
         (StageCost(1.0, 2.0, sync_s=4.0),) * depth, max(microbatches, data), data=(data,) * depth
     )
@@ -132,7 +132,7 @@ def test_longest_paths_and_discrete_events_agree(schedule: str) -> None:
 
 
 def test_replicas_that_stop_together_can_block_a_pipeline_without_flush() -> None:
-    """3 does not divide 4: a replica that waits for its stage's synchronisation holds a microbatch back."""
+    """3 does not divide 4: a replica that waits for its stage's synchronisation delays a microbatch."""
     blocked = Pipeline((StageCost(1.0, 1.0, sync_s=1.0),) * 4, 12, "2bw", data=(3, 3, 1, 1), batches=2)
     for simulation in (simulate, simulate_events):
         with pytest.raises(
@@ -143,7 +143,7 @@ def test_replicas_that_stop_together_can_block_a_pipeline_without_flush() -> Non
 
 
 def test_longest_paths_agree_with_a_sweep_until_nothing_changes() -> None:
-    """Random graphs: start each job at 0 and push everything later until all constraints hold."""
+    """Random graphs: start each job at 0, and delay jobs until all constraints hold."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         first = np.concatenate([[0], np.cumsum(rng.integers(1, 6, 4))])
@@ -194,7 +194,7 @@ def test_recomputation_waits_for_the_gradient_unless_it_is_early() -> None:
 @pytest.mark.parametrize("operators", [1, 2, 5])
 @pytest.mark.parametrize("sync_s", [0.5, 4.0, 20.0])
 def test_gradients_are_synchronised_piece_by_piece(operators: int, sync_s: float) -> None:
-    """Piece i is there after i/n of the backward pass, 4 s long, and takes s/n after the one before."""
+    """Bucket i is ready after i/n of the backward pass of 4 s, and takes s/n after the previous bucket."""
     pipeline = Pipeline((StageCost(1.0, 4.0, sync_s=sync_s, operators=operators),), 3, overlap_sync=True)
     through = 0.0
     for piece in range(1, operators + 1):
@@ -212,7 +212,7 @@ def test_the_weights_of_zero_3_are_gathered_during_the_operator_before() -> None
 
 
 def test_an_exchange_waits_for_what_else_is_on_its_links() -> None:
-    """Of a pass of 8 s four are collectives: in the other four no more than four seconds' weights arrive."""
+    """Of a pass of 8 s, four are collectives: in the other four, at most four seconds' weights arrive."""
     stage = StageCost(8.0, 16.0, operators=4)
     hidden, crowded = (with_exchanges(stage, gather_s, 0.0, (4.0, 4.0)) for gather_s in (4.0, 6.0))
     assert (hidden.forward_s, hidden.backward_s) == (8 + 1, 16 + 1)
@@ -220,7 +220,7 @@ def test_an_exchange_waits_for_what_else_is_on_its_links() -> None:
 
 
 def test_gradients_of_zero_2_are_scattered_during_the_backward_pass_that_goes_on() -> None:
-    """With weights' gradients apart only those, and the gathered weights of the rest, are waited for."""
+    """With separate weight gradients, only those and the weights gathered for other passes are exposed."""
     stage = StageCost(8.0, 16.0, operators=4)
     assert with_exchanges(stage, 0.0, 4.0).backward_s == 16 + 1
     assert with_exchanges(stage, 4.0, 20.0).backward_s == 24 + 4
@@ -234,7 +234,7 @@ def test_without_overlap_every_exchange_is_waited_for() -> None:
 
 
 def test_two_buffered_weights_let_the_pipeline_run_on_over_a_batch() -> None:
-    """Three batches without a flush take one set-up; each waits for nothing."""
+    """Three batches without a flush have one set-up, and no batch waits."""
     stages = (StageCost(1.0, 1.0),) * 3
     flushed = simulate(Pipeline(stages, 6)).time_s
     timeline = simulate(Pipeline(stages, 6, "2bw", batches=3))
@@ -242,7 +242,7 @@ def test_two_buffered_weights_let_the_pipeline_run_on_over_a_batch() -> None:
 
 
 def test_a_batch_uses_weights_that_lack_one_batch() -> None:
-    """The update of a batch is over before the first forward pass of the batch after the next."""
+    """The update of a batch ends before the first forward pass of the batch after the next."""
     stages = (StageCost(1.0, 1.0, sync_s=5.0, update_s=1.0, operators=2),) * 3
     timeline = simulate(Pipeline(stages, 6, "2bw", batches=4, overlap_sync=True))
     jobs, end = timeline.jobs, timeline.end_s
@@ -287,7 +287,9 @@ def test_impossible_costs_are_refused(value: float) -> None:
 
 @pytest.mark.parametrize("schedule", [name for name in NAMES if name not in ("2bw", "zbb")])
 def test_times_on_a_kept_graph_are_those_of_the_pipeline(schedule: str) -> None:
-    """Also on one that recomputes where the pipeline does not; what 2bw and zbb do next depends on times."""
+    """Also on a graph that recomputes more than the pipeline; except for 2bw and zbb, whose order depends on
+    times.
+    """
     for seed in range(20):
         pipeline = random_pipeline(np.random.default_rng(seed), schedule)
         for recomputes in (False, schedule != "inference"):

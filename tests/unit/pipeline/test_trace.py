@@ -1,4 +1,4 @@
-"""Trace files: what the Trace Event Format asks for, and what a viewer needs to draw it."""
+"""Trace files: requirements of the Trace Event Format and of viewers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = {
     "f": {"ph", "name", "cat", "id", "pid", "tid", "ts", "bp"},
     "C": {"ph", "name", "pid", "tid", "ts", "args"},
 }
-"""What the Trace Event Format requires of metadata, complete, flow and counter events."""
+"""Fields that the Trace Event Format requires of metadata, complete, flow and counter events."""
 
 
 def of_phase(timeline: Timeline, phase: str) -> list[Event]:
@@ -56,7 +56,9 @@ def test_slices_of_a_thread_do_not_overlap_and_threads_have_names(schedule: str)
 
 
 def test_there_is_an_arrow_for_every_tensor() -> None:
-    """Three stages, five microbatches: two borders, there and back; each arrow has a beginning and an end."""
+    """Three stages, five microbatches: two borders, in both directions; each arrow has a beginning and an
+    end.
+    """
     timeline = simulate(ideal(3, 5, "1f1b"))
     begin, end = of_phase(timeline, "s"), of_phase(timeline, "f")
     assert Counter(e["name"] for e in begin) == {"activation": 10, "gradient": 10}

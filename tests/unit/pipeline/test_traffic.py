@@ -1,4 +1,4 @@
-"""A pipeline with all that it sends as one plan: the same times as other ways, and every byte arrives."""
+"""A pipeline and its communication as one plan: the same times as other methods, and every byte arrives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_where_nothing_meets_it_takes_the_longest_path() -> None:
 
 @pytest.mark.parametrize("switching", ["pipelined", "hop-by-hop"])
 def test_it_agrees_with_the_machine_of_discrete_events(switching: Switching) -> None:
-    """Two programs: SimPy with a process for every worker, and messages in compiled code."""
+    """Two programs: SimPy with a process per worker, and compiled messages."""
     for seed in range(12):
         pipeline, tiles = random_case(seed)
         network = mesh(GRID, Wires(1.0))
@@ -72,7 +72,7 @@ def test_it_agrees_with_the_machine_of_discrete_events(switching: Switching) -> 
 
 
 def test_one_draft_serves_all_devices() -> None:
-    """Equal pipelines on other tiles are the same messages between other nodes."""
+    """Equal pipelines on other tiles have the same messages between other nodes."""
     pipeline, tiles = random_case(1)
     here, there = (
         script(pipeline, Sends(LINE, BYTES)),
@@ -97,8 +97,8 @@ def test_every_byte_sent_is_received() -> None:
 
 
 def test_half_the_bandwidth_of_any_link_is_never_faster() -> None:
-    """Without contention always; with it in all these cases, though first come first served does not promise
-    it: a message that comes later may let another pass before it.
+    """Always true without contention; with it true in these cases, although first come first served does not
+    guarantee it: a later message may let another pass first.
     """
     for seed in range(12):
         pipeline, tiles = random_case(seed)
@@ -110,7 +110,7 @@ def test_half_the_bandwidth_of_any_link_is_never_faster() -> None:
 
 
 def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
-    """The devices of a line are equal, counted from either end."""
+    """The devices of a line are equivalent from either end."""
     pipeline, tiles = random_case(5)
     mirrored = [[3 - tile] for (tile,) in tiles]
     times = [
@@ -121,7 +121,9 @@ def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
 
 
 def test_work_and_messages_of_a_job_take_turns() -> None:
-    """Two layers of 1 s, after each an all-reduce of two tiles that takes 4 s; then 3 s of backward pass."""
+    """Two layers of 1 s, each followed by an all-reduce of two tiles that takes 4 s; then 3 s of backward
+    pass.
+    """
     pipeline = Pipeline((StageCost(2.0, 3.0),), 2, tensor=(2,))
     turns = {(JobKind.FORWARD, 0, 0): [Turn(1.0, collective("all_reduce", [0, 1], 4.0))] * 2}
     found = script(pipeline, Sends([[0, 1]], {}, turns))
@@ -153,7 +155,7 @@ def test_a_coarse_ring_takes_as_long_as_a_fine_one(kind: Collective, members: in
 
 
 def test_a_coarse_all_reduce_goes_inside_nodes_first() -> None:
-    """Two nodes of two: half of the tensor each inside, halves of it between them."""
+    """Two nodes of two: half of the tensor inside each, halves of it between them."""
     network = torus((2, 2), 1.0)
     rows = by_node([0, 1, 2, 3], 2)
     assert rows == [[0, 1], [2, 3]]

@@ -1,4 +1,4 @@
-"""ZB-H1: its order as published, its bubble in closed form, and what it holds."""
+"""ZB-H1: its published order, its bubble in closed form, and its stored microbatches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from phaze.plan.runs import Run, plan_of_run
 
 LETTERS = {JobKind.FORWARD: "F", JobKind.INPUT_GRADIENT: "B", JobKind.WEIGHT_GRADIENT: "W"}
 TIMES = ((1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (1.0, 2.0, 1.0), (1.0, 0.9, 1.1), (1.0, 1.0, 3.0))
-"""Seconds of forward pass, gradient of the input, and gradient of the weights."""
+"""Seconds of forward pass, input gradient, and weight gradient."""
 
 
 def equal(depth: int, microbatches: int, times: tuple[float, float, float]) -> Pipeline:
-    """Return a pipeline of equal stages under ZB-H1, each of which keeps a byte of a microbatch."""
+    """Return a pipeline of equal stages under ZB-H1, each of which stores one byte per microbatch."""
     forward, of_input, of_weights = times
     stage = StageCost(forward, of_input + of_weights, weight_s=of_weights, stash_bytes=1.0)
     return Pipeline((stage,) * depth, microbatches, "zb-h1")
 
 
 def test_each_rank_puts_gradients_of_weights_off_by_its_number() -> None:
-    """Of four ranks with eight microbatches, 1f1b with W behind the B of the microbatch i later."""
+    """Four ranks with eight microbatches: 1f1b with W after the B of the microbatch i later."""
     jobs = all_jobs(equal(4, 8, TIMES[0]))
     lines = []
     for rank in range(4):
@@ -50,7 +50,7 @@ def test_each_rank_puts_gradients_of_weights_off_by_its_number() -> None:
 
 
 def test_the_bubble_is_that_of_the_paper() -> None:
-    """(p - 1)(F + B - W); where W > B the order leaves (p - 1) F. 1f1b: (p - 1)(F + B + W)."""
+    """(p - 1)(F + B - W); if W > B the order leaves (p - 1) F. 1f1b: (p - 1)(F + B + W)."""
     for times, depth, rounds in product(TIMES, (2, 3, 4, 8), (1, 2, 8)):
         forward, of_input, of_weights = times
         pipeline = equal(depth, rounds * depth, times)
@@ -63,7 +63,7 @@ def test_the_bubble_is_that_of_the_paper() -> None:
 
 
 def test_every_rank_holds_as_many_microbatches_as_there_are_stages() -> None:
-    """Those that wait for the gradients of weights count."""
+    """Microbatches that wait for their weight gradients count."""
     for depth, microbatches in ((4, 8), (4, 3), (8, 32)):
         timeline = simulate(equal(depth, microbatches, TIMES[1]))
         held = [min(depth, microbatches)] * depth

@@ -1,4 +1,4 @@
-"""Fused attention kernels of context-parallel ranks: which ones there are, and that their work adds up."""
+"""Fused attention kernels of context-parallel ranks: their list, and the sum of their work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def block(kind: CpKind = "all_gather", cp: int = 1) -> Layer:
 
 
 def pairs(kernels: tuple[Scores, ...]) -> float:
-    """Pairs of queries and keys, of all heads."""
+    """Query-key pairs of all heads."""
     return sum(one.samples * one.heads * one.queries * one.mean for one in kernels)
 
 
@@ -101,7 +101,7 @@ def test_merging_costs_its_bytes_for_every_part_but_the_own() -> None:
 @pytest.mark.parametrize("system", ["h100", "a100-selene", "b200"])
 @pytest.mark.parametrize("kind", ["all_gather", "p2p", "a2a", "a2a+p2p:2"])
 def test_a_part_takes_at_least_its_share_of_the_whole_sequence(system: str, kind: CpKind) -> None:
-    """As bounds of layouts by tokens of a rank take it."""
+    """Bounds of layouts by tokens per rank rely on it."""
     machine = load_machine(system, devices=8)
     times = kernel_times(machine, 2)
     whole = fused_attention(block().attention("forward"), Layout(), machine.stack, times)

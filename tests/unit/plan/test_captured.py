@@ -1,4 +1,4 @@
-"""Kernels that CUDA graphs capture, which the host does not launch."""
+"""Kernels captured by CUDA graphs, which the host does not launch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def experts() -> Workload:
 
 
 def names(workload: Workload, graphs: tuple[Captured, ...]) -> set[str]:
-    """Operators of the forward pass of the layer with experts that the host launches."""
+    """Forward operators of the layer with experts that the host launches."""
     layers = [one.forward.operators for one in workload.layers]
     operators = next(own for own in layers if any(operator.name == "experts_in" for operator in own))
     return {

@@ -1,4 +1,4 @@
-"""Context parallelism of given plans: every sequence in parts, keys and values gathered."""
+"""Context parallelism of given plans: sequences in parts, with keys and values gathered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.validate.examples import SMALL, changed, ideal_network, machine,
 
 LONG = changed(SMALL, seq=4096, tp=2, pp=2, dp=2, cp=2, microbatch=1, global_batch=16)
 WHOLE = changed(LONG, cp=1, dp=4)
-"""The same devices, with twice the replicas instead."""
+"""Layout on the same devices, with twice the replicas instead."""
 
 
 def block(run: Run, **layout: int) -> Layer:
@@ -39,7 +39,7 @@ def block(run: Run, **layout: int) -> Layer:
 def test_keys_and_values_are_gathered_and_their_gradients_scattered(
     cp: int, kv_heads: int, sequence_parallel: bool
 ) -> None:
-    """2 · width of keys / t · s · b elements forward, and twice as many backward; nothing else."""
+    """2 · width of keys / t · s · b elements forward, and twice as many backward."""
     run = changed(LONG, kv_heads=kv_heads, sequence_parallel=sequence_parallel)
     whole = run.model.kv_width // run.layout.tp * run.seq * run.layout.microbatch * 2
     found = block(run, cp=cp)
@@ -61,7 +61,7 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 def test_a_rank_has_its_part_of_the_work_and_of_what_is_kept(cp: int) -> None:
-    """Queries of one part see the keys of all: the scores, too, are a cp-th of the whole."""
+    """Queries of one part see the keys of all parts, so the scores are a cp-th as well."""
     found, whole = block(LONG, cp=cp), block(LONG, cp=1)
     for direction in ("forward", "backward"):
         assert found.pass_of(direction).tensor_flops * cp == whole.pass_of(direction).tensor_flops
@@ -82,8 +82,8 @@ def test_gradients_and_states_are_shared_as_by_as_many_replicas(zero: int) -> No
 
 
 def test_half_of_a_sequence_leaves_half_of_the_activations() -> None:
-    """Twice the microbatches of half the size: the first stage holds as many of them; and at work the keys
-    and values of one layer, whole.
+    """Twice the microbatches of half the size: the first stage stores as many, and temporarily the keys and
+    values of one layer for the whole sequence.
     """
     parts, replicas = predict(LONG, machine()), predict(WHOLE, machine())
     gathered = 2 * LONG.model.kv_width // LONG.layout.tp * LONG.seq * 2
@@ -94,7 +94,7 @@ def test_half_of_a_sequence_leaves_half_of_the_activations() -> None:
 
 
 def test_the_time_of_what_is_gathered_is_the_networks() -> None:
-    """Slower links between parts cost what three collectives of keys and of values take, and no more."""
+    """Slower links between parts add three collectives of keys and of values, and no more."""
     chip, free = machine(), ideal_network(machine())
     run = changed(LONG, tp=1, pp=1, dp=1, gpus=2, global_batch=1)
     group, nbytes = run.layout.group("cp"), run.model.kv_width * run.seq * 2
@@ -107,7 +107,9 @@ def test_the_time_of_what_is_gathered_is_the_networks() -> None:
 
 
 def test_overlap_of_slices_hides_nothing_of_what_parts_gather() -> None:
-    """Slower links between parts cost as much with it as without; those of slices are inside a node."""
+    """Slower links between parts cost the same with overlap as without; tensor-parallel ranks are inside a
+    node.
+    """
     run = changed(LONG, tp=8, pp=1, dp=1, gpus=16, global_batch=1)
     chip = replace(machine(), stack=Stack())  # no host for whose kernels collectives would wait
     assert isinstance(chip.network, Levels)

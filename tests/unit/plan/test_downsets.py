@@ -1,4 +1,4 @@
-"""Downsets agree with their definition, and the linear order with the rule that makes it."""
+"""Downsets agree with their definition, and the linear order with its rule."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Edges = tuple[tuple[int, int], ...]
 
 @njit
 def nested(words: Words, outer: int, inner: int) -> bool:
-    """Call what compiled code inlines."""
+    """Call a function that compiled code inlines."""
     return holds(words, outer, inner)
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[int, Edges]:
-    """Draw a directed acyclic graph whose numbering is any."""
+    """Draw a directed acyclic graph with arbitrary numbering."""
     n = draw(st.integers(1, 7))
     number = draw(st.permutations(range(n)))
     pairs = draw(st.sets(st.sampled_from(list(combinations(range(n), 2))))) if n > 1 else set()
@@ -33,7 +33,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, Edges]:
 
 
 def by_definition(n: int, edges: Edges) -> set[frozenset[int]]:
-    """Return the sets that hold, with a node, all that its edges lead to (Definition 4.1)."""
+    """Return the sets that contain, with a node, all targets of its edges (Definition 4.1)."""
     subsets = chain.from_iterable(combinations(range(n), size) for size in range(n + 1))
     return {frozenset(s) for s in subsets if all(v in s for u, v in edges if u in s)}
 
@@ -136,7 +136,7 @@ def test_some_downsets_are_taken_in_the_order_given() -> None:
 def test_more_than_the_machine_holds_are_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: 2**24)
     said = (
-        r"at least 524288 \(19 of its 30 nodes .* take 0\.01953 GiB of memory, this machine has 0\.01562 GiB"
+        r"at least 524288 \(19 of its 30 nodes .* need 0\.01953 GiB of memory, this machine has 0\.01562 GiB"
     )
     with pytest.raises(PhazeError, match=said):
         enumerate_downsets(30, (), limit=10**8)

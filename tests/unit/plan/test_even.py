@@ -1,6 +1,6 @@
-"""A given placement is evaluated as given: with the best boundaries for its widths, or with even ones.
+"""A given placement is evaluated with the best boundaries for its widths, or with even ones.
 
-Equal stages are found by trying them all, and never beat Phaze's planner.
+Equal stages are found by trying all of them, and never beat Phaze's planner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Experts in given plans: states by group of replicas, exchanges that hide, and published measurements."""
+"""Experts in given plans: states by replica group, overlapping dispatch, and published measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ QWEN = run_of("qwen3-30b-a3b", Layout(ep=16, dp=16, zero=1), global_batch=1024)
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_states_are_shared_by_the_replicas_of_each_group(zero: Zero) -> None:
-    """2 bytes of weights, 2 of gradients, 12 of the optimizer; experts have 2 replicas, all others 4."""
+    """2 bytes of weights, 2 of gradients, 12 of the optimizer; experts have 2 replicas, all other weights
+    4.
+    """
     layout = Layout(tp=2, ep=4, dp=8, zero=zero, sequence_parallel=True)
     run = replace(QWEN, layout=replace(layout, dp=4), gpus=8)
     stage = plan_of_run(run, MACHINE).stages[0]
@@ -72,7 +74,7 @@ def test_gradients_and_weights_of_experts_go_over_their_own_replicas() -> None:
 
 
 def test_without_sequence_parallelism_experts_are_sharded_as_dense_layers_are() -> None:
-    """Weights, states and time: two of sixteen ranks hold the same part of an expert, whatever etp says."""
+    """Weights, states and time: two of sixteen ranks have the same shard of an expert, for any etp."""
     own = Layout(tp=8, dp=2, zero=1)
     assert [own.group(axis).ranks for axis in ("etp", "ep", "edp")] == [8, 1, 2]
     assert replace(own, sequence_parallel=True).edp == 16
@@ -159,7 +161,7 @@ def test_overlap_of_exchanges_gains_what_nvidia_measured_without_being_fitted() 
 
 
 def test_peak_of_qwen3_is_near_the_published_one() -> None:
-    """62.166 GiB on H100 with overlap of exchanges (Megatron-Bridge, skills, August 2026); pools of CUDA
+    """62.166 GiB on H100 with overlapping dispatch (Megatron-Bridge, skills, August 2026); pools of CUDA
     graphs, buffers of HybridEP and natural imbalance are not modelled.
     """
     run = replace(QWEN, overlap=("dp", "ep"))

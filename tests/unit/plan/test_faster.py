@@ -1,4 +1,4 @@
-"""Nothing that is faster makes a step longer."""
+"""No faster resource makes a step longer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FACTORS = (1.1, 2.0, 4.0)
 
 
 def drawn(random: Random) -> tuple[dict[str, str], str, str]:
-    """A row of widths and choices that may be of any kind, and where it runs."""
+    """Row of any widths and options, and its machine."""
     system, stack = random.choice(SITES)
     model = random.choice(["mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b"])
     tp, cp, pp, dp = (random.choice(widths) for widths in ([1, 2, 4, 8], [1, 1, 2], [1, 2, 4], [1, 2, 8]))
@@ -45,7 +45,7 @@ def drawn(random: Random) -> tuple[dict[str, str], str, str]:
 
 
 def faster(machine: Machine, system: str, factor: float) -> Iterator[tuple[str, Machine]]:
-    """The machine with one resource that is faster by a factor, for each of them."""
+    """Machines with one resource faster by a factor, for each resource."""
     device, stack = device_of(machine), machine.stack
     for key in ("clock_hz", "hbm_bandwidth_bytes_per_s"):
         yield key, machine.with_device(device.model_copy(update={key: factor * getattr(device, key)}))
@@ -84,7 +84,9 @@ def test_no_resource_that_is_faster_makes_a_step_longer() -> None:
 
 
 def test_collectives_stay_hidden_behind_kernels_that_the_host_starts() -> None:
-    """With a higher clock products end before the host starts the next ones, which takes as long as ever."""
+    """With a higher clock, products end before the host launches the next ones, which takes as long as
+    before.
+    """
     row = (
         "mixtral-8x7b,4096,64,8,8,4,2,8,2,1,true,1,fp8,true",
         "model,seq,gpus,global_batch,tp,pp,cp,ep,etp,microbatch,sequence_parallel,zero,compute,flash_attention",

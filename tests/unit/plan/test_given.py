@@ -1,4 +1,4 @@
-"""Predictions of runs: closed forms, and what must never make a run faster."""
+"""Predictions of runs: closed forms, and changes that must never make a run faster."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_one_device_takes_the_sum_of_its_passes() -> None:
 
 
 def test_a_pipeline_of_equal_stages_has_the_bubble_of_its_formula() -> None:
-    """(p − 1)/(m + p − 1) of the time, where the ends of the model are small beside the blocks."""
+    """(p − 1)/(m + p − 1) of the time, if the ends of the model are small compared with the blocks."""
     run = changed(GPT3, vocab=8, global_batch=32, recompute="full")
     found = predict(run, ideal_network(machine()))
     assert found.bubble_share == pytest.approx(7 / 39, abs=0.01)
@@ -147,7 +147,9 @@ def test_zero_shares_what_its_stage_says() -> None:
 
 
 def test_parts_of_a_step_are_all_of_it_where_replicas_share_gradients_and_weights() -> None:
-    """What hides behind passes is no part; what does not is an exchange of replicas, not of slices."""
+    """Overlapped communication is not a part; exposed communication is an exchange of replicas, not of
+    tensor-parallel ranks.
+    """
     for zero in (2, 3):
         for overlap in ((), ("dp",)):
             run = changed(SMALL, zero=zero, tp=1, pp=1, dp=8, gpus=8, overlap=overlap)
@@ -183,7 +185,9 @@ def test_products_that_add_gradients_up_save_a_pass_over_them() -> None:
 
 
 def test_a_number_of_heads_that_the_fused_softmax_refuses_takes_more_kernels() -> None:
-    """Megatron-LM takes multiples of four: two heads of one sample are masked in steps, not those of two."""
+    """Megatron-LM accepts multiples of four: two heads of one sample are masked in separate kernels, those of
+    two samples are not.
+    """
     one, two = (changed(SMALL, tp=8, dp=1, pp=2, global_batch=8, microbatch=count) for count in (1, 2))
     fused, plain = (replace(machine(), stack=Stack(launch_s=1e-4, fused_heads=heads)) for heads in (4, 1))
     block = [plan_of_run(one, chip).stages[0].forward_s for chip in (fused, plain)]
@@ -245,7 +249,10 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
         ({"gpus": 17}, "tp \\* pp \\* dp must be gpus 17, got 16"),
         ({"global_batch": 60}, "microbatch \\* dp must divide global_batch 60, got 8"),
         ({"heads": 15}, "heads must divide hidden 1024, got 15"),
-        ({"layers": 1, "pp": 4, "dp": 2, "global_batch": 64}, "pp \\* chunks must be at most 3, the layers"),
+        (
+            {"layers": 1, "pp": 4, "dp": 2, "global_batch": 64},
+            "pp \\* chunks must be at most 3, the layers",
+        ),
         ({"vp": 2}, "chunks must be 1 under 1f1b"),
         ({"gpus": 4484, "dp": 1121, "global_batch": 4484}, "gpus: devices must be a multiple of 8"),
         ({"tp": 1, "dp": 8, "kv_heads": 3}, "key_value_heads 3 must divide heads 16"),
@@ -294,7 +301,9 @@ def test_zero_1_without_overlap_sums_all_gradients_and_gathers_weights_after_the
 
 
 def test_replicas_without_zero_sum_gradients_bucket_by_bucket() -> None:
-    """Each bucket costs a start; no weight is in two buckets, so that there are no more than weights."""
+    """Each bucket costs a start-up time; no weight is in two buckets, so there are at most as many buckets as
+    weights.
+    """
     run = changed(SMALL, pp=1, tp=1, dp=8, gpus=8, zero=0)
     network, group = machine().network, run.layout.group("dp-cp")
     size = plan_of_run(run, machine()).stages[0].exchanged_bytes

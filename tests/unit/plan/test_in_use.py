@@ -1,4 +1,4 @@
-"""Memory in use: ranges of its parts, from constants of the device and the stack and counts of the layout."""
+"""Memory in use: ranges of its parts, from constants of device and stack and counts of the layout."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def whole(tensors_gib: float, layout: Layout, on: Machine) -> MemoryRange:
 
 
 def test_an_all_reduce_of_two_nodes_opens_what_nccl_was_seen_to_open() -> None:
-    """16 channels to a ring and a tree: 576 MiB a communicator, where 544 and 688 are measured."""
+    """16 channels for a ring and a tree: 576 MiB per communicator, where 544 and 688 are measured."""
     found = collectives_bytes(h100(), Layout(tp=8)).expected
     assert found == 2 * 576 * MIB  # all ranks, and those of a layer
     assert 544 * MIB <= found / 2 <= 688 * MIB

@@ -1,4 +1,4 @@
-"""Bytes that joined products and fused gates of a stack do not move, by closed forms."""
+"""Bytes saved by a stack's joined products and fused gates, in closed form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_stack(**changes: bool) -> Machine:
 
 
 def pass_s(name: str, block: str, machine: Machine, layout: Layout) -> tuple[float, float]:
-    """Seconds of the forward and the backward pass of a block, without what the host adds."""
+    """Seconds of the forward and the backward pass of a block, without host overhead."""
     cost = layer_costs(library_workload(MODELS[name], SEQUENCE, layout), machine, flash=True)[block]
     return float(cost.forward_s[:-1].sum()), float(cost.backward_s[:-1].sum())
 
@@ -36,7 +36,7 @@ def pass_s(name: str, block: str, machine: Machine, layout: Layout) -> tuple[flo
 def test_joined_products_do_not_sum_gradients_of_their_input(
     name: str, sums: int, kernels: int, layout: Layout
 ) -> None:
-    """Of two products 6 bytes an element, of three 8; the start of a kernel each."""
+    """6 bytes per element for two products, 8 for three, and a kernel start each."""
     apart, joined = (pass_s(name, "block", with_stack(joined_products=one), layout) for one in (False, True))
     elements = SEQUENCE * MODELS[name].hidden
     saved_s = sums * elements / MACHINE.hbm_bytes_per_s
@@ -59,7 +59,7 @@ def test_a_fused_gate_moves_its_first_factor_neither_way() -> None:
 
 
 def test_sums_stay_for_other_readers_of_the_input() -> None:
-    """Router and dispatch of a mixture read what its shared experts read, whose two products are one."""
+    """Router and dispatch of a mixture read the input of its shared experts, whose two products are one."""
     apart, joined = (
         pass_s("deepseek-v3", "attention-experts", with_stack(joined_products=one), Layout(ep=256))
         for one in (False, True)

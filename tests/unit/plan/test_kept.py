@@ -1,4 +1,4 @@
-"""What layers keep of a token for the backward pass, and what modules free: closed forms and measurements."""
+"""Stored bytes per token of layers, and savings of recomputed modules: closed forms and measurements."""
 
 import pytest
 
@@ -23,15 +23,15 @@ def costs_of(name: str, layout: Layout = ONE) -> dict[str, LayerCost]:
 
 
 def kept(name: str, kind: str, layout: Layout = ONE, recompute: str = "none") -> float:
-    """Bytes of a token that all ranks of a microbatch together keep."""
+    """Stored bytes per token of all ranks of a microbatch together."""
     nbytes = costs_of(name, layout)[kind].kept_bytes(recompute)[0]
     return nbytes * layout.tp * layout.cp / (SEQUENCE * layout.microbatch)
 
 
 def closed_form(model: Model, block: Block) -> float:
-    """Tensors that fused kernels of norms, attention, gates and experts keep of a token in half precision:
-    inputs and outputs of norms, queries, keys, values, results, the first products' results and what the
-    second ones read; statistics in single precision. Of a mixture also rows, scores and choices.
+    """Bytes per token stored by fused kernels of norms, attention, gates and experts in half precision:
+    inputs and outputs of norms, queries, keys, values, results, results of the first products and inputs of
+    the second; statistics in single precision. For mixtures also dispatched tokens, scores and choices.
     """
     h, own, experts = model.hidden, block.mixer, block.experts
     assert isinstance(own, Attention)
@@ -59,8 +59,8 @@ def closed_form(model: Model, block: Block) -> float:
     "layout", [Layout(), Layout(tp=2, sequence_parallel=True, ep=2, microbatch=2), Layout(cp=2, ep=2)]
 )
 def test_blocks_keep_what_the_closed_forms_count(name: str, layout: Layout) -> None:
-    """Dense blocks, mixtures and latent attention, to the byte, however they are cut (Korthikanti et al. 2023
-    for what is kept at all).
+    """Dense blocks, mixtures and latent attention, to the byte, for any sharding (Korthikanti et al. 2023 for
+    the stored tensors).
     """
     model = MODELS[name]
     assert isinstance(model, Model)
@@ -69,7 +69,9 @@ def test_blocks_keep_what_the_closed_forms_count(name: str, layout: Layout) -> N
 
 
 def test_scans_keep_what_their_kernels_read_and_write() -> None:
-    """Of Mamba-2 norm, projection, what the scan gives, and what the last product reads; nothing inside."""
+    """For Mamba-2 the norm, the projection, the result of the scan, and the input of the last product;
+    nothing inside.
+    """
     model = MODELS["nemotron-3-nano-30b-a3b"]
     assert isinstance(model, Model)
     own = model.mamba
@@ -80,7 +82,7 @@ def test_scans_keep_what_their_kernels_read_and_write() -> None:
 
 
 def test_slices_of_experts_keep_the_rows_of_all() -> None:
-    """Rows are gathered over etp, what experts make of them is cut; a load multiplies both."""
+    """Dispatched tokens are gathered over etp, and their results are sharded; a load multiplies both."""
     model = MODELS["mixtral-8x7b"]
     assert isinstance(model, Model)
     rows, tokens = 2 * 2 * 4096, 6 * 2 * 14336
@@ -100,7 +102,9 @@ FREED = {
 
 @pytest.mark.parametrize("module", FREED)
 def test_modules_free_what_they_make_again(module: str) -> None:
-    """Of DeepSeek-V3's mixtures; what runs again takes time, and is there while the layer works."""
+    """For DeepSeek-V3's mixtures; recomputation takes time, and its results exist while the layer is
+    processed.
+    """
     cost = costs_of("deepseek-v3")["attention-experts"]
     bytes_kept, at_work = cost.kept_bytes(module)
     assert (cost.layer.activation_bytes - bytes_kept) / SEQUENCE == FREED[module]
@@ -118,8 +122,8 @@ def test_modules_inside_others_free_nothing_twice() -> None:
 
 
 def test_savings_of_nemotron_are_those_that_were_measured() -> None:
-    """NVIDIA measured on H100, one sample of 8,192 tokens and 23 mixtures on a device, 66.297 - 62.103 GB for
-    `moe_act` and 64.653 - 63.639 GB for `layernorm` beside `moe` (Megatron-Bridge, skills, 2026).
+    """Measured by NVIDIA on H100, one sample of 8,192 tokens and 23 mixtures per device: 66.297 - 62.103 GB
+    for `moe_act` and 64.653 - 63.639 GB for `layernorm` in addition to `moe` (Megatron-Bridge, skills, 2026).
     """
     cost = costs_of("nemotron-3-nano-30b-a3b", Layout(ep=8, dp=8))["experts"]
     saved = {way: 23 * (cost.layer.activation_bytes - cost.kept_bytes(way)[0]) for way in RECOMPUTED}

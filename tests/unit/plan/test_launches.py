@@ -1,4 +1,4 @@
-"""Kernels that the host launches beyond one for each product and elementwise group, counted by hand."""
+"""Kernels launched by the host in addition to one per product and elementwise group, counted by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operators(
 
 
 def test_a_block_of_megatron_launches_twice_as_many_kernels_backward_as_autograd_shows() -> None:
-    """Forward the copy of the context alone. Backward two norms of 4, four biases of which one has its own
+    """Forward only the copy of the context. Backward two norms of 4, four biases of which one has its own
     operator for the sum (7), four weights, the copy of the context, and 3 kernels around scores.
     """
     assert more_launches(operators("block", "forward"), 1, STEPS) == 1
@@ -50,7 +50,7 @@ def test_a_loss_in_steps_launches_its_operations_and_a_fused_one_none() -> None:
 
 
 def test_lookups_are_masked_on_shards_and_their_gradients_sorted() -> None:
-    """Forward four operations of the embedding have a kernel each. They are one operator, or two where shards
+    """Forward each of four operations of the embedding has a kernel. They are one operator, or two if shards
     sum their embeddings in between.
     """
     assert more_launches(operators("embedding", "forward"), 1, STEPS) == 3
@@ -60,7 +60,7 @@ def test_lookups_are_masked_on_shards_and_their_gradients_sorted() -> None:
 
 @pytest.mark.parametrize("flash", [False, True])
 def test_the_host_takes_a_launch_for_each(flash: bool) -> None:
-    """With a fused attention nothing is launched for the scores that it does not write."""
+    """With fused attention no kernel is launched for scores."""
     machine = load_machine("a100-selene", stack="megatron-lm")
     machine = replace(machine, stack=machine.stack.model_copy(update={"launch_s": 1.0}))
     workload = library_workload(load_transformer("megatron-gpt3-175b", "test"), 1024, Layout())

@@ -1,4 +1,4 @@
-"""Of a model with adapters only these have gradients and states, and backward passes make no others."""
+"""Only adapters have gradients and states, and backward passes compute no others."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LORA = MODEL.model_copy(update={"lora": RANK})
 ENDS = [(4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 14336), (4096, 14336), (14336, 4096)]
 """Inputs and outputs of the matrices of a block of Llama-3.1-8B."""
 ADAPTERS = RANK * sum(sum(ends) for ends in ENDS)
-"""Parameters of a block that are trained."""
+"""Trained parameters of a block."""
 
 
 def test_products_are_those_of_adapters_and_of_gradients_that_pass_frozen_weights() -> None:
-    """2 FLOPs a parameter and token forward, and for the gradient of activations; for that of weights only of
-    adapters: 4 N + 6 A in all, where whole training takes 6 N.
+    """2 FLOPs per parameter and token forward and for the activation gradient; for the weight gradient only
+    of adapters: 4 N + 6 A in total, instead of 6 N in full training.
     """
     whole, part = (library_workload(model, TOKENS, Layout()) for model in (MODEL, LORA))
     block, own = whole.layer("block"), part.layer("block")
@@ -40,7 +40,7 @@ def test_products_are_those_of_adapters_and_of_gradients_that_pass_frozen_weight
 
 
 def test_a_slice_adapts_its_share_of_every_matrix() -> None:
-    """Of a matrix cut by columns B is cut, of one cut by rows A is (Hu et al. 2022, Section 4.1)."""
+    """Of a column-sharded matrix B is sharded, of a row-sharded one A (Hu et al. 2022, Section 4.1)."""
     tp = 4
     by_rows = {3, 6}
     found = library_workload(LORA, TOKENS, Layout(tp=tp, sequence_parallel=True)).layer("block")
@@ -60,7 +60,7 @@ def stage_of(lora: bool, layout: Layout) -> Stage:
 
 
 def test_states_are_those_of_adapters() -> None:
-    """Two bytes a weight, and 16 more a trained one with fp32 gradients; ZeRO 3 shares all of it."""
+    """Two bytes per weight, and 16 more per trained weight with fp32 gradients; ZeRO 3 shards all of them."""
     trained, frozen = MODEL.layers * ADAPTERS, MODEL.parameters
     for zero, held in ((0, (2, 18)), (1, (2, 6 + 12 / 8)), (3, (2 / 8, 18 / 8))):
         stage = stage_of(True, Layout(dp=8, zero=zero))  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_a_step_is_shorter_and_needs_the_room_of_weights_and_activations() -> No
 
 def test_adapters_are_a_setting_of_training_and_beside_no_experts() -> None:
     spec = MODEL.model_dump(exclude_none=True)
-    with pytest.raises(PhazeError, match="lora: is no property of a model"):
+    with pytest.raises(PhazeError, match="lora: is a training option"):
         parse_model({**spec, "lora": RANK}, "mine.yaml")
     assert parse_model({**spec, "lora": None}, "a study's own") == MODEL
     experts = load_transformer("mixtral-8x7b", "test").model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""Products of a lower precision: faster, with operands that are cast and kept in fewer bytes."""
+"""Products in lower precision: faster, with operands that are cast and saved in fewer bytes."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def _block(compute: str, system: str = "b200") -> tuple[float, float, float]:
 
 
 def test_a_product_takes_its_time_over_the_rate_of_its_precision() -> None:
-    """As long as the arrays bind, a long sum takes the peak of the precision over what is reached of it."""
+    """If bound by the arrays, a long sum takes its FLOPs over the reached share of the precision's peak."""
     machine = load_machine("b200")
     product = (Part("matmul", "forward", 1, 16384, 65536, 16384),)
     times = kernel_times(machine, 2)
@@ -41,27 +41,27 @@ def test_a_product_takes_its_time_over_the_rate_of_its_precision() -> None:
 
 
 def test_attention_stays_in_half_precision() -> None:
-    """A block in eight bits is faster, and not by all of the factor."""
+    """A block in eight bits is faster, but by less than the full factor."""
     plain, faster = _block("bf16")[0], _block("mxfp8")[0]
     speed = load_machine("b200").device.products["mxfp8"]  # type: ignore[union-attr]
     assert plain / speed.times < faster < plain
 
 
 def test_operands_are_kept_in_their_own_bytes() -> None:
-    """Of a Llama block the inputs of four products: two norms' outputs, attention's and the gate's."""
+    """For a Llama block the inputs of four products: outputs of two norms, attention and the gate."""
     kept = {word: _block(word)[2] for word in ("bf16", "mxfp8")}
     operands = 8192 * (3 * 4096 + 14336)
     assert kept["bf16"] - kept["mxfp8"] == pytest.approx(operands * (2 - OPERAND_BYTES["mxfp8"]))
 
 
 def test_a_device_refuses_a_precision_that_it_has_not() -> None:
-    """The message lists those that it has."""
+    """The message lists the supported precisions."""
     with pytest.raises(PhazeError, match="h100-80gb multiplies bf16, fp8, fp8-cs, fp8-block, got nvfp4"):
         _block("nvfp4", "h100")
 
 
 def test_a_key_says_the_precision() -> None:
-    """Every precision but half."""
+    """Every precision but half precision."""
     for word in COMPUTES:
         layout = Layout(tp=2, microbatch=4, compute=word)
         assert Layout.of_key(layout.key) == layout
@@ -70,7 +70,7 @@ def test_a_key_says_the_precision() -> None:
 
 
 def test_experts_that_are_started_one_by_one_keep_the_host_busy() -> None:
-    """Then a pass waits for the host; else only where all kernels are shorter than their starts."""
+    """Then a pass waits for the host; otherwise only if all kernels are shorter than their launches."""
     machine = load_machine("h100", stack="megatron-bridge", devices=16)
     model = load_transformer("qwen3-30b-a3b", "test")
     workload = library_workload(model, 4096, Layout(ep=16, dp=16))
@@ -89,7 +89,7 @@ def test_experts_that_are_started_one_by_one_keep_the_host_busy() -> None:
 
 
 def test_a_fused_activation_of_experts_takes_no_time_of_its_own() -> None:
-    """All else takes as long as with a kernel for all experts."""
+    """All other work takes as long as with one kernel for all experts."""
     machine = load_machine("h100", stack="torchtitan", devices=16)
     workload = library_workload(load_transformer("qwen3-30b-a3b", "test"), 4096, Layout(ep=16, dp=16))
     found = {}
@@ -102,7 +102,7 @@ def test_a_fused_activation_of_experts_takes_no_time_of_its_own() -> None:
 
 
 def test_the_old_name_of_how_experts_are_started_is_refused_with_the_new() -> None:
-    with pytest.raises(PhazeError, match="each_expert: is named experts"):
+    with pytest.raises(PhazeError, match="each_expert: was renamed"):
         Stack.parse({"each_expert": True}, "stack")
 
 

@@ -1,4 +1,4 @@
-"""Machines of any size, the times of kernels on them, and stages some of whose blocks run forward again."""
+"""Machines of any size, kernel times on them, and stages with some recomputed blocks."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:
 
 @pytest.mark.parametrize("cut", [range(8), range(2, 6), range(5), range(3, 8)])
 def test_blocks_that_run_forward_again_cost_time_and_free_memory_each_alike(cut: range) -> None:
-    """None is a stage without recomputation, all are one with; between both it goes block by block."""
+    """With none a stage without recomputation, with all one with it; between both, block by block."""
     machine = load_machine("h100", stack="megatron-core-2024", devices=8)
     lowering = Lowering(ModelTraining(MODEL, 1024, 64, flash_attention=True), machine)
     full, plain = (Layout(microbatch=2, recompute=word) for word in ("full", "none"))

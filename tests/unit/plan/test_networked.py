@@ -68,7 +68,7 @@ def test_messages_that_wait_for_each_other_take_no_less(system: Cluster | Matrix
 
 
 def test_with_a_link_between_every_two_devices_tensors_take_the_flat_time() -> None:
-    """One tensor at a time enters a stage; rings use links of their own, which tensors use at other times."""
+    """One tensor at a time enters a stage; rings have their own links, which tensors use at other times."""
     for seed in range(1, 16, 2):
         rng = np.random.default_rng(seed)
         stages = [
@@ -90,7 +90,9 @@ def test_gradients_go_inside_nodes_first() -> None:
 
 
 def sliced(seed: int, tensor: int = 3) -> Plan:
-    """Return a random plan whose stages have slices that all-reduce for a part of every pass."""
+    """Return a random plan whose stages have tensor-parallel ranks that all-reduce for a part of every
+    pass.
+    """
     plan = random_plan(seed)
     rng = np.random.default_rng(seed)
     names = ("forward", "recompute", "backward")
@@ -105,7 +107,7 @@ def sliced(seed: int, tensor: int = 3) -> Plan:
 
 
 def test_slices_take_their_planners_time_where_nothing_else_is_sent() -> None:
-    """All-reduces are in the passes already: on links of their own they add nothing, and are counted once."""
+    """All-reduces are already in the passes: on separate links they add no time, and are counted once."""
     for seed in range(8):
         plan = sliced(seed)
         silent = replace(plan, stages=tuple(_alone(stage) for stage in plan.stages))
@@ -127,7 +129,7 @@ NONE_REDUCED = {f"{name}_reduced_bytes": 0.0 for name in ("forward", "recompute"
 
 
 def _fullest(plan: Plan) -> float:
-    """Return the microbatches that are simulated over those of the batch: every lane is the fullest."""
+    """Return the simulated microbatches over those of the batch: every lane has the maximum."""
     pipeline = replay(plan).pipeline
     return pipeline.lane_microbatches * pipeline.lanes / plan.microbatches
 
@@ -154,7 +156,7 @@ def test_memory_that_operators_share_counts_as_contention_on_any_network() -> No
 
 
 def test_a_tensor_makes_the_next_all_reduce_wait() -> None:
-    """One stage sends for 2 s what its next all-reduce has to wait for; before, nothing waited."""
+    """One stage sends for 2 s, and its next all-reduce has to wait for it; before, there was no wait."""
     reduced = {"layout": Layout(tp=2), "forward_reduced_bytes": 2.5e8, "backward_reduced_bytes": 2.5e8}
     first = replace(STAGE, **reduced, departing_bytes=2e9, longest_departing_bytes=2e9)
     last = replace(STAGE, **reduced, arriving_bytes=2e9, longest_arriving_bytes=2e9)
@@ -166,7 +168,9 @@ def test_a_tensor_makes_the_next_all_reduce_wait() -> None:
 
 
 def test_all_reduces_of_slices_between_nodes_take_longer_than_planned() -> None:
-    """Slices in two nodes: 2 · 3/4 of the tensor inside, then 2 · 1/2 of a quarter of it on a slow link."""
+    """Tensor-parallel ranks in two nodes: 2 · 3/4 of the tensor inside, then 2 · 1/2 of a quarter of it on a
+    slow link.
+    """
     stage = replace(STAGE, layout=Layout(tp=8), first_layer=0, last_layer=0, forward_reduced_bytes=2e8)
     plan = flushing([stage], 4)
     inside, between = 2 * 0.75 * 2e8 / 4e9, 2e8 / 4 / (BANDWIDTH / 64)
@@ -177,7 +181,7 @@ def test_all_reduces_of_slices_between_nodes_take_longer_than_planned() -> None:
 
 
 def test_identical_devices_can_be_exchanged() -> None:
-    """On a link between every two devices it does not matter which of them are nodes of which stage."""
+    """With a link between every two devices, the assignment of nodes to stages does not matter."""
     for seed in range(5):
         plan = sliced(seed, tensor=2)
         place = np.random.default_rng(seed).permutation(plan.devices)
@@ -189,7 +193,9 @@ def test_identical_devices_can_be_exchanged() -> None:
 
 
 def test_without_contention_half_of_any_bandwidth_is_never_faster() -> None:
-    """Links that serve who comes first have anomalies (Graham, 1969), up to 2 % here; see test_contention."""
+    """Links that serve first come first served have anomalies (Graham, 1969), up to 2 % here; see
+    test_contention.
+    """
     for seed in range(10):
         plan = sliced(seed)
         times = {}
@@ -231,7 +237,7 @@ def test_more_devices_than_a_system_has_are_refused() -> None:
 
 
 def test_a_torus_must_hold_the_devices_of_its_levels() -> None:
-    with pytest.raises(ValueError, match="must hold the 64 devices of the levels, got 60"):
+    with pytest.raises(ValueError, match="must have the 64 devices of the levels, got 60"):
         Cluster(device="a", levels=switch().levels, torus=Torus(shape=(3, 4, 5), bandwidth_bytes_per_s=1.0))
 
 
@@ -255,10 +261,10 @@ def test_a_table_in_csv_is_a_network_as_it_is_a_topology(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("net.csv", ",1\n1,,3\n", "net.csv: bandwidths: row 1 must have 2 numbers, one a device, got 3"),
+        ("net.csv", ",1\n1,,3\n", "net.csv: bandwidths: row 1 must have 2 numbers, one per device, got 3"),
         ("net.csv", ",x\n1,\n", "net.csv: bandwidth from 0 to 1 must be > 0, or empty for no link, got x"),
-        ("net.yaml", "kind: file\npath: net.json\n", "net.json: must end with .csv"),
-        ("net.yaml", "kind: file\npath: ../net.csv\n", "must lie in its own folder"),
+        ("net.yaml", "kind: file\npath: net.json\n", "net.json: must be a CSV table"),
+        ("net.yaml", "kind: file\npath: ../net.csv\n", "may only name files in its own folder"),
         ("net.yaml", "kind: file\n", "net.yaml: path: Field required"),
     ],
 )
@@ -269,5 +275,5 @@ def test_a_bad_table_is_named(tmp_path: Path, name: str, text: str, said: str) -
 
 
 def test_a_matrix_must_be_square() -> None:
-    with pytest.raises(ValueError, match="row 1 must have 2 numbers, one a device, got 1"):
+    with pytest.raises(ValueError, match="row 1 must have 2 numbers, one per device, got 1"):
         Matrix(bandwidths_bytes_per_s=((0.0, 1.0), (1.0,)))

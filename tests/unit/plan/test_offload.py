@@ -1,4 +1,4 @@
-"""Activations and states that wait in the host's memory: bytes, seconds on its link, and who lets them."""
+"""Offloaded activations and states: bytes, seconds on the host link, and runtimes that support it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def cost_of(model: Model, kind: str) -> LayerCost:
 
 
 def waiting(cost: LayerCost, word: str, recompute: str = "none") -> float:
-    """Bytes of a token."""
+    """Offloaded bytes per token."""
     return cost.waiting_bytes(recompute, Offloaded.of(word)) / SEQUENCE
 
 
 def test_inputs_of_modules_wait_and_nothing_else() -> None:
-    """Queries, keys and values; what the output matrix reads; norm and first products; statistics stay."""
+    """Queries, keys and values; the input of the output matrix; norm and first products; statistics stay."""
     h, kv = LLAMA.hidden, LLAMA.kv_width
     block = cost_of(LLAMA, "block")
     assert waiting(block, "core_attn") == 2 * (h + 2 * kv)
@@ -68,8 +68,8 @@ def test_a_layer_that_waits_leaves_one_layer_on_its_way() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 3.0])
 def test_passes_wait_for_what_the_link_does_not_carry_beside_them(share: float) -> None:
-    """A link on which a block's activations take `share` times its forward pass; the backward pass hides
-    more, by what it is longer.
+    """A link on which a block's activations take `share` times its forward pass; the backward pass overlaps
+    more, by its greater length.
     """
     block, word = cost_of(LLAMA, "block"), Offloaded.of("core_attn")
     forward_s, backward_s = float(block.forward_s.sum()), float(block.backward_s.sum())
@@ -89,7 +89,7 @@ def test_passes_wait_for_what_the_link_does_not_carry_beside_them(share: float) 
 
 
 def test_states_of_the_optimizer_are_there_for_the_update_alone() -> None:
-    """12 bytes a parameter come back once a step before the update, over the link alone."""
+    """12 bytes per parameter return once per step before the update, over the link alone."""
     run = run_of("llama-3.1-8b", Layout(dp=8, zero=1))
     plain, away = (
         price(plan_of_run(replace(run, layout=replace(run.layout, offload=word)), MACHINE), MACHINE)
@@ -145,6 +145,6 @@ def test_runtimes_say_what_they_offload(word: str, changes: dict[str, int], lega
 
 
 def test_a_plan_says_every_field_of_its_layout() -> None:
-    """Precision is that of the question."""
+    """Except the precision, which is that of the question."""
     chosen = set(ChosenLayout.model_fields) - {"schedule", "pipeline_layout"}
     assert chosen == {field.name for field in fields(Layout)} - {"precision"}

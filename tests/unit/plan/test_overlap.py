@@ -1,4 +1,4 @@
-"""What hides behind computing, what keeps it from doing so, and what kernels lose to it meanwhile."""
+"""Communication that overlaps with compute, its conditions, and the slowdown of kernels meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_collective_holds_sixteen_processors_and_a_message_two() -> None:
 
 
 def test_a_pass_is_longer_by_what_kernels_lose_until_the_exchange_is_longer() -> None:
-    """Ten operators: of nine the exchange of the next one is beside them."""
+    """Ten operators: nine overlap with the exchange of the next one."""
     stage = StageCost(forward_s=1.0, operators=10)
     short = with_exchanges(stage, 0.5, 0.0, lost_s=(0.05, 0.0))
     assert short.forward_s == pytest.approx(0.05 + 0.9 * (1.0 + 0.1 * 0.5) + 0.1)
@@ -71,8 +71,8 @@ def test_a_collective_moves_two_bytes_through_hbm_for_each_that_it_sends_and_thr
 
 
 def test_layers_bound_by_hbm_wait_for_what_replicas_exchange() -> None:
-    """With ZeRO 3 by hand: a fifth of a layer is bound by HBM, and of n blocks n − 1 have a gather next to
-    them.
+    """With ZeRO 3 by hand: a fifth of a layer is bound by HBM, and n − 1 of n blocks overlap with a
+    gather.
     """
     run = changed(SMALL, zero=3, tp=1, pp=1, dp=8, gpus=8, overlap=("dp",), microbatch=8, global_batch=64)
     own = replace(ideal_network(machine()), stack=Stack(held_processors=0))
@@ -144,7 +144,9 @@ def test_published_measurements_prove_shares_of_stacks() -> None:
 
 
 def test_dispatches_overlap_only_in_the_combined_schedule() -> None:
-    """It cannot recompute whole layers (Megatron-Core, `overlap_moe_expert_parallel_comm`)."""
+    """It does not support recomputation of whole layers (Megatron-Core,
+    `overlap_moe_expert_parallel_comm`).
+    """
     hides = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"overlap": ("dp", "ep")}))
     apart = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"overlap": ("dp",)}))
     for recompute, gains in (("none", True), ("full", False)):
@@ -154,7 +156,7 @@ def test_dispatches_overlap_only_in_the_combined_schedule() -> None:
 
 
 def test_the_first_gather_of_zero_3_is_exposed() -> None:
-    """However long the passes: one of as many gathers as there are blocks, and no other."""
+    """For any length of passes: exactly one of as many gathers as there are blocks."""
     run = changed(SMALL, zero=3, tp=1, pp=1, dp=8, gpus=8, overlap=("dp",), microbatch=8, global_batch=64)
     own = replace(machine(), stack=Stack(held_processors=0))
     network = own.network

@@ -1,4 +1,4 @@
-"""Every plan has a price, and what its planner says of it is that price or a bound of it."""
+"""Every plan has a price, and its planner's claim is that price or a bound of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.validate.examples import changed, machine
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
-    """Return what every planner makes of three blocks between embedding and head."""
+    """Return the plans of every planner for three blocks between embedding and head."""
     rows, stages = plan_model(*model(), [PlansAsked("a0", 2.0, PLANNERS)], SMALL, EXPERT)
     return {
         row["planner"]: read_plan(row, stages[stages["planner"] == row["planner"]])
@@ -75,7 +75,7 @@ def test_what_is_reported_is_the_price_on_the_planners_machine(plans: dict[str, 
 
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_all_device_time_is_spent_on_something(plans: dict[str, Plan], planner: str) -> None:
-    """Of a study's plan by operators, HBM and all-reduces, of a row by what binds each kernel."""
+    """For a study's plan operators, HBM and all-reduces; for a row the resource that binds each kernel."""
     plan, given = plans[planner], plan_of_run(RUN, machine())
     for found in (price(plan, planned_on(plan)), price(plan, machine()), price(given, machine())):
         assert sum(found.shares.values()) == pytest.approx(1.0)
@@ -96,7 +96,7 @@ def test_a_plan_is_priced_on_levels_as_it_is_on_a_flat_network(plans: dict[str, 
 
 @pytest.mark.parametrize("system", ["a100-40gb", "b200", "h100", "h200", "mi300x", "tpu-v5e", "tpu-v5p"])
 def test_a_system_prices_a_plan(system: str) -> None:
-    """With its usual stack: no faster than the arrays, and with more memory than states need."""
+    """With its usual stack: no faster than the arrays, and with more memory than the states alone."""
     chip = load_machine(system)
     run = changed(RUN, hidden=2048, seq=2048, flash_attention=True)
     found, device = price(plan_of_run(run, chip), chip), device_of(chip)
@@ -109,7 +109,7 @@ def test_a_system_prices_a_plan(system: str) -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_a_given_row_takes_no_less_than_the_ideal_pipeline(recompute: str) -> None:
-    """PALM's equation (1), of the passes alone: a lower bound, equal where there is one stage."""
+    """PALM's equation (1), for the passes alone: a lower bound, equal with one stage."""
     for pp, dp in ((1, 8), (2, 4), (4, 2)):
         run = changed(RUN, pp=pp, dp=dp, recompute=recompute)
         found = price(plan_of_run(run, machine()), machine())
@@ -125,7 +125,9 @@ def test_a_given_row_takes_no_less_than_the_ideal_pipeline(recompute: str) -> No
 def test_a_planners_cuts_are_lowered_from_the_model_with_all_that_a_layout_says(
     plans: dict[str, Plan], planner: str
 ) -> None:
-    """Three blocks of a GPT, cut as the planner did: ZeRO and recomputation save what they save in a row."""
+    """Three blocks of a GPT, with the planner's cuts: ZeRO and recomputation have the same savings as in a
+    row.
+    """
     training = changed(RUN, layers=3).training_on(machine())
     cuts = [range(stage.first_layer, stage.last_layer + 1) for stage in plans[planner].stages]
 
@@ -145,7 +147,7 @@ def test_a_planners_cuts_are_lowered_from_the_model_with_all_that_a_layout_says(
 
 
 def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
-    """The row's own cuts, said one by one, are its plan."""
+    """The row's own cuts, given explicitly, are its plan."""
     run = changed(RUN, pp=4, dp=2)
     plan = lowered_plan(run.training_on(machine()), run.cuts, [run.layout] * 4, machine())
     assert plan == plan_of_run(run, machine())
@@ -153,7 +155,7 @@ def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
 
 
 def test_a_model_of_many_kinds_of_layer_is_priced_as_any_other() -> None:
-    """Stages of a Swin transformer hold its layers in order, and pass on what each of them makes."""
+    """Stages of a Swin transformer have its layers in order, and send the output of each."""
     layout = Layout(pp=4, microbatch=2)
     training = ModelTraining(load_model_named("swin-l"), 1, 16)
     workload = library_workload(training.model, 1, layout)

@@ -1,4 +1,4 @@
-"""Plans replayed: the planner's time comes out under its own assumptions."""
+"""Replayed plans: the simulation gives the planner's time under its own assumptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STAGE = Stage(
 
 
 def flushing(stages: list[Stage], microbatches: int, schedule: str = "1f1b") -> Plan:
-    """Return a plan with the time of Phaze's formula; every stage waits for what arrives and comes back."""
+    """Return a plan with the time of Phaze's formula; every stage waits for its inputs and gradients."""
     charged = [_charged(stage) for stage in stages]
     sync = exchange_s(charged[0])
     load = max(stage.time_per_sample_s * stage.layout.dp for stage in charged)
@@ -45,23 +45,23 @@ def flushing(stages: list[Stage], microbatches: int, schedule: str = "1f1b") -> 
 
 
 def exchange_s(stage: Stage) -> float:
-    """Return what planners charge for the gradients of a stage, 4 (d - 1)/d of its weights."""
+    """Return the planners' charge for the gradients of a stage, 4 (d - 1)/d of its weights."""
     d = stage.layout.dp
     return 4.0 * (d - 1) / d * stage.weight_bytes / BANDWIDTH
 
 
 def with_data(stage: Stage, data: int, **changes: float) -> Stage:
-    """Return a stage with so many replicas."""
+    """Return a stage with this number of replicas."""
     return replace(stage, layout=replace(stage.layout, dp=data), **changes)  # type: ignore[arg-type]
 
 
 def with_slices(stage: Stage, tensor: int, **changes: float) -> Stage:
-    """Return a stage with so many slices."""
+    """Return a stage with this number of tensor-parallel ranks."""
     return replace(stage, layout=replace(stage.layout, tp=tensor), **changes)  # type: ignore[arg-type]
 
 
 def slowed(plan: Plan, *, network: float = 1.0, hbm: float = 1.0) -> Plan:
-    """Return a plan made for so much of the bandwidths."""
+    """Return a plan made for a fraction of the bandwidths."""
     flat = plan.claimed.network
     flat = replace(flat, bandwidth_bytes_per_s=network * flat.bandwidth_bytes_per_s)
     claim = replace(plan.claimed, network=flat, hbm_bytes_per_s=hbm * plan.claimed.hbm_bytes_per_s)
@@ -145,7 +145,7 @@ def test_unequal_stages_are_faster_by_the_imbalance() -> None:
 
 
 def test_the_factor_of_planners_is_twice_the_simulators() -> None:
-    """Of equal stages the first ends last, so that its exchange alone is exposed: half of what is charged."""
+    """Of equal stages the first ends last, so only its exchange is exposed: half of the charge."""
     stages = [with_data(STAGE, 2, weight_bytes=1e9)] * 3
     plan = flushing(stages, 8)
     charged = 4 * (2 - 1) / 2 * 1e9 / BANDWIDTH
@@ -168,7 +168,7 @@ def test_tensors_that_enter_together_share_the_link() -> None:
 
 
 def test_no_link_carries_more_than_its_bandwidth() -> None:
-    """A tensor that takes longer than the passes: without sharing, all would be under way at once."""
+    """A tensor that takes longer than the passes: without sharing, all would be in flight at once."""
     first = replace(STAGE, departing_bytes=1e10, longest_departing_bytes=1e10)
     last = replace(STAGE, arriving_bytes=1e10, longest_arriving_bytes=1e10)
     plan = flushing([first, last], 40, "gpipe")
@@ -185,7 +185,7 @@ def test_half_the_bandwidth_is_never_faster(seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what all planners make of three blocks on two chips."""
+    """Return the plans of all planners for three blocks on two chips."""
     asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, PLANNERS)]
     plans, stages = plan_model(*model(), asked, SMALL, EXPERT)
     return Plans.check(plans), PlanStages.check(stages)
@@ -208,7 +208,7 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
 def test_plans_that_were_simulated_are_not_simulated_again(
     planned: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans of one more accelerator are the only ones that are simulated; the others come back bit by bit."""
+    """Only the plans of an additional accelerator are simulated; the others are returned bit-identical."""
     plans, stages = planned
     fresh = replay_plans(plans, stages, Store())
     made: list[object] = []
@@ -245,7 +245,9 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
 
 
 def test_operators_that_share_the_memory_take_what_it_needs() -> None:
-    """Forward passes of 1 s move what takes 1.5 s: so much more a microbatch; backward passes have time."""
+    """Forward passes of 1 s have HBM traffic of 1.5 s, which adds 0.5 s per microbatch; backward passes are
+    long enough.
+    """
     busy = replace(STAGE, forward_hbm_bytes=1.5 * HBM_BANDWIDTH, backward_hbm_bytes=1.0 * HBM_BANDWIDTH)
     found, free = (replay(flushing([stage] * 2, 6)) for stage in (busy, STAGE))
     assert found.time_s == pytest.approx(free.time_s + 7 * 0.5)
@@ -269,7 +271,7 @@ def test_half_of_the_memorys_bandwidth_is_never_faster(seed: int) -> None:
 
 
 def test_a_link_carries_what_slices_stages_and_replicas_send() -> None:
-    """An all-reduce of four slices sends 2 · 3/4 of the tensor, three times a microbatch here."""
+    """An all-reduce of four ranks sends 2 · 3/4 of the tensor, three times per microbatch here."""
     stage = replace(
         STAGE, layout=Layout(tp=4, dp=2), recompute_s=1.0, weight_bytes=1e8, arriving_bytes=2e7,
         departing_bytes=1e7, forward_reduced_bytes=4e7, recompute_reduced_bytes=4e7,

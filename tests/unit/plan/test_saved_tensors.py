@@ -1,4 +1,6 @@
-"""What layers keep, and the tensors that autograd saves of reference layers, where PyTorch is installed."""
+"""Stored tensors of layers, compared with those saved by autograd for reference layers, if PyTorch is
+installed.
+"""
 
 from collections.abc import Callable
 
@@ -31,7 +33,7 @@ CASES = {
 
 
 def fused(forward: Callable, keeps: Callable) -> Callable:
-    """A kernel that saves what `keeps` names of inputs and output, as fused ones do; gradients are zeros."""
+    """Kernel that saves the inputs and output named by `keeps`, like fused kernels; gradients are zeros."""
 
     class Kernel(torch.autograd.Function):
         @staticmethod
@@ -49,7 +51,7 @@ def fused(forward: Callable, keeps: Callable) -> Callable:
 
 
 def rows(x: Tensor) -> Tensor:
-    """Statistics in single precision of every row."""
+    """Statistics in single precision, one per row."""
     return torch.zeros(*x.shape[:-1], 1)
 
 
@@ -67,7 +69,7 @@ gated_norm = fused(lambda y, z, w: y * z * w, lambda _, y, z, w: (y, z, w, rows(
 
 
 class Layers:
-    """Reference layers, with the weights that they make."""
+    """Reference layers, with the weights that they create."""
 
     def __init__(self, fields: dict) -> None:
         self.fields, self.weights, self.hidden = fields, set(), fields["hidden"]
@@ -78,7 +80,7 @@ class Layers:
         return made
 
     def turned(self, x: Tensor) -> Tensor:
-        """Rotary embedding, whose tables are no activations."""
+        """Rotary embedding, whose tables are not activations."""
         cos, sin = (self.weight(x.shape[-1]).detach() for _ in range(2))
         self.weights |= {table.untyped_storage().data_ptr() for table in (cos, sin)}
         return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
@@ -144,7 +146,7 @@ class Layers:
 
 
 def saved_bytes(fields: dict) -> float:
-    """Bytes of all storages that autograd saves of a token, without weights and tables."""
+    """Bytes per token of all storages saved by autograd, without weights and tables."""
     layers, seen = Layers(fields), {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -160,7 +162,7 @@ def saved_bytes(fields: dict) -> float:
 
 @pytest.mark.parametrize("name", CASES)
 def test_layers_keep_what_autograd_saves(name: str) -> None:
-    """Equal but for what a router keeps of its choices, which is less than 1 %."""
+    """Equal except for a router's stored choices, which are less than 1 %."""
     dropped = ("key_value_heads", "head_size") if "latent" in CASES[name] else ()
     fields = {key: value for key, value in (SIZES | CASES[name]).items() if key not in dropped}
     model = Model.parse(fields, name)

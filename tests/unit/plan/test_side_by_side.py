@@ -1,4 +1,4 @@
-"""Every planner plans the same scheduled layers, and the tables say what each made of them."""
+"""Every planner plans the same scheduled layers, and the tables contain the plans of each."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def model() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 
 
 def _scaled(table: pd.DataFrame, point: dict[str, str]) -> dict[str, pd.Series]:
-    """Return the latencies of slices: not quite a t-th."""
+    """Return the latencies of tensor-parallel ranks: slightly more than 1/t."""
     layout = Layout.of_key(point["layout"])
     factor = layout.microbatch * (1.0 if layout.tp == 1 else 0.6)
     return {name: factor * table[name] for name in ("objective_s", "bound_s")}
 
 
 def least_time(layers: ProfiledLayers, cluster: FlatCluster) -> float:
-    """Return the best time per sample of a short chain by trying all plans, infinite where none fits."""
+    """Return the best time per sample of a short chain by brute force; infinite if no plan fits."""
     plans = (plan for starts in _cuts(len(layers)) for plan in _plans(layers, cluster, starts))
     return min((plan.time_per_sample_s for plan in plans), default=np.inf)
 

@@ -1,4 +1,4 @@
-"""The command replays a plan of a study's files, and says what it was told wrongly."""
+"""The command replays a plan of a study's files, and reports invalid options."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_plan_is_simulated_on_the_flat_network_that_it_was_made_for(study: Pat
     )
     flat.write_text("network_bandwidth_bytes_per_s: 2.0e+9\n", encoding="utf-8")
     with pytest.raises(
-        PhazeError, match=r"network_bandwidth_bytes_per_s is 2e\+09, the plan was made for 1e"
+        PhazeError, match=r"network_bandwidth_bytes_per_s is 2e\+09, but the plan was made for 1e"
     ):
         run(study, "report/plans.parquet", *arguments)
 
@@ -84,7 +84,7 @@ def test_a_plan_is_simulated_on_the_flat_network_that_it_was_made_for(study: Pat
 def test_a_plan_for_another_system_takes_its_planners_time_under_its_planners_assumptions(
     tmp_path: Path,
 ) -> None:
-    """Simulated on `paper`, of less bandwidth than planned for, it would wait for its links."""
+    """Simulated on `paper`, with less bandwidth than planned for, it would wait for its links."""
     scenario = SMALL.scenario.model_copy(
         update={"network_bandwidth_bytes_per_s": 50e9, "hbm_bandwidth_bytes_per_s": 3e12}
     )
@@ -178,10 +178,10 @@ def test_the_picture_says_which_plan_it_is_and_what_is_what(study: Path, planner
         ("plans/paper/toy.parquet", ("--planner", "nobody"), "planner nobody; allowed: equal, expert, phaze"),
         ("plans/paper/toy.parquet", ("-a", "a1", "--planner", "piper"), "planner piper; allowed: phaze"),
         ("plans/paper/toy.parquet", ("--hbm-gib", "7"), "no plan with hbm_gib 7.0; allowed: 1.0, 2.0"),
-        ("plans/paper/none.parquet", (), "none.parquet: there is no such file"),
+        ("plans/paper/none.parquet", (), "none.parquet: file does not exist"),
         ("plan_stages/paper/toy.parquet", (), "expected table plans"),
-        ("plans/paper/toy.parquet", ("-o", "x.csv"), "-o is for --runs only"),
-        ("plans/paper/toy.parquet", ("--runs", "x.csv"), "either the file of a study's plans or --runs"),
+        ("plans/paper/toy.parquet", ("-o", "x.csv"), "-o applies to --runs only"),
+        ("plans/paper/toy.parquet", ("--runs", "x.csv"), "either a file of plans or --runs"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_message(study: Path, file: str, arguments: tuple[str, ...], message: str) -> None:
@@ -192,7 +192,7 @@ def test_a_mistake_is_one_message(study: Path, file: str, arguments: tuple[str, 
 @pytest.mark.parametrize(("option", "value"), [("--trace", "t.json"), ("--picture", "p.svg")])
 def test_options_of_plans_are_refused_for_runs(option: str, value: str) -> None:
     command = ["simulate", "--runs", "x.csv", "--system", "h100", "-o", "y.csv", option, value]
-    with pytest.raises(PhazeError, match=f"{option} is for a plan, not for --runs"):
+    with pytest.raises(PhazeError, match=f"{option} applies to plans, not to --runs"):
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 

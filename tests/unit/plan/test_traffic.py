@@ -1,4 +1,6 @@
-"""Layers move what their schedules do, whatever a byte costs; stages of plans move what their layers do."""
+"""Traffic of layers equals that of their schedules, for any energy per byte; traffic of stages that of their
+layers.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(energy: Ene
 
 
 def test_stages_move_what_their_layers_move() -> None:
-    """Layers that recompute run forward twice; of slices that are one there is nothing to reduce."""
+    """Recomputed layers run forward twice; with one tensor-parallel rank there is no reduction."""
     plans, stages = plan_model(*moving(), ASKED, SMALL, EXPERT)
     rows = stages.merge(plans[["planner", "microbatch"]], on="planner")
     layers = rows["last_layer"] - rows["first_layer"] + 1

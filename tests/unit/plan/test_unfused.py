@@ -1,4 +1,4 @@
-"""Kernels of experts that a stack runs one after the other, and passes that dispatchers do or spare."""
+"""Expert kernels that a stack launches one by one, and passes that dispatchers add or save."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from phaze.workload.workload import Direction, Layer, Workload
 HBM, HOST = KERNEL_LIMITS.index("hbm"), KERNEL_LIMITS.index("host")
 LAYOUT = Layout(ep=8, dp=8)
 ROWS = 4096 * 4
-"""Rows of a rank: tokens by experts of each, which exchanges leave as many."""
+"""Dispatched tokens of a rank: tokens times experts per token, which dispatch leaves unchanged."""
 MACHINE = load_machine("h100", stack="megatron-bridge-alltoall")
 PERMUTED = [(6, 5120, 0.5008), (8, 7168, 0.5008), (6, 5120, 0.5108), (8, 7168, 0.5108)]
-"""Experts of a token, width, and the share of bandwidth that permuting there and back reaches, both ways."""
+"""Experts per token, width, and the share of bandwidth that permutation reaches in both directions."""
 NONE = Stack(name="none", experts="each")
 OURS = Stack(name="ours", experts="each", expert_bias_bytes=(12, 16), clamp_bytes=(6, 14))
 
@@ -87,7 +87,7 @@ def test_kernels_of_the_router_are_started_unless_a_graph_captures_them() -> Non
 
 
 def test_rotary_embeddings_with_a_factor_take_steps() -> None:
-    """Of GPT-OSS, with YaRN: 64 heads of queries and 8 of keys, 64 wide, of 4,096 tokens."""
+    """GPT-OSS with YaRN: 64 query heads and 8 key heads of dimension 64, 4,096 tokens."""
     stack = NONE.model_copy(update={"rotary_bytes": (20.0, 30.0)})
     elements = 4096 * (64 + 8) * 64
     assert unfused(operators("forward"), "bf16", stack) == Unfused(20.0 * elements, 2 * 11)
@@ -118,7 +118,7 @@ def test_bytes_take_the_time_of_the_memory_and_starts_that_of_the_host() -> None
 
 
 def test_the_activation_of_experts_with_biases_runs_forward_again() -> None:
-    """Products add their biases: what is left of the kernel is the activation."""
+    """Products add their biases, so only the activation remains of the kernel."""
     again = cost().again_s("moe_act")
     assert again[HBM] > 0
     assert again.sum() < 0.2 * cost().forward_s.sum()
@@ -152,8 +152,8 @@ def test_passes_over_rows_are_as_slow_as_measured_ones() -> None:
 
 
 def test_copies_of_tokens_and_the_loss_take_what_kernels_of_transformer_engine_do_on_a_b200() -> None:
-    """SimuMax, configs/system/b200_bf16_ceperm.json: shares of 8,000 GiB/s, of the bytes that its benchmark
-    counts (test_ce_permute_efficiency.py), for DeepSeek-V2 and V3 with 4,096 tokens.
+    """SimuMax, configs/system/b200_bf16_ceperm.json: shares of 8,000 GiB/s, for the bytes counted by its
+    benchmark (test_ce_permute_efficiency.py), for DeepSeek-V2 and V3 with 4,096 tokens.
     """
     device, stack = load_device("b200"), load_stack("megatron-core")
     passes = device.experts["grouped"]["bf16"].passes

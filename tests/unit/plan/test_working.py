@@ -1,4 +1,6 @@
-"""Memory beside states and what is kept: gradients, copies of logits, and what ZeRO 3 shares otherwise."""
+"""Memory in addition to states and stored activations: gradients, copies of logits, and gathered shards of
+ZeRO 3.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ def stage(run: Run, **stack: object) -> Stage:
 
 
 def test_the_peak_is_where_the_gradient_of_the_logits_is_made() -> None:
-    """Beside the logits that are kept lie what the stack needs of each."""
+    """The stack's copies in addition to the stored logits."""
     logits = TOKENS * ALONE.model.vocabulary
     for nbytes in (12, 14):
         assert stage(ALONE, logit_bytes=nbytes).work_bytes == (nbytes - 2) * logits
 
 
 def test_without_the_head_it_is_where_the_gradient_of_the_widest_activations_is() -> None:
-    """4 h of the feed-forward network and h that go into it; in a gated one its two products of width ffn."""
+    """4 h of the feed-forward network and its input h; for a gated one its two products of width ffn."""
     inner = changed(ALONE, gpus=2, pp=2)
     assert stage(inner).work_bytes == 2 * TOKENS * 5 * inner.hidden
     gated = changed(inner, gated=True, ffn=3000)

@@ -1,6 +1,6 @@
-"""A small study with results that hang together: toy costs, toy placements, and every table made of them.
+"""A small consistent study: toy costs, toy placements, and all tables made of them.
 
-Numbers are invented; relations between them are those of a real study (loads sum, stages partition the
+Numbers are invented. Relations between them are those of a real study (loads add up, stages partition the
 layers, schedules end with their objective), so that the checks of the report can pass and can fail.
 """
 
@@ -66,7 +66,7 @@ FAMILIES = {family: {model: f"{family}-{model}" for model in MODELS} for family 
 
 
 class BuiltDetails:
-    """Details made on demand."""
+    """Details built on demand."""
 
     def rows(self, table: type[Table], point: Slicing, shard: str, only: Only | None = None) -> pd.DataFrame:
         """Return the rows of a table."""
@@ -140,11 +140,13 @@ def cluster() -> Outcome:
 
 
 THROUGHPUTS = (900.0, 850, 1100, 1250, 1240, 1400, 1300, 1290, 1280, 1000)
-"""Of ten architectures, each of a smaller area than the last."""
+"""Throughputs of ten architectures, each smaller than the previous one."""
 
 
 def trials() -> pd.DataFrame:
-    """Return what the strategies evaluate: a walk whose level h sees h + 2 architectures, and two seeds."""
+    """Return the evaluations of the strategies: a walk whose level h visits h + 2 architectures, and two
+    seeds.
+    """
     names = list(architectures()["architecture"])[: len(THROUGHPUTS)]
     found = dict(zip(names, THROUGHPUTS, strict=True))
     runs = {("certified", 0): [names[5], names[6]]}
@@ -251,7 +253,7 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def scaled(column: str, factor: float, planner: str = "") -> Change:
-    """A change that multiplies one column, of all rows or of those of one planner."""
+    """Change that multiplies one column, in all rows or in those of one planner."""
 
     def change(frame: pd.DataFrame) -> pd.DataFrame:
         mine = frame["planner"] == planner if planner else pd.Series(True, frame.index)
@@ -261,7 +263,9 @@ def scaled(column: str, factor: float, planner: str = "") -> Change:
 
 
 def assert_caught(checks: Checklist[Evidence], evidence: Evidence, *defects: tuple[str, str, Change]) -> None:
-    """Every check holds of the evidence, and each one that is named fails after its table is changed."""
+    """Assert that every check passes on the evidence, and that each named check fails after its table is
+    changed.
+    """
     for name, check in checks.items():
         found = [holds for holds, _ in check(evidence)]
         assert found, name
@@ -274,6 +278,6 @@ def assert_caught(checks: Checklist[Evidence], evidence: Evidence, *defects: tup
 
 
 def with_planner(inputs: Inputs, planner: str) -> Inputs:
-    """The inputs of a study that plans with another planner."""
+    """Inputs of a study whose planner is another one."""
     place = inputs.study.place.model_copy(update={"planner": planner})
     return replace(inputs, study=inputs.study.model_copy(update={"place": place}))

@@ -1,4 +1,4 @@
-"""One small study and its report, made once for all tests here."""
+"""One small study and its report, built once for all tests of this folder."""
 
 import pytest
 

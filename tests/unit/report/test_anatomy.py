@@ -1,4 +1,4 @@
-"""Time, energy and area of a placement sum to its own, and follow from what was scheduled."""
+"""Time, energy and area of a placement add up to its totals, and follow from its schedules."""
 
 from dataclasses import replace
 
@@ -73,7 +73,9 @@ def test_shares_of_the_busy_time_sum_to_one(findings: Findings) -> None:
 
 
 def test_energy_per_sample_is_what_every_execution_adds(inputs: Inputs, findings: Findings) -> None:
-    """One MAC figure at a time: FLOPs of forward and backward of all layers and slices times its energy."""
+    """One MAC figure at a time: FLOPs of forward and backward passes of all layers and ranks times its
+    energy.
+    """
     row = winner(findings, "bert-large")
     operators = anatomy.operators_of(inputs, row)
     counts = anatomy.layer_counts(inputs, "bert-large")
@@ -120,7 +122,7 @@ class OneStage:
 
 
 class WithoutEstimates(OneStage):
-    """Details that have no estimates, as when a study was cleaned up."""
+    """Details without estimates, as after clearing a study."""
 
     def rows(
         self, table: type[Table], point: anatomy.Slicing, shard: str, only: Only | None = None

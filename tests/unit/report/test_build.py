@@ -1,4 +1,4 @@
-"""The report is one page that needs nothing else, the same bytes every time, and tables beside it."""
+"""The report is one self-contained page, reproducible byte by byte, with tables next to it."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
 
 class Elements(HTMLParser):
-    """Collects the elements of a page."""
+    """Parser that collects the elements of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def test_names_cannot_break_out_of_the_page(report: Report) -> None:
 
 
 def test_names_are_no_html_in_markdown(report: Report) -> None:
-    """Readers of Markdown take tags in any text for HTML; what is smaller than something stays legible."""
+    """Markdown renderers treat tags in text as HTML; comparisons must stay legible."""
     evil = "<img src=x onerror=alert(1)> </td> <!-- 1 < 2 <b>"
     chart = Chart("c", evil, evil, lambda: None)  # type: ignore[arg-type, return-value]
     sheet = replace(report.answer.sheet, header=(evil,), rows=((evil,),), caption=evil)
@@ -139,7 +139,7 @@ def test_a_table_in_the_page_is_the_whole_table(report: Report, findings: Findin
 
 
 def bare(inputs: Inputs) -> Inputs:
-    """Return the study with one model and nothing that a study may lack."""
+    """Return the study with one model and without all optional parts."""
     one = inputs.study.model_copy(update={"models": ("bert-large",)})
     cluster = replace(
         inputs.cluster,

@@ -1,4 +1,4 @@
-"""A sound study passes every check, and each check catches the defect that it is for."""
+"""A sound study passes every check, and each check detects its defect."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Changed:
 
 
 def changed(e: Evidence, table: str, change: Change) -> Evidence:
-    """Return evidence with one table changed, wherever it lies."""
+    """Return evidence with one table changed, in any of its parts."""
     if table in ("results", "energies"):
         return replace(e, **{table: change(getattr(e, table).copy())})
     if table in ("placements", "architectures"):
@@ -52,7 +52,7 @@ def changed(e: Evidence, table: str, change: Change) -> Evidence:
 
 
 def fails(evidence: Evidence, check: str) -> bool:
-    """Return whether a check fails, and make sure that it says where."""
+    """Return whether a check fails, and assert that it gives the place."""
     failed = [what for holds, what in CHECKS[check](evidence) if not holds]
     assert all(failed)
     return bool(failed)

@@ -9,7 +9,7 @@ from phaze.report.space import curve_of
 
 
 def test_the_curve_is_the_best_of_every_area_limit() -> None:
-    """Read at any limit, it is the largest throughput of all members within that limit."""
+    """At any limit it is the largest throughput of all members within the limit."""
     rng = np.random.default_rng(2)
     members = pd.DataFrame({"area_um2": rng.integers(1, 30, 60), "samples_per_s": rng.random(60)})
     curve = curve_of(members)
@@ -21,7 +21,7 @@ def test_the_curve_is_the_best_of_every_area_limit() -> None:
 
 
 def test_the_best_by_every_objective_stand_in_the_report(findings: Findings, report: Report) -> None:
-    """Of the largest space, with their accelerator."""
+    """For the largest space, with their accelerators."""
     text = report.markdown.partition("## Throughput, area and energy")[2].partition("\n## ")[0]
     largest = findings.fronts[findings.fronts["area_limit_um2"] == findings.fronts["area_limit_um2"].max()]
     for _, mine in largest.groupby("model"):

@@ -1,4 +1,4 @@
-"""Gains over the baseline are stated under every reading, and one that turns a claim over comes first."""
+"""Gains over the baseline under every reading; a reading that reverses a claim comes first."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ READINGS = {
     "lanes": {"note": "the lanes that were built", "baseline": "as-built"},
 }
 WINNER = "winner"
-"""Stands for the best accelerator of a workload."""
+"""Placeholder for the best accelerator of a workload."""
 THROUGHPUTS = {
     "study": {BASELINE: 10.0, "as-built": 25.0, "phaze-common": 20.0, WINNER: 30.0},
     "paired": {BASELINE: 10.0, "as-built": 25.0, "phaze-common": 15.0, WINNER: 18.0},
     "lanes": {BASELINE: 10.0, "as-built": 25.0, "phaze-common": 20.0, WINNER: 30.0},
 }
-"""Samples per second with 32 GiB by reading; with 64 GiB they are four times as many."""
+"""Samples per second with 32 GiB by reading; four times as many with 64 GiB."""
 
 
 @pytest.fixture(scope="module")

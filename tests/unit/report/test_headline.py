@@ -1,4 +1,4 @@
-"""The first lines tell the gains of accelerator and planner apart, and begin with one that loses."""
+"""The first lines separate the gains of accelerator and planner, and begin with a loss."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_without_simulations_gains_are_those_of_certified_plans(inputs: Inputs, 
 
 
 def slower(findings: Findings, factor: float, design: str, *models: str) -> Findings:
-    """Findings in which plans of a design take so much longer than those on the baseline, for some models."""
+    """Findings in which plans of a design are slower than those on the baseline by a factor, for some
+    models.
+    """
     rows = findings.recommendations.copy()
     for model in models:
         mine = (rows["model"] == model) & (rows["design"] == design)

@@ -1,4 +1,4 @@
-"""Large tables are read only where they are asked for; benchmarks are summed whatever is missing."""
+"""Large tables are read only when needed; benchmarks are summed even if some are missing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page of training plans knows plans that count as equally fast, and begins with a check that failed."""
+"""The page of training plans recognises equally fast plans, and begins with failed checks."""
 
 from __future__ import annotations
 

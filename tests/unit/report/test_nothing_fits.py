@@ -1,4 +1,4 @@
-"""A study in which nothing fits has a report, which says so and what is missing."""
+"""A study in which nothing fits has a report that states this and the shortfall."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEVER = ("time_per_batch_s", "bound_s", "max_load_s", "sync_s", "joules_per_samp
 
 
 def infeasible(placements: pd.DataFrame) -> pd.DataFrame:
-    """Return the same placements where nothing fits, as the stage place writes them."""
+    """Return the same placements as infeasible, as written by stage place."""
     energies = [name for name in placements.columns if name.endswith("_j")]
     return Placements.check(
         placements.assign(
@@ -44,7 +44,7 @@ def infeasible(placements: pd.DataFrame) -> pd.DataFrame:
 
 
 def excluded(certificates: pd.DataFrame) -> pd.DataFrame:
-    """Return the same certificates where no point fits the memory."""
+    """Return the same certificates if no point fits the memory."""
     nothing = dict.fromkeys([*CAUSES, "best", "excluded", "bound", "hbm_gib"], 0)
     return Certificates.check(
         certificates.assign(**nothing, architecture="").assign(memory=certificates["points"])
@@ -52,7 +52,7 @@ def excluded(certificates: pd.DataFrame) -> pd.DataFrame:
 
 
 def unplanned(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
-    """Return plans of every planner on the architectures of the results, none of which it finds."""
+    """Return infeasible plans of every planner on the architectures of the results."""
     nothing = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
     texts = {"tensor": "", "data": "", "memory": "none", "schedule": "none"}
     never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
@@ -66,7 +66,7 @@ def unplanned(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def report(inputs: Inputs) -> Report:
-    """Return the report of the small study where no architecture has enough memory."""
+    """Return the report of the small study if no architecture has enough memory."""
     main = inputs.cluster
     cluster = Outcome(main.scenario, main.area_limit_um2, main.architectures, infeasible(main.placements))
     nothing = replace(

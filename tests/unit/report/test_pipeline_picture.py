@@ -1,4 +1,4 @@
-"""The picture of a plan shows every pass once, says what it leaves out, and what its stages hold."""
+"""The picture of a plan shows every pass once, states omissions, and shows the memory of stages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drawn(tmp_path: Path, pipeline: Pipeline) -> str:
 
 
 def test_a_short_pipeline_is_drawn_whole(tmp_path: Path) -> None:
-    """Numbers 1 to 4 stand in the forward and the backward pass of both stages, the same bytes each time."""
+    """Numbers 1 to 4 are in the forward and backward passes of both stages, reproducibly."""
     text = drawn(tmp_path, Pipeline((STAGE, STAGE), 4))
     assert drawn(tmp_path, Pipeline((STAGE, STAGE), 4)) == text
     for number in range(1, 5):
@@ -96,7 +96,7 @@ def test_inference_has_forward_passes_only(tmp_path: Path) -> None:
 
 
 def test_memory_is_drawn_to_the_end_and_without_moments() -> None:
-    """The last stage holds one microbatch at a time: 2 GB while it works, else 1 GB."""
+    """The last stage stores one microbatch at a time: 2 GB while it works, otherwise 1 GB."""
     what = shown(simulate(Pipeline((STAGE, STAGE), 4)))
     time_s, held_bytes = what.lines[1]
     assert time_s[-1] == what.time_s

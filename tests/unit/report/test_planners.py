@@ -1,4 +1,4 @@
-"""The section on planners shows what the plans say, and another planner's answer is said to be its own."""
+"""The section on planners shows the plans, and marks the answer of another planner as such."""
 
 from __future__ import annotations
 

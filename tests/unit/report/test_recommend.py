@@ -1,4 +1,4 @@
-"""The plan with the least simulated time is recommended, beside what the certified one loses."""
+"""The plan with the smallest simulated time is recommended, with the loss of the certified one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECK = "no simple plan beats the certified plan as planned and by 5 % in the si
 
 
 def taking(inputs: Inputs, planner: str, ratio: float) -> Inputs:
-    """Return inputs in which plans of a planner are simulated to take so much of their planned time."""
+    """Return inputs in which a planner's simulated time is a multiple of its planned time."""
     found = inputs.simulations.copy()
     mine = found["planner"] == planner
     found["simulated_s"] = found["simulated_s"].where(~mine, ratio * found["planned_s"])
@@ -31,7 +31,7 @@ def taking(inputs: Inputs, planner: str, ratio: float) -> Inputs:
 
 
 def row_of(inputs: Inputs, findings: Findings) -> pd.Series:
-    """Return what is recommended on the best accelerator of the first workload."""
+    """Return the recommendation for the first workload on its best accelerator."""
     rows = recommend(inputs, findings.results).set_index(["model", "design"])
     return rows.xs((inputs.study.models[0], PER_MODEL))
 

@@ -1,4 +1,4 @@
-"""A finished report says what failed and lies whole in its folder: tables, Markdown, and page."""
+"""A finished report states failed checks and is complete in its folder: tables, Markdown, and page."""
 
 import logging
 from dataclasses import replace

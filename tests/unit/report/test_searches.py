@@ -1,4 +1,4 @@
-"""What the report says of search strategies follows from their trials, whatever they are."""
+"""Statements on search strategies follow from their trials, for any trials."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""A check is a verdict on every row; the section says which failed and which had nothing to look at."""
+"""A check is a verdict on every row; the section lists failed checks and checks without rows."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The winner is the fastest, then the smallest, then the first by name, with the least HBM that does."""
+"""The winner is the fastest, then the smallest, then the first by name, with the smallest sufficient HBM."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Numbers are shown with three digits and the unit that fits."""
+"""Numbers are shown with three digits and a suitable unit."""
 
 import math
 

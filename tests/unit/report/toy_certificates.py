@@ -1,4 +1,4 @@
-"""Certificates and audits that agree with the toy placements; which bound excludes what is invented."""
+"""Certificates and audits that agree with the toy placements; the excluding bounds are invented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accelerators of the toy study, and how long operators take on them; numbers are invented."""
+"""Accelerators of the toy study, and invented operator times on them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def architectures() -> pd.DataFrame:
 
 
 def latency_of(op: Op, chip: Chip, cores: int, point: Slicing) -> tuple[float, str]:
-    """Return how long an operator takes on so many cores of its type, and what binds."""
+    """Return the time of an operator on a number of cores of its type, and what binds."""
     _, core, tensor, vector, size = op
     tc, vc, x, y, lanes = chip.cores
     tensor_cores = {"tensor": min(cores, tc), "fused": min(cores, tc)}.get(core, 1)

@@ -1,4 +1,4 @@
-"""Mapped plans that agree with the toy plans; what their order gains is invented."""
+"""Mapped plans that agree with the toy plans, with invented gains."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FACTORS = {
     "tpu-v4": {"cs-map": 1.10, "p2p-map": 1.05, "local-search": 1.08},
     "a100-selene": {"cs-map": 1.02, "p2p-map": 1.20, "blocks-of-2": 1.01},
 }
-"""Simulated time over that without communication."""
+"""Simulated time over the time without communication."""
 
 
 def plan_maps(plans: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of mapped plans: Phaze's and Piper's where Phaze's is the fastest."""
+    """Return the table of mapped plans: Phaze's and Piper's where Phaze's is fastest."""
     placed = plans[plans["status"] == "placed"]
     rows: list[dict[str, object]] = []
     for _, mine in placed.groupby("model"):

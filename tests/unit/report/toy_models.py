@@ -1,4 +1,4 @@
-"""Models of the toy study: their operators, layers and layer graphs; numbers are invented."""
+"""Models of the toy study: operators, layers and layer graphs, with invented numbers."""
 
 from __future__ import annotations
 

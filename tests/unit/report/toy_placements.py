@@ -1,4 +1,4 @@
-"""Placements of the toy study: the best of a few {p, d}, with stages as even as can be."""
+"""Placements of the toy study: the best of several {p, d}, with nearly even stages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ EXPERTS = {"bert-large": (8, 8, 1), "megatron-bert": (4, 8, 1), "megatron-gpt3-1
 """Widths {p, d, t}."""
 PARTS = ("mac_j", "register_j", "l2_j", "glb_j", "hbm_j", "link_j", "leakage_j")
 LINK_J = 8e-11
-"""Of a byte."""
+"""Energy per byte."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """A placement to evaluate: {s, d} on one chip with one memory."""
+    """Placement to evaluate: {s, d} on one chip with one memory size."""
 
     point: Slicing
     chip: str
@@ -102,7 +102,7 @@ def _outcome(a: Try, planner: str) -> tuple[dict[str, object], list[dict[str, fl
 
 
 def energies(a: Try, stages: list[dict[str, float | int]], time: float) -> dict[str, float]:
-    """Return joules per sample by part: layers on their slices, links, leakage."""
+    """Return joules per sample by part: layers on their ranks, links, leakage."""
     blocks, info, b = MODELS[a.point.model][1], sizes(a.point), Layout.of_key(a.point.layout).microbatch
     again = int(stages[-1]["first_layer"]) if a.recompute else 0
     parts = dict.fromkeys(PARTS, 0.0)

@@ -1,4 +1,4 @@
-"""Plans that agree with the toy placements; what other planners than Phaze's make of them is invented."""
+"""Plans that agree with the toy placements; the plans of other planners are invented."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _cut(best: pd.Series) -> list[Row]:
 
 
 def _work(forward_s: float, backward_s: float, weight_bytes: float) -> Row:
-    """Return what a stage does, its tensors and its memory by part left out."""
+    """Return the work, tensors and memory of a stage, without some parts."""
     tensors = ("arriving_bytes", "longest_arriving_bytes", "departing_bytes", "longest_departing_bytes")
     moved = (
         f"{way}_{what}_bytes" for way in ("forward", "recompute", "backward") for what in ("hbm", "reduced")
@@ -134,7 +134,7 @@ def _work(forward_s: float, backward_s: float, weight_bytes: float) -> Row:
 
 
 def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
-    """Return a plan of two stages, two replicas of the first and a mix of what is done to activations."""
+    """Return a plan of two stages, with two replicas of the first and mixed recomputation."""
     time, last = 0.7 * float(best["time_per_batch_s"]) / BATCH, MODELS[best["model"]][1] + 1
     widest = layout_of(best).tp
     same: Row = {"memory_bytes": 1.0 * GIB, "headroom_bytes": (best["hbm_gib"] - 1) * GIB}

@@ -1,4 +1,4 @@
-"""Simulations that agree with the toy plans; by how much planners are off is invented."""
+"""Simulations that agree with the toy plans, with invented deviations from the planners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIFFERENCES = {
     "expert": -0.10,
     "piper": -0.20,
 }
-"""By how much a simulated time differs, of the planner's time."""
+"""Relative deviation of the simulated from the planned time."""
 
 LINKS = {"slices_link_share": 0.25, "stages_link_share": 0.125, "replicas_link_share": 0.0625}
 

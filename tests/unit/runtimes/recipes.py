@@ -1,4 +1,4 @@
-"""Recipes drawn from all that a runtime can run."""
+"""Random recipes from everything that a runtime can run."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -13,7 +13,7 @@ from phaze.spec.models import load_transformer
 from tests.unit.runtimes.examples import SMALL
 
 DENSE = (("llama-3.1-8b", 64, 512), ("llama-3.1-405b", 1024, 2048), ("t-18b", 256, 1024))
-"""Models with devices and samples of a batch."""
+"""Models with device counts and batch sizes."""
 OF_TODAY = (
     ("deepseek-v3", 256, 2048), ("qwen3-30b-a3b", 64, 512), ("gpt-oss-120b", 64, 512),
     ("nemotron-3-nano-30b-a3b", 64, 512), ("qwen3.5-35b-a3b", 64, 512), ("glm-5", 256, 2048),
@@ -27,7 +27,7 @@ def drawn(
     models: Sequence[tuple[str, int, int]] = DENSE,
     computes: Sequence[Compute] = ("bf16",),
 ) -> Iterator[Recipe]:
-    """So many legal recipes of each of some models in each precision, with stages drawn at random."""
+    """Several valid recipes for each model and precision, with random stages."""
     random = Random(7)
     for (name, devices, batch), compute in product(models, computes):
         model = load_transformer(name, "test")
@@ -42,7 +42,7 @@ def drawn(
 
 
 def divided(random: Random, layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks of stages of which only the ends may have none."""
+    """Blocks of stages; only the ends may have none."""
     if stages == 1:
         return (layers,)
     least = [0, *(1,) * (stages - 2), 0]
@@ -52,16 +52,16 @@ def divided(random: Random, layers: int, stages: int) -> tuple[int, ...]:
 
 
 def recomputed(random: Random, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
-    """All blocks, or the first so many of every stage."""
+    """All blocks, or the first blocks of every stage up to a count."""
     most = random.choice([max(blocks), random.randint(1, max(blocks))]) if layout.recompute == "full" else 0
     return tuple(min(most, held) for held in blocks)
 
 
 def small(layout: Layout, schedule: str, blocks: tuple[int, ...], again: tuple[int, ...] = ()) -> Recipe:
-    """A recipe of the small model with 24 samples in a batch."""
+    """Recipe of the small model with a batch of 24 samples."""
     return Recipe(SMALL, 240, 24, layout, schedule, blocks, again or (0,) * len(blocks))
 
 
 def of_model(model: Model) -> Recipe:
-    """A recipe of another model on one device."""
+    """Recipe of another model on one device."""
     return Recipe(model, 240, 24, Layout(), "1f1b", (model.layers + model.mtp,), (0,))

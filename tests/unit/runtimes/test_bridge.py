@@ -1,4 +1,4 @@
-"""Changes for Megatron-Bridge say what Megatron-LM's flags say, and undo what recipes have otherwise."""
+"""Changes for Megatron-Bridge agree with Megatron-LM's flags, and reset differing values of recipes."""
 
 import ast
 from dataclasses import replace
@@ -16,7 +16,7 @@ STACK = Stack(overlap=("dp", "tp", "pp", "ep"), gradient_bytes=4, dispatch="toke
 
 
 def changes(text: str) -> dict[str, object]:
-    """Values of the fields that a file of changes assigns, of calls by their keywords."""
+    """Values of the fields that a file of changes assigns; calls by their keywords."""
     found: dict[str, object] = {}
     for line in ast.walk(ast.parse(text)):
         if isinstance(line, ast.Assign):
@@ -87,4 +87,4 @@ def test_stacks_experts_and_lora_are_said() -> None:
 
 def test_states_that_wait_in_the_host_have_no_field() -> None:
     emitted = emit_bridge(small(Layout(dp=2, zero=1, offload="optimizer"), "1f1b", (6,)), Stack())
-    assert emitted.beyond == ("offload-optimizer-states: has no field",)
+    assert emitted.beyond == ("offload-optimizer-states: Megatron-Bridge has no such field",)

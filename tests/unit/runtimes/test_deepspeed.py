@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration says batch, ZeRO and numbers as planned; the rest is named for the script."""
+"""DeepSpeed's configuration has batch, ZeRO and precision as planned; the rest is listed for the script."""
 
 import json
 
@@ -77,7 +77,12 @@ def test_gradients_of_a_stack_that_deepspeed_adds_up_otherwise_are_named() -> No
         (Layout(pp=2, dp=2, zero=2), "1f1b", (3, 3), "incompatible with a pipeline, pp must be 1, got 2"),
         (Layout(pp=2, vp=2), "interleaved", (2, 2, 1, 1), "schedule must be one of 1f1b, got interleaved"),
         (Layout(cp=2), "1f1b", (6,), "cp_kind must be a2a, .* got all_gather with cp 2"),
-        (Layout(cp=8, cp_kind="a2a"), "1f1b", (6,), "key-value heads 4 / tp multiples of cp, .* with cp 8"),
+        (
+            Layout(cp=8, cp_kind="a2a"),
+            "1f1b",
+            (6,),
+            "key-value heads 4 / tp must be multiples of cp, .* with cp 8",
+        ),
         (Layout(compute="mxfp8"), "1f1b", (6,), "compute must be one of bf16, got mxfp8"),
         (Layout(dp=2, zero=1, offload="optimizer"), "1f1b", (6,), "offload must be one of none, got opti"),
     ],

@@ -1,4 +1,4 @@
-"""Flag sets of Megatron-LM's own tests are read, and a sample of them is priced."""
+"""Flag sets from Megatron-LM's own tests are read, and a sample of them is priced."""
 
 import csv
 import json
@@ -20,21 +20,21 @@ from phaze.runtimes.recipe import Recipe
 
 GIVEN = Path(__file__).parents[4] / "shared" / "data" / "measured" / "megatron_golden_values.csv"
 KNOWN = ("gpt", "moe", "bert", "hybrid", "mixtral", "nemotron")
-"""Families of the sets that there are models of; the others are encoders with decoders, and of images."""
+"""Families of the sets with known models; the others are encoder-decoders and image models."""
 LEAST = 0.95
-"""Share of the sets of known families that are read."""
+"""Minimum share of the sets of known families that are read."""
 REFUSED = (
     (r"--perform-rl-step: is not modelled", 5),
-    (r"--vocab-size: must be given, or --vocab N of `read`", 1),
+    (r"--vocab-size: must be given, or --vocab N of `phaze read`", 1),
 )
-"""Reasons for the rest, and how many sets have each."""
+"""Reasons for the refused sets, with counts."""
 PRICED = 10
 
 pytestmark = pytest.mark.skipif(not GIVEN.is_file(), reason=f"{GIVEN} is absent")
 
 
 def flag_sets() -> list[tuple[str, str]]:
-    """Families with flags, as a shell has them: a list is several words."""
+    """Families with flags as in a shell: a list is several words."""
     with GIVEN.open() as file:
         rows = list(csv.DictReader(file))
     return [(row["family"], " ".join(map(_flag, json.loads(row["all_flags_json"]).items()))) for row in rows]
@@ -51,7 +51,7 @@ def _flag(flag: tuple[str, object]) -> str:
 
 @pytest.fixture(scope="module")
 def found() -> list[tuple[str, str, Recipe | str]]:
-    """Every set with its family, and its recipe or why there is none."""
+    """Every set with its family, and its recipe or the reason for a refusal."""
     answers: list[tuple[str, str, Recipe | str]] = []
     for family, text in flag_sets():
         try:

@@ -1,4 +1,4 @@
-"""Layout strings say who holds which blocks, as Megatron-Core reads them."""
+"""Layout strings give the blocks of stages, as Megatron-Core reads them."""
 
 import pytest
 from hypothesis import given
@@ -89,7 +89,7 @@ def test_equal_stages_are_written_once() -> None:
     ],
 )
 def test_another_string_is_refused(text: str) -> None:
-    with pytest.raises(PhazeError, match=r"layout string: (must be E for|repeats more than)"):
+    with pytest.raises(PhazeError, match=r"layout string: (must have E for|repeats expand to more than)"):
         blocks_of(text)
 
 
@@ -120,7 +120,9 @@ def test_no_stage_of_a_split_by_cost_is_empty(count: int) -> None:
 
 
 def test_a_split_by_cost_refuses_stages_that_nothing_is_left_for() -> None:
-    """Two modules without cost behind the head of four blocks' cost: with 16 stages it is in the 13th."""
-    with pytest.raises(PhazeError, match="pp must be at most 15 where stages are split by cost, got 16"):
+    """Two modules without cost follow the head at the cost of four blocks: with 16 stages it is in the
+    13th.
+    """
+    with pytest.raises(PhazeError, match="pp must be at most 15 if stages are split by cost, got 16"):
         by_cost(16, 4.0, 16)
     assert len(by_cost(32, 2.2, 32)) == 32

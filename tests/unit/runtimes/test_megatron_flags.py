@@ -1,4 +1,4 @@
-"""Flags for Megatron-LM say a recipe, and what is read from them is the same recipe."""
+"""Megatron-LM flags of a recipe are read back as the same recipe."""
 
 from dataclasses import replace
 
@@ -158,7 +158,7 @@ def test_tokenizers_have_their_words(more: str, words: int) -> None:
     text = FLAGS.replace("--vocab_size 50257", "")
     assert read_megatron(f"{text} {more}")[0].model.vocabulary == words
     assert read_megatron(text, words=777)[0].model.vocabulary == 777
-    with pytest.raises(PhazeError, match=r"--vocab-size: must be given, or --vocab N of `read`"):
+    with pytest.raises(PhazeError, match=r"--vocab-size: must be given, or --vocab N of `phaze read`"):
         read_megatron(text)
 
 
@@ -170,7 +170,7 @@ def test_the_vocabulary_of_bert_is_trained_as_bert() -> None:
 
 
 def test_untimed_fields_of_a_configuration_are_written_or_named() -> None:
-    """Each has its flag, or is named; without them Megatron-LM trains another model."""
+    """Each is written as a flag, or listed; without them Megatron-LM trains another model."""
     emitted = emit_megatron(of_model(load_transformer("llama-3.1-8b", "test")))
     flags = parse_flags(emitted.files["megatron.txt"])
     said = {flag: flags[flag] for flag in flags if flag in UNTIMED_FLAGS}
@@ -229,7 +229,7 @@ NEMOTRON = """
 --moe-shared-expert-intermediate-size 3712 --disable-bias-linear --untie-embeddings-and-output-weights
 --normalization RMSNorm --position-embedding-type none --attention-dropout 0.0 --hidden-dropout 0.0
 """
-"""Of Nemotron 3 Nano as it is trained with Megatron-LM."""
+"""Flags of Nemotron 3 Nano as trained with Megatron-LM."""
 DEEPSEEK = """
 --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128
 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64
@@ -239,7 +239,7 @@ DEEPSEEK = """
 --untie-embeddings-and-output-weights --position-embedding-type rope --attention-dropout 0
 --hidden-dropout 0
 """
-"""Of DeepSeek-V3 as Megatron-LM's guide to experts has them."""
+"""Flags of DeepSeek-V3 from Megatron-LM's guide to experts."""
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,9 @@ def test_groups_of_microbatches_are_written_where_pp_does_not_divide_all() -> No
         assert f"{GROUP}{size}" in text or not size
         assert read_megatron(text, layout.devices)[0].layout == layout
         assert GROUP not in " ".join(megatron_software(text, own, load_stack("megatron-core")).unmodelled)
-    with pytest.raises(PhazeError, match=f"{GROUP} must leave no group of fewer than pp 4 of 6 microbatches"):
+    with pytest.raises(
+        PhazeError, match=f"{GROUP} must not leave a group of fewer than pp 4 of 6 microbatches"
+    ):
         read_megatron(text.replace(f"{GROUP} 6", ""), layout.devices)
 
 
@@ -406,27 +408,27 @@ def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) 
         ("--num-experts 8 --moe-layer-freq [1]*8+[2]*16", "--moe-layer-freq: must be a number or a list"),
         ("--num-experts 8 --moe-layer-freq [1]*8", "--moe-layer-freq: must have 24 entries, .* got 8"),
         ("--num-experts 8 --moe-layer-freq [1]*9**9", "--moe-layer-freq: must be a number or a list"),
-        ("--window-size 128,128", "--window-size: must be tokens before one and 0 after it"),
+        ("--window-size 128,128", "--window-size: must be the tokens before a token and 0 after it"),
         ("--hybrid-layer-pattern M*X", "--hybrid-layer-pattern: must be letters M, .* got 'M.X'"),
         ("--decoder-first-pipeline-num-layers 24 --decoder-last-pipeline-num-layers 1",
-         "decoder-first-pipeline-num-layers: must cut the 24 layers into equal stages, got 24"),
+         "decoder-first-pipeline-num-layers: must split the 24 layers into equal stages, got 24"),
         ("--micro-batch-size two", "--micro-batch-size: must be a whole number >= 1, got 'two'"),
         ("--micro-batch-size 2 4", "--micro-batch-size: must have one value, got 2"),
         ("--tensor-model-parallel-size 3", r"devices: must be a multiple of tp \* cp \* pp 6, got 16"),
         ("--pipeline-model-parallel-layout Et*24L", "layout: must have a multiple of pp 2 stages, got 1"),
         ("--pipeline-model-parallel-layout Et*10|t*10L", "blocks: must be 2 numbers with sum 24, got 10[*]2"),
-        ("--num-layers-per-virtual-pipeline-stage 5", "must cut the 24 layers into equal stages, got 5"),
+        ("--num-layers-per-virtual-pipeline-stage 5", "must split the 24 layers into equal stages, got 5"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy half", "no_shard, optim, .*got 'half'"),
         ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
-         "pipeline-model-parallel-size: must cut the 24 layers into equal stages, got 16"),
-        (f"{FULL} --recompute-method uniform --recompute-num-layers 2", "must be 1 with uniform, got 2"),
+         "pipeline-model-parallel-size: must split the 24 layers into equal stages, got 16"),
+        (f"{FULL} --recompute-method uniform --recompute-num-layers 2", "must be 1 with uniform .*, got 2"),
         (f"{FULL} --recompute-num-layers 2", "--recompute-method: must be given"),
         ("--recompute-granularity selective --recompute-modules router", "--recompute-modules: .*router"),
         ("--position-embedding-type yarn", "must be one of learned_absolute, rope, none, got 'yarn'"),
         ("--hidden-dropout 1", "--hidden-dropout: must be a number >= 0 and < 1, got '1'"),
         ("--seq-length 2048", "sequence: 2048 must be > 0 and at most position_count"),
         ("--global-batch-size 60", "megatron: microbatch . dp must divide the global batch 60, got 8"),
-        ("'", "flags: cannot be read as words of a shell: No closing quotation"),
+        ("'", "flags: cannot be parsed as shell arguments: No closing quotation"),
     ],
 )  # fmt: skip
 def test_a_flag_that_cannot_be_is_named(more: str, message: str) -> None:
@@ -459,12 +461,14 @@ def test_a_recipe_holds_the_model(blocks: tuple[int, ...], again: tuple[int, ...
 def test_what_megatron_cannot_run_is_not_written() -> None:
     with pytest.raises(PhazeError, match="megatron: heads 12 must be a multiple of tp, got 8"):
         emit_megatron(small(Layout(tp=8), "1f1b", (6,)))
-    with pytest.raises(PhazeError, match="blocks: only the ends may be without, got 3 0 3"):
+    with pytest.raises(
+        PhazeError, match="blocks: only the first and the last stage may have none, got 3 0 3"
+    ):
         emit_megatron(small(Layout(pp=3), "1f1b", (3, 0, 3)))
 
 
 def test_layers_that_predict_further_tokens_may_be_unlike_the_last_of_a_hybrid() -> None:
-    """Their letters are read behind the stroke and written there; all must have the same."""
+    """Their letters follow a slash; all such layers must have the same ones."""
     flags = NEMOTRON.replace("MEMEMEME\n", "MEMEMEME/*E/*E\n") + " --vocab-size 131072 --seq-length 8192"
     flags += " --max-position-embeddings 8192"
     model, _ = read_model(parse_flags(flags), "x")

@@ -1,4 +1,4 @@
-"""What is written for a runtime is accepted by its own classes, where its packages are installed."""
+"""Files written for a runtime are accepted by its own classes, if its packages are installed."""
 
 import json
 import re
@@ -47,7 +47,7 @@ RENAMED = {"num_experts": "num_moe_experts", "fp8_format": "fp8", "fp4_format": 
 
 
 def config_fields(flags: Flags) -> dict[str, object]:
-    """Fields of Megatron-Core's configuration, as Megatron-LM makes them of flags."""
+    """Fields of Megatron-Core's configuration, as Megatron-LM derives them from flags."""
     said = {flag[2:].replace("-", "_"): values for flag, values in flags.items()}
     found: dict[str, object] = {
         RENAMED.get(field, field): int(said[field][0]) for field in SIZES if field in said
@@ -87,7 +87,7 @@ REGISTERED = (
     ("qwen3-30b-a3b", 64, 512, "qwen3_30b_a3b", "30B-A3B"),
     ("deepseek-v3", 256, 2048, "deepseek_v3_671b", "671B"),
 )  # fmt: skip
-"""Models with devices and samples of a batch; a configuration of torchtitan, and its names of models."""
+"""Models with device counts and batch sizes; a torchtitan configuration, and its model names."""
 
 
 @pytest.mark.parametrize(("name", "devices", "batch", "trainer", "size"), REGISTERED)
@@ -135,7 +135,7 @@ def test_pytorch_takes_the_passes_of_a_schedule_by_file() -> None:
 
 
 class Ranks:
-    """What a script tells DeepSpeed of its groups of ranks."""
+    """Rank groups that a script passes to DeepSpeed."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

@@ -1,4 +1,4 @@
-"""A runtime refuses what its own checks refuse, with the values, and runs the neighbour of it."""
+"""A runtime refuses the layouts that its own checks refuse, with their values, and runs neighbouring ones."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -21,7 +21,7 @@ BOTH = (MEGATRON, TORCHTITAN)
 
 
 class Refused(NamedTuple):
-    """A layout with its schedule that breaks one rule, and a legal one beside it."""
+    """Layout with its schedule that breaks one rule, and a valid neighbour."""
 
     runtimes: tuple[Runtime, ...]
     rule: str
@@ -44,18 +44,19 @@ LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
     Refused(
         BOTH, "low precision", (replace(LOW, tp=2), "1f1b"), (LOW, "1f1b"),
-        "products in mxfp8 need rows in multiples of 32 and slices of hidden, attention and feed-forward in "
-        "multiples of 32, got 960 rows of hidden 96, feed-forward 288 and experts 0 with tp 2 and etp 1",
+        "products in mxfp8 need rows in multiples of 32, and shards of hidden, attention and feed-forward "
+        "widths in multiples of 32; got 960 rows, hidden 96, feed-forward 288 and experts 0 with tp 2 "
+        "and etp 1",
     ),
     Refused(
         BOTH, "scans", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
-        "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
-        "divisor of cp, got tp 4 and cp 1", model=SCANNING,
+        "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp a "
+        "multiple or a divisor of cp, got tp 4 and cp 1", model=SCANNING,
     ),
     Refused(
         BOTH, "scans", (Layout(cp=3, zero=3), "1f1b"), (Layout(cp=4, zero=3), "1f1b"),
-        "heads of scans must be a multiple of tp * cp, their groups one of tp, groups / tp a multiple or a "
-        "divisor of cp, got tp 1 and cp 3", model=SHARING,
+        "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp a "
+        "multiple or a divisor of cp, got tp 1 and cp 3", model=SHARING,
     ),
     Refused(
         BOTH, "experts", (Layout(dp=4, ep=4, zero=3), "1f1b"), (Layout(dp=4, ep=2, zero=3), "1f1b"),
@@ -68,27 +69,27 @@ CASES = [
     Refused(
         BOTH, "expert slices", (Layout(tp=3, ep=3, sequence_parallel=True), "1f1b"),
         (Layout(tp=4, ep=2, sequence_parallel=True), "1f1b"),
-        "the width 30 of an expert must be a multiple of etp, got 1, that of shared experts 40 one of tp, "
-        "got 3",
+        "the expert width 30 must be a multiple of etp, got 1, and the width of shared experts 40 a multiple "
+        "of tp, got 3",
         model=SPARSE.model_copy(update={"key_value_heads": 12}),
     ),
     Refused(
         (MEGATRON,), "expert slices", (Layout(dp=4, etp=4), "1f1b"), (Layout(dp=4, etp=2), "1f1b"),
-        "the width 30 of an expert must be a multiple of etp, got 4, that of shared experts 40 one of tp, "
-        "got 1",
+        "the expert width 30 must be a multiple of etp, got 4, and the width of shared experts 40 a multiple "
+        "of tp, got 1",
         model=SPARSE,
     ),
     Refused(
         (MEGATRON,), "context heads", (Layout(tp=2, cp=5, cp_kind="a2a"), "1f1b"),
         (Layout(tp=2, cp=2, cp_kind="a2a"), "1f1b"),
-        "key-value heads 4 of a slice of tp 2 must be a multiple of the ranks that exchange them, k of "
-        "a2a+p2p:k a part of cp: got a2a with cp 5",
+        "the key-value heads 4 of one of tp 2 ranks must be a multiple of the ranks that exchange heads (cp, "
+        "or k of a2a+p2p:k, which divides cp), got a2a with cp 5",
     ),
     Refused(
         (MEGATRON,), "context heads", (Layout(cp=6, cp_kind="a2a+p2p:4"), "1f1b"),
         (Layout(cp=4, cp_kind="a2a+p2p:2"), "1f1b"),
-        "key-value heads 4 of a slice of tp 1 must be a multiple of the ranks that exchange them, k of "
-        "a2a+p2p:k a part of cp: got a2a+p2p:4 with cp 6",
+        "the key-value heads 4 of one of tp 1 ranks must be a multiple of the ranks that exchange heads (cp, "
+        "or k of a2a+p2p:k, which divides cp), got a2a+p2p:4 with cp 6",
     ),
     Refused(
         (MEGATRON,), "expert sequences", (Layout(tp=2, dp=2, ep=2), "1f1b"),
@@ -102,21 +103,22 @@ CASES = [
     ),
     Refused(
         (MEGATRON,), "whole sequences", (Layout(cp=2), "1f1b"), (Layout(tp=2), "1f1b"),
-        "a delta rule and sparse attention need cp 1, got 2", model=SMALL.model_copy(update={"delta": DELTA}),
+        "delta rules and sparse attention need cp 1, got 2", model=SMALL.model_copy(update={"delta": DELTA}),
     ),
     Refused(
         (MEGATRON,), "delayed scaling", (Layout(compute="fp8", recompute="layernorm"), "1f1b"),
         (Layout(compute="fp8", recompute="mlp"), "1f1b"),
-        "fp8 needs neither moe_act nor layernorm to run forward again, got layernorm",
+        "fp8 does not support recomputing moe_act or layernorm, got layernorm",
     ),
     Refused(
         (TORCHTITAN,), "expert mesh", (Layout(dp=2, ep=2), "1f1b"), (Layout(dp=2, ep=2, zero=2), "1f1b"),
-        "ep must divide cp * tp where replicas share nothing (zero 0), got ep 2, cp 1 and tp 1", model=SPARSE,
+        "ep must divide cp * tp without sharding over replicas (zero 0), got ep 2, cp 1 and tp 1",
+        model=SPARSE,
     ),
     Refused(
         (TORCHTITAN,), "expert widths", (Layout(tp=2, ep=2, etp=2, dp=2, zero=2), "1f1b"),
         (Layout(tp=2, etp=2, dp=2, zero=2), "1f1b"),
-        "experts are dealt out whole with ep >= 2, else cut by tp, etp must be 1 or tp, got ep 2, etp 2 and "
+        "experts are sharded whole with ep >= 2, else by tp, so etp must be 1 or tp, got ep 2, etp 2 and "
         "tp 2", model=SPARSE,
     ),
     Refused(
@@ -142,11 +144,11 @@ CASES = [
     ),
     Refused(
         (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=4), "1f1b"),
-        "key-value heads 4 must be a multiple or a divisor of tp, their width 32 a multiple, got 6",
+        "key-value heads 4 must be a multiple or a divisor of tp, and their width 32 a multiple of tp, got 6",
     ),
     Refused(
         (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=4), "1f1b"),
-        "key-value heads 2 must be a multiple or a divisor of tp, their width 40 a multiple, got 6",
+        "key-value heads 2 must be a multiple or a divisor of tp, and their width 40 a multiple of tp, got 6",
         model=SMALL.model_copy(update={"key_value_heads": 2, "head_size": 20}),
     ),
     Refused(
@@ -160,7 +162,7 @@ CASES = [
     Refused(
         BOTH, "sequence parallel", (Layout(sequence_parallel=True), "1f1b"),
         (Layout(tp=2, sequence_parallel=True), "1f1b"),
-        "sequence_parallel cuts what tp leaves whole, tp must be >= 2, got 1",
+        "sequence_parallel shards activations over tp, so tp must be >= 2, got 1",
     ),
     Refused(
         (MEGATRON,), "context parallel", (Layout(cp=16), "1f1b"), (Layout(cp=15), "1f1b"),
@@ -174,8 +176,8 @@ CASES = [
     Refused(
         (TORCHTITAN,), "sequence slices", (Layout(tp=4, cp=4, zero=3, sequence_parallel=True), "1f1b"),
         (Layout(tp=4, cp=4, zero=3), "1f1b"),
-        "the sequence 240 must be a multiple of tp with sequence_parallel, times 2 * cp with cp >= 2, "
-        "got tp 4 and cp 4",
+        "the sequence 240 must be a multiple of tp with sequence_parallel, and of 2 * cp * tp with cp >= "
+        "2, got tp 4 and cp 4",
     ),
     Refused(
         BOTH, "batch", (Layout(dp=5, microbatch=2), "1f1b"), (Layout(dp=4, microbatch=2), "1f1b"),
@@ -183,24 +185,25 @@ CASES = [
     ),
     Refused(
         BOTH, "stages", (Layout(pp=3, vp=3), "interleaved"), (Layout(pp=2, vp=4), "interleaved"),
-        "pp * vp must be at most 8, the 6 layers, embedding and head, as no stage may be empty, got 9",
+        "pp * vp must be at most 8: no stage may be empty, and there are 6 layers, an embedding and a head; "
+        "got 9",
     ),
     Refused(
         (MEGATRON,), "microbatch groups", (Layout(pp=4, vp=2, dp=8), "interleaved"),
         (Layout(pp=4, vp=2, dp=4), "interleaved"),
-        "microbatches of a replica must be at least pp 4 under interleaved, got 3",
+        "microbatches of a replica must be at least pp 4 under schedule interleaved, got 3",
     ),
     Refused(
         (MEGATRON,), "sharded pipeline", (Layout(pp=2, dp=2, zero=2), "1f1b"),
         (Layout(pp=2, dp=2, zero=1), "1f1b"),
-        "zero 2 and 3 are Megatron-FSDP, which has no pipeline, pp must be 1, got 2",
+        "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got 2",
     ),
     Refused(
         (MEGATRON,), "offload", (Layout(pp=2, offload="layers:2"), "1f1b"),
         (Layout(dp=2, offload="layers:2"), "1f1b"),
-        "offload of k layers needs pp 1, recompute none and more than k layers, of modules that blocks do "
-        "not recompute in full, of attn_proj core_attn with it, of expert_fc1 and moe_act experts, of "
-        "optimizer zero 1, got layers:2 with pp 2, recompute none, zero 0",
+        "offload of k layers needs pp 1, recompute none and more than k layers; offloaded modules must not "
+        "be fully recomputed; attn_proj needs core_attn, expert_fc1 and moe_act need experts, optimizer "
+        "needs zero 1; got layers:2 with pp 2, recompute none, zero 0",
     ),
     Refused(
         (TORCHTITAN,), "few microbatches", (Layout(pp=4, dp=8), "gpipe"), (Layout(pp=4, dp=8), "zb-h1"),
@@ -208,25 +211,26 @@ CASES = [
     ),
     Refused(
         (TORCHTITAN,), "rounds", (Layout(pp=3, vp=2), "interleaved"), (Layout(pp=4, vp=2), "interleaved"),
-        "microbatches of a replica must fall into equal rounds of at least pp 3 under interleaved, got 20",
+        "microbatches of a replica must split into equal rounds of at least pp 3 under interleaved, got 20",
         global_batch=20,
     ),
     Refused(
         (TORCHTITAN,), "unfilled stages", (Layout(pp=4, vp=2, dp=4), "dualpipev"),
         (Layout(pp=4, vp=2, dp=4), "zbv"),
-        "microbatches of a replica must be at least the 8 stages under dualpipev, got 6",
+        "microbatches of a replica must be at least the number of stages, 8, under dualpipev, got 6",
     ),
     Refused(
         (TORCHTITAN,), "replicas", (Layout(cp=2), "1f1b"), (Layout(cp=2, zero=2), "1f1b"),
-        "zero 0 replicates the weights, but cp shards them, cp must be 1, got 2",
+        "zero 0 replicates the weights, but cp shards them, so cp must be 1, got 2",
     ),
     Refused(
         (TORCHTITAN,), "tied pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
-        "weight tying is not supported with a pipeline, pp must be 1 with tied embeddings, got 2", model=TIED,
+        "weight tying is not supported with a pipeline, so pp must be 1 with tied embeddings, got 2",
+        model=TIED,
     ),
     Refused(
         (MAXTEXT,), "no pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
-        "plans have no axis stage, pp must be 1, got 2",
+        "plans have no stage axis, so pp must be 1, got 2",
     ),
     Refused(
         (MAXTEXT,), "key-value heads", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
@@ -240,7 +244,7 @@ CASES = [
     ),
     Refused(
         (MAXTEXT,), "expert widths", (Layout(tp=2), "1f1b"), (Layout(tp=2, etp=2), "1f1b"),
-        "tensor cuts experts as all else, etp must be tp 2, got 1", model=SPARSE,
+        "tensor parallelism also shards the experts, so etp must be tp 2, got 1", model=SPARSE,
     ),
     Refused(
         (MAXTEXT,), "sequence slices", (Layout(cp=16, zero=3), "1f1b"), (Layout(cp=8, zero=3), "1f1b"),
@@ -249,7 +253,7 @@ CASES = [
     ),
     Refused(
         (MAXTEXT,), "fsdp", (Layout(dp=2), "1f1b"), (Layout(dp=2, zero=3), "1f1b"),
-        "weights are sharded over dp * cp, zero must be 3, got 0",
+        "weights are sharded over dp * cp, so zero must be 3, got 0",
     ),
 ]  # fmt: skip
 
@@ -279,7 +283,7 @@ def test_every_rule_has_a_case() -> None:
     [
         (Layout(dp=2), "gpipe", "schedule must be one of 1f1b, interleaved, got gpipe"),
         (Layout(cp=2, cp_kind="a2a+p2p"), "1f1b", "cp_kind must be one of all_gather, p2p, a2a, got a2a+p2p"),
-        (Layout(dp=3), "1f1b", "tp * cp * pp * dp must be the 2 devices, got 3"),
+        (Layout(dp=3), "1f1b", "tp * cp * pp * dp must be the number of devices, 2, got 3"),
     ],
 )
 def test_what_megatron_has_no_word_for_is_refused(layout: Layout, schedule: str, reason: str) -> None:

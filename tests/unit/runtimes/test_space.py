@@ -1,4 +1,4 @@
-"""The space holds every layout once, and what is fixed of it alone."""
+"""The space contains every layout once, and only layouts with the fixed values."""
 
 from dataclasses import replace
 from itertools import product
@@ -28,7 +28,7 @@ def listed(grid: LayoutGrid) -> list[tuple[Layout, str]]:
 
 
 def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]:
-    """Every combination of numbers up to the devices, sorted out one by one."""
+    """Every combination of numbers up to the devices, filtered one by one."""
     numbers = range(1, task.devices + 1)
     widths = [w for w in product(numbers, repeat=4) if w[0] * w[1] * w[2] * w[3] == task.devices]
     batches = [b for b in range(1, task.global_batch + 1) if task.global_batch % b == 0]
@@ -144,7 +144,7 @@ def test_microbatches_go_up_to_the_batch() -> None:
 @pytest.mark.parametrize(
     ("fixed", "message"),
     [
-        ({"tensor": 2}, "tensor: is no field of a layout; there are .* all are in config/commands.md"),
+        ({"tensor": 2}, "tensor: is not a field of a layout; known are .* all are in config/commands.md"),
         ({"schedule": "gpipe"}, "schedule: must be one of 1f1b, interleaved with megatron, got gpipe"),
         ({"tp": 0}, "tp: must be a whole number from 1 to 2147483647, got 0"),
         ({"vp": "two"}, "vp: must be a whole number from 1 to 2147483647, got two"),
@@ -176,8 +176,8 @@ def test_every_set_of_modules_may_be_recomputed_and_one_that_is_asked_for_alone(
 
 
 def test_no_set_of_modules_names_what_another_one_of_it_recomputes() -> None:
-    """A mixture of experts with dense layers: 2 · 2 sets of layernorm and mlp, by moe, or by moe_act and
-    shared_experts, or none of them; nothing is a set of modules, and there are two further options.
+    """A mixture of experts with dense layers: 2 · 2 sets of layernorm and mlp, with moe, with moe_act and
+    shared_experts, or without them; the empty set is excluded, and there are two more options.
     """
     words = MEGATRON.recomputes(MODELS["nemotron-3-nano-30b-a3b"])
     sets = [frozenset(word.split("+")) for word in words[3:]]
@@ -200,9 +200,7 @@ def test_a_grid_gives_back_its_layouts() -> None:
 
 @pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)
 def test_every_legal_layout_can_be_cut(runtime: Runtime) -> None:
-    """What the rules let through, slices of the model can be made of: with grouped, latent and sinking heads,
-    experts and scans.
-    """
+    """Valid layouts can shard the model: with grouped, latent and sink heads, experts and scans."""
     names = ("nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b", "deepseek-v2", "gpt-oss-20b", "gpt2-xl")
     for model in (MODELS[name] for name in names):
         assert isinstance(model, Model)

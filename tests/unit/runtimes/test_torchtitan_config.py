@@ -1,4 +1,4 @@
-"""Changes for torchtitan say a recipe, in Python and, for a schedule that it has no name for, in CSV."""
+"""Changes for torchtitan give a recipe, in Python and, for schedules that it has no name for, in CSV."""
 
 import ast
 import re
@@ -86,7 +86,7 @@ def test_zero_bubbles_are_a_file_of_passes_that_do_not_wait_for_each_other() -> 
 
 
 def can_run(cell: str, done: set[tuple[int, str, int]], stages: int) -> bool:
-    """Whether what a pass needs was done before."""
+    """True if all inputs of a pass are ready."""
     found = re.fullmatch(r"(\d+)([FIW])(\d+)", cell)
     assert found
     stage, kind, m = int(found[1]), found[2], int(found[3])

@@ -1,4 +1,4 @@
-"""What is read of torchtitan's changes and flags is what was written, or what torchtitan does without."""
+"""Reading torchtitan's changes and flags gives the written recipe, or torchtitan's defaults."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ BATCH = "--training.seq_len 240 --training.local-batch-size=2 --training.global_
 
 
 TRAINED = (("llama-3.1-8b", 64, 512), ("qwen3-30b-a3b", 64, 512), ("deepseek-v3", 256, 2048))
-"""Models with devices and samples of a batch: dense, with experts, with latent attention beside them."""
+"""Models with device counts and batch sizes: dense, with experts, and also with latent attention."""
 
 
 def test_layouts_are_written_read_and_priced_as_they_are() -> None:
@@ -158,18 +158,18 @@ def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--training.enable_cpu_offload", "enable_cpu_offload: is not modelled unless False, got True"),
-        ("--training.dtype bfloat16", "training.dtype: is not modelled unless float32, got 'bfloat16'"),
+        ("--training.enable_cpu_offload", "enable_cpu_offload: is modelled only as False, got True"),
+        ("--training.dtype bfloat16", "training.dtype: is modelled only as float32, got 'bfloat16'"),
         (
             "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_layers_per_stage 3",
-            "layers_per_stage: must make a multiple of pp 2 stages, got 3",
+            "layers_per_stage: must give a multiple of pp 2 stages, got 3",
         ),
         ("--training.local_batch_size many", "local_batch_size: must be a whole number >= 1, got 'many'"),
         (
             "--parallelism.tensor_parallel_degree 3",
             "devices: must be a multiple of 3, the product of degrees",
         ),
-        ("--parallelism.data_parallel_replicate_degree 2", "hybrids are not modelled, got 2"),
+        ("--parallelism.data_parallel_replicate_degree 2", "hybrid sharding is not modelled, got 2"),
         ("--parallelism.fsdp_reshard_after_forward often", "one of default, always, never, got 'often'"),
         (
             "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule LoopedBFS",
@@ -190,25 +190,25 @@ def test_a_setting_that_cannot_be_is_named(flags: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("config.parallelism.x = (", "changes: cannot be read as Python"),
+        ("config.parallelism.x = (", "changes: cannot be parsed as Python"),
         (
             (
                 "config.parallelism.pipeline_parallel_degree = 2\n"
                 "config.parallelism.module_fqns_per_model_part = [['layers.1'], ['layers.0']]"
             ),
-            "must hold layers.0 to layers.5 in order",
+            "must contain layers.0 to layers.5 in order",
         ),
         (
             "config = llama3_8b()\nconfig.training.seq_len = 240",
-            "config must be made by Trainer.Config here, got 'llama3_8b.*'",
+            "config must be created by Trainer.Config in this file, got 'llama3_8b.*'",
         ),
         (
             "def one():\n config.training.x = 1\ndef two():\n config.training.x = 2",
-            "changes: must be of one function, got one, two",
+            "changes: must define one function, got one, two",
         ),
         (
             "config.model_spec = registry('8B', converters=[RotatedLinearConverter.Config()])",
-            "RotatedLinearConverter: is not modelled, there are Float8Grouped",
+            "RotatedLinearConverter: is not modelled; known are Float8Grouped",
         ),
         (
             "config.training.seq_len = 2 ** 10",

@@ -1,4 +1,4 @@
-"""Programs alone, without the bounds that would make many of them superfluous."""
+"""Integer programs alone, without the bounds that would make many of them superfluous."""
 
 from dataclasses import dataclass
 
@@ -11,24 +11,24 @@ from phaze.schedule.program import solve_program
 from phaze.spec.settings import ScheduleSettings
 
 PATIENT = ScheduleSettings(solver=("highs",), node_limit=100_000, wall_limit_s=100.0)
-"""Settings under which all programs of the tests are proven."""
+"""Settings with which all programs of the tests are proven."""
 
 
 @dataclass(frozen=True)
 class Proven:
-    """What programs prove about a layer."""
+    """Proof of a layer by programs."""
 
     schedule: LayerSchedule
     parts: tuple[Solution, ...]
 
     @property
     def z_needed(self) -> bool:
-        """Whether cores had to be assigned in any component."""
+        """True if cores had to be assigned in any component."""
         return any(part.z_needed for part in self.parts)
 
 
 def known_schedule(task: ComponentTask) -> Bounded:
-    """Return what is known without any search: no bound, and everything one after the other."""
+    """Return a trivial starting point: no bound, and all operators in sequence."""
     latency = np.minimum(task.one_s, task.every_s)
     end = np.cumsum(latency)
     core = np.where(task.every_s < task.one_s, ALL_CORES, 0)

@@ -15,7 +15,7 @@ Core = tuple[str, int]
 
 
 class Run(NamedTuple):
-    """An operator that has been started."""
+    """Started operator."""
 
     operator: int
     end: float
@@ -38,7 +38,7 @@ def shortest_latency(layer: ScheduledLayer) -> float:
 
 
 def _closure(layer: ScheduledLayer) -> list[set[int]]:
-    """Return the operators that come before every operator."""
+    """Return all predecessors of every operator."""
     before: list[set[int]] = [set() for _ in layer.core]
     for _ in layer.core:
         for i, j in layer.edges:
@@ -60,7 +60,7 @@ def _start_rest(
     now: float,
     best: list[float],
 ) -> None:
-    """Try all ways to start the operators that are left, none of them before `now`; note the best latency."""
+    """Try all ways to start the remaining operators, none of them before `now`; record the best latency."""
     if not left:
         best[0] = min(best[0], max((run.end for run in runs), default=0.0))
         return

@@ -57,14 +57,14 @@ all-reduce-2 network down
 dropout-2 vector all-reduce-2
 add-2 vector dropout-2 add-1
 """
-"""Operators of an unfused transformer layer: name, core type, operators that they read."""
+"""Operators of an unfused transformer layer: name, core type, and the operators that they read."""
 WEIGHTS = {"q", "k", "v", "projection", "gate", "up", "down"}
-"""Products with a weight, which has a gradient of its own."""
+"""Products with a weight, which has a separate gradient."""
 
 
 def transformer_graph(kind: str) -> tuple[tuple[str, ...], Edges]:
-    """Return core types and edges of a transformer layer: its forward pass, its backward pass (paired), or
-    that with a weight gradient beside every product with a weight (split).
+    """Return core types and edges of a transformer layer: its forward pass, its paired backward pass, or its
+    split one with a separate weight gradient per product.
     """
     rows = [line.split() for line in TRANSFORMER.strip().splitlines()]
     place = {name: i for i, (name, *_) in enumerate(rows)}
@@ -98,7 +98,7 @@ def transformer_layer(seed: int, num_tc: int, num_vc: int, kind: str = "forward"
 
 
 def brush_layer(seed: int, num_tc: int = 2, num_vc: int = 3) -> ScheduledLayer:
-    """Return sixteen products and vector operators beside each other: too wide for a list of barriers."""
+    """Return sixteen independent products and vector operators: too wide for a list of barriers."""
     rng = np.random.default_rng(seed)
     core = ("tensor", "vector") * 8
     one = rng.uniform(1e-6, 9e-6, len(core))

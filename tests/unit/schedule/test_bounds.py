@@ -1,4 +1,4 @@
-"""Bounds on the latency of layers: never wrong, tight where they can be, and attained by real schedules."""
+"""Bounds on the latency of layers: never wrong, tight where possible, and attained by valid schedules."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def schedule_by_bounds(
 @given(SEEDS, st.integers(2, 5), st.sampled_from(["plain", "network", "overlap"]))
 @settings(max_examples=120)
 def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: str) -> None:
-    """Exhaustive search finds nothing below the lower bound, and nothing above the feasible latency."""
+    """Exhaustive search finds no latency below the lower bound, and none above the feasible latency."""
     layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
     lower, feasible = bound_layer(layer)
     optimum = shortest_latency(layer)
@@ -66,7 +66,7 @@ def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: st
 def test_the_feasible_latency_is_that_of_a_schedule_that_can_be_executed(
     seed: int, operators: int, kind: str
 ) -> None:
-    """The verifier, which shares no code with the bounds, accepts the schedule behind them."""
+    """The verifier, which shares no code with the bounds, accepts the corresponding schedule."""
     layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
     lower, schedule = schedule_by_bounds(layer, SCREENING)
     assert find_faults(layer, schedule) == ()
@@ -77,7 +77,7 @@ def test_the_feasible_latency_is_that_of_a_schedule_that_can_be_executed(
 @given(SEEDS, st.integers(2, 10))
 @settings(max_examples=60)
 def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> None:
-    """Without pairs to be found, the search over barriers proves every small component."""
+    """Without fused operators, the search over barriers proves every small component."""
     layer = random_layer(seed, operators)
     single = tuple("tensor" if core == "fused" else core for core in layer.core)
     plain = ScheduledLayer(
@@ -90,7 +90,7 @@ def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> No
 @given(SEEDS, st.integers(2, 9), st.sampled_from(["plain", "network", "overlap"]))
 @settings(max_examples=60)
 def test_more_effort_stays_within_the_bounds_of_less(seed: int, operators: int, kind: str) -> None:
-    """What the schedule stage finds lies within what the screen allowed."""
+    """Results of the schedule stage lie within the bounds of the screen."""
     layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
     lower, feasible = bound_layer(layer)
     tighter, schedule = schedule_by_bounds(layer, BoundEffort(1000, 50000, 3000))
@@ -114,7 +114,7 @@ def test_the_bounds_lie_between_the_critical_path_and_everything_on_all_cores(se
 
 
 def test_many_architectures_at_once_get_what_each_gets_alone() -> None:
-    """The loop over architectures carries nothing from one to the next."""
+    """The loop over architectures has no state."""
     layers = [transformer_layer(seed, num_tc=1 + seed % 4, num_vc=1 + seed % 3) for seed in range(20)]
     lower, feasible = layer_bounds(
         layers[0].core,
@@ -130,7 +130,7 @@ def test_many_architectures_at_once_get_what_each_gets_alone() -> None:
 
 @pytest.mark.parametrize(("num_tc", "num_vc"), [(1, 2), (2, 1), (4, 8)])
 def test_bounds_of_a_transformer_layer_meet(num_tc: int, num_vc: int) -> None:
-    """Its widest component has fewer than a hundred moments at which nothing runs."""
+    """Its widest component has fewer than a hundred barriers."""
     layer = transformer_layer(7, num_tc, num_vc)
     lower, feasible = bound_layer(layer)
     assert lower == pytest.approx(feasible, rel=EQUAL)
@@ -138,7 +138,7 @@ def test_bounds_of_a_transformer_layer_meet(num_tc: int, num_vc: int) -> None:
 
 
 def test_a_wide_component_is_searched_by_sequences() -> None:
-    """Where nothing hangs together there is no list of barriers, but bounds within ten percent."""
+    """Independent operators have no list of barriers, but bounds within ten percent."""
     layer = brush_layer(5)
     widest = max(tasks_of(layer), key=lambda task: len(task.component.operators))
     assert blocks_of(widest.component) is None
@@ -149,7 +149,7 @@ def test_a_wide_component_is_searched_by_sequences() -> None:
 
 @pytest.mark.parametrize(("num_tc", "num_vc"), [(1, 2), (2, 1), (4, 8)])
 def test_bounds_meet_where_weight_gradients_hang_beside_everything(num_tc: int, num_vc: int) -> None:
-    """One component of 32 operators, thousands of moments at which nothing may run."""
+    """One component of 32 operators, with thousands of barriers."""
     layer = transformer_layer(7, num_tc, num_vc, "split")
     assert max(len(task.component.operators) for task in tasks_of(layer)) > 30
     lower, schedule = schedule_by_bounds(layer)
@@ -158,7 +158,7 @@ def test_bounds_meet_where_weight_gradients_hang_beside_everything(num_tc: int, 
 
 
 def test_the_search_by_sequences_is_the_same_in_every_run() -> None:
-    """Its random numbers begin at the same place."""
+    """Its random seed is fixed."""
     (task,) = tasks_of(brush_layer(5))
     part = ComponentArrays(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     first, second = search_sequences(part, 2000), search_sequences(part, 2000)
@@ -172,7 +172,7 @@ def two_beside_each_other(one: float, every: float) -> tuple[Floats, Floats]:
 
 
 def test_branching_wins_where_all_cores_gain_little() -> None:
-    """Two independent products on two cores, 3 s alone and 2 s on both cores: side by side they take 3 s."""
+    """Two independent products on two cores, 3 s alone and 2 s on both cores: concurrently they take 3 s."""
     layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 2.0), (), 2, 1)
     lower, schedule = schedule_by_bounds(layer)
     assert lower == schedule.latency_s == 3.0
@@ -180,7 +180,7 @@ def test_branching_wins_where_all_cores_gain_little() -> None:
 
 
 def test_all_cores_win_where_they_gain_much() -> None:
-    """The same products, 1 s on both cores: one after the other they take 2 s."""
+    """The same products, 1 s on both cores: in sequence they take 2 s."""
     layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 1.0), (), 2, 1)
     lower, schedule = schedule_by_bounds(layer)
     assert lower == schedule.latency_s == 2.0
@@ -188,13 +188,13 @@ def test_all_cores_win_where_they_gain_much() -> None:
 
 
 def test_one_core_does_not_branch() -> None:
-    """With a single tensor core the products follow each other on it."""
+    """With a single tensor core the products run in sequence."""
     layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 4)
     assert bound_layer(layer) == (6.0, 6.0)
 
 
 def test_no_ops_take_no_time_but_have_a_place_in_the_schedule() -> None:
-    """A reshape starts and ends when what it reads is there."""
+    """A reshape starts and ends when its input is ready."""
     layer = ScheduledLayer(
         ("tensor", "none", "vector"),
         np.array([3.0, 0.0, 1.0]),
@@ -217,7 +217,7 @@ def test_communication_runs_beside_computation_only_where_it_may() -> None:
 
 
 def test_an_empty_layer_takes_no_time() -> None:
-    """Nothing to do is done at once."""
+    """Its latency is 0."""
     empty = np.zeros((1, 0))
     one = np.array([1])
     assert [bound.tolist() for bound in layer_bounds((), (), empty, empty, one, one)] == [[0.0], [0.0]]

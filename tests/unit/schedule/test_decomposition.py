@@ -1,4 +1,6 @@
-"""Layers from their components: parts add up, equal ones are solved once, nothing unverified passes."""
+"""Layers from their components: latencies add up, equal components are solved once, all schedules are
+verified.
+"""
 
 import subprocess
 import sys
@@ -25,7 +27,7 @@ PROOF = ScheduleSettings(solver=("highs",), node_limit=500)
 
 @pytest.fixture
 def solves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make programs necessary by withholding the bounds, and return the sizes of those that are solved."""
+    """Withhold the bounds, so that programs are needed, and return the sizes of the solved ones."""
     sizes: list[int] = []
     solve = program.solve
 
@@ -49,7 +51,7 @@ def two_diamonds(second: float) -> ScheduledLayer:
 
 
 def test_operators_without_latency_run_on_cores_that_exist() -> None:
-    """The last three have shortest schedules that begin operators with and without latency together."""
+    """Shortest schedules of the last three begin operators with and without latency together."""
     for seed in (*range(1, 40, 4), 109, 2417, 2525):
         rng = np.random.default_rng(seed)
         layer = random_layer(seed, int(rng.integers(2, 9)), network=seed % 3 == 0, overlap=True)
@@ -62,7 +64,7 @@ def test_operators_without_latency_run_on_cores_that_exist() -> None:
 
 
 def test_a_layer_takes_the_sum_of_its_components() -> None:
-    """Single operators take the shorter of their latencies, pairs of products run side by side."""
+    """Single operators take the shorter of their latencies; pairs of products run concurrently."""
     solution = solve_layer(two_diamonds(3.0), PROOF, Store())
     assert solution.objective_s == pytest.approx(0.9 + 2.0 + 0.9 + 6.0)
     assert solution.status == "optimal"
@@ -71,7 +73,7 @@ def test_a_layer_takes_the_sum_of_its_components() -> None:
 
 
 def test_layers_whose_bounds_meet_need_no_program() -> None:
-    """And say so."""
+    """The status says so."""
     solution = solve_layer(transformer_layer(0, 2, 4), PROOF, Store())
     assert solution.programs == []
     assert {part.method for part in solution.parts} == {"bounds"}
@@ -90,7 +92,7 @@ print(*(name for name in ("pyomo", "highspy", "ortools", "scipy.stats") if name 
 
 
 def test_layers_whose_bounds_meet_load_no_solver(project_root: Path) -> None:
-    """Pyomo and the solvers take longer to import than such a layer to schedule."""
+    """Importing Pyomo and the solvers takes longer than scheduling such a layer."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_PROGRAMS], cwd=project_root, capture_output=True, text=True, check=True
     )
@@ -99,7 +101,7 @@ def test_layers_whose_bounds_meet_load_no_solver(project_root: Path) -> None:
 
 @pytest.mark.solver
 def test_equal_components_are_solved_once(solves: list[int]) -> None:
-    """The second diamond costs nothing when it equals the first."""
+    """The second diamond costs no solve if it equals the first."""
     solve_layer(two_diamonds(1.0), PROOF, Store())
     assert solves == [2]
     solve_layer(two_diamonds(3.0), PROOF, Store())
@@ -108,7 +110,7 @@ def test_equal_components_are_solved_once(solves: list[int]) -> None:
 
 @pytest.mark.solver
 def test_solved_components_are_not_solved_again_in_another_run(solves: list[int], tmp_path: Path) -> None:
-    """The folder remembers, and what it gives is what was found."""
+    """Solutions are cached in the folder, unchanged."""
     first = solve_layer(two_diamonds(3.0), PROOF, Store(tmp_path))
     assert len(solves) == 2
     again = solve_layer(two_diamonds(3.0), PROOF, Store(tmp_path))
@@ -121,7 +123,7 @@ def test_solved_components_are_not_solved_again_in_another_run(solves: list[int]
 
 @pytest.mark.solver
 def test_the_paper_formulation_is_solved_for_the_layer_as_a_whole(solves: list[int]) -> None:
-    """As printed it knows no components; the optimum is the same."""
+    """The printed formulation has no components; the optimum is the same."""
     layer = two_diamonds(3.0)
     sparse = solve_layer(layer, PROOF, Store())
     assert solves == [2, 2]
@@ -135,7 +137,7 @@ def test_the_paper_formulation_is_solved_for_the_layer_as_a_whole(solves: list[i
 @pytest.mark.solver
 @pytest.mark.parametrize("seed", range(6))
 def test_both_formulations_solve_whole_layers_alike(seed: int, solves: list[int]) -> None:
-    """With collectives, no-ops and operators whose choice makes no difference."""
+    """With collectives, no-ops and operators whose choice does not matter."""
     layer = random_layer(seed, 6, network=True, overlap=seed % 3 == 2)
     same = np.where(np.arange(6) % 2 == 0, layer.latency_s, layer.latency_all_s)
     layer = ScheduledLayer(
@@ -153,7 +155,7 @@ def test_both_formulations_solve_whole_layers_alike(seed: int, solves: list[int]
 
 @pytest.mark.parametrize("seed", range(15))
 def test_solved_layers_match_exhaustive_search(seed: int) -> None:
-    """Whole layers with no-ops and collectives, by bounds, and by programs where these leave a gap."""
+    """Whole layers with no-ops and collectives, by bounds, and by programs if these leave a gap."""
     layer = random_layer(seed, 6, network=True, overlap=seed % 3 == 0)
     solution = solve_layer(layer, PROOF, Store())
     assert solution.status == "optimal"
@@ -163,7 +165,7 @@ def test_solved_layers_match_exhaustive_search(seed: int) -> None:
 
 
 def test_z_is_needed_where_more_cores_would_help() -> None:
-    """Three products of 3 s, 2.5 s on all cores: on two cores one has to follow, on three none."""
+    """Three products of 3 s, 2.5 s on all cores: on two cores one has to wait, on three none."""
     for num_tc, z_needed in ((2, True), (3, False)):
         layer = ScheduledLayer(("tensor",) * 3, np.full(3, 3.0), np.full(3, 2.5), (), num_tc, 1)
         solution = solve_layer(layer, PROOF, Store())
@@ -172,7 +174,7 @@ def test_z_is_needed_where_more_cores_would_help() -> None:
 
 @pytest.mark.solver
 def test_a_component_that_bounds_leave_open_takes_a_program() -> None:
-    """Everything beside everything else: too wide for the search over barriers."""
+    """All operators are independent: too wide for the search over barriers."""
     solution = solve_layer(brush_layer(0), PROOF, Store())
     assert len(solution.programs) == 1
     assert solution.programs[0].solver == "highs"
@@ -183,7 +185,9 @@ def test_a_component_that_bounds_leave_open_takes_a_program() -> None:
 @pytest.mark.solver
 @pytest.mark.parametrize("seed", range(4))
 def test_programs_check_what_bounds_prove(seed: int) -> None:
-    """If asked for, every component of two operators or more takes a program, which finds the same."""
+    """On request, every component of two operators or more is also solved by a program, with the same
+    result.
+    """
     layer = transformer_layer(seed, 2, 4)
     by_bounds, by_programs = (
         solve_layer(layer, PROOF.model_copy(update={"programs": where, "node_limit": 5000}), Store())
@@ -197,7 +201,7 @@ def test_programs_check_what_bounds_prove(seed: int) -> None:
 
 @pytest.mark.solver
 def test_a_program_that_beats_a_bound_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two proofs that contradict each other neither is stored."""
+    """If two proofs contradict each other, neither is stored."""
     monkeypatch.setattr(decomposition, "bound_task", lambda task: replace(known_schedule(task), lower_s=9.0))
     with pytest.raises(RuntimeError, match=r"beats the bound 9\.0"):
         solve_layer(two_diamonds(1.0), PROOF.model_copy(update={"programs": "all"}), Store())
@@ -235,7 +239,7 @@ def test_an_unverified_schedule_is_rejected(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever claims to be optimal, the known schedule takes its place."""
+    """The known schedule replaces it, even if it claims to be optimal."""
     monkeypatch.setattr(program, "solve_program", corrupt(make))
     layer = two_diamonds(3.0)
     solution = solve_layer(layer, PROOF, Store(tmp_path))
@@ -247,7 +251,7 @@ def test_an_unverified_schedule_is_rejected(
 
 
 def test_the_worst_part_decides_the_status() -> None:
-    """A layer is proven when all its components are."""
+    """A layer is proven if all its components are."""
     schedule = LayerSchedule(np.zeros(1), np.ones(1), np.zeros(1, dtype=np.int64))
 
     def status(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""Whatever the solver does, a layer is solved by the next one, or ends with its bound and its gap."""
+"""For any fault of a solver, a layer is solved by the next one, or ends with its bound and its gap."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from tests.unit.schedule.random_layers import random_layer
 
 LAYER = random_layer(165, 10)
 PROOF = ScheduleSettings(wall_limit_s=5.0)
-"""Five seconds: how long a glpsol may take that never ends."""
+"""Five seconds: the time limit of a glpsol that never ends."""
 VERSION = 'case "$1" in --version) echo "GLPSOL 5.0"; exit;; esac\n'
 TAMPER = """real "$@" >"$TMPDIR"/out; status=$?
 while [ "$1" != --write ]; do shift; done
@@ -41,7 +41,7 @@ FAULTS = {
     "breaks integrality": VERSION + TAMPER % '$1 == "j" && $3 == 1 {$3 = 0.7} {print}',
     "claims another status": VERSION + TAMPER % '$1 == "s" {$5 = "n"} {print}',
 }
-"""What the program glpsol does: shell scripts, in which `real` is the true one."""
+"""Faulty glpsol programs: shell scripts, in which `real` is the real one."""
 
 
 @pytest.fixture(params=FAULTS.values(), ids=FAULTS)

@@ -1,4 +1,4 @@
-"""The order of operators, the components that stand in series, and what a layer may be."""
+"""Order of operators, series components, and valid layers."""
 
 from itertools import pairwise
 
@@ -44,44 +44,44 @@ def layer(**changes: object) -> ScheduledLayer:
 
 
 def test_the_order_is_the_transitive_closure_of_the_edges() -> None:
-    """A path makes two operators comparable, whether or not an edge joins them."""
+    """A path makes two operators comparable, with or without an edge between them."""
     order = transitive_order(4, DIAMOND)
     assert np.argwhere(order).tolist() == [[0, 1], [0, 2], [0, 3], [1, 3], [2, 3]]
 
 
 def test_a_cycle_is_an_error_that_names_its_operators() -> None:
-    """Nothing can be scheduled along a cycle."""
+    """Operators on a cycle cannot be scheduled."""
     with pytest.raises(PhazeError, match=r"operators \[1, 2\]: the edges between them contain a cycle"):
         sort_topologically(3, ((1, 2), (2, 1)))
 
 
 def test_an_edge_to_nowhere_is_an_error() -> None:
-    """An edge joins operators that exist."""
+    """An edge connects existing operators."""
     with pytest.raises(PhazeError, match=r"edge \(0, 5\): operators are numbered from 0 to 1"):
         sort_topologically(2, ((0, 5),))
 
 
 def test_operators_need_not_be_numbered_in_topological_order() -> None:
-    """The graph decides who comes first, the numbers do not."""
+    """The graph gives the order, not the numbers."""
     graph = make_graph(("tensor", "tensor", "vector"), ((2, 0), (0, 1)))
     assert graph.topological == (2, 0, 1)
     assert [component.operators for component in graph.components] == [(2,), (0,), (1,)]
 
 
 def test_an_operator_comparable_with_all_others_is_a_component_by_itself() -> None:
-    """The ends of a diamond cut it; its middle stays together."""
+    """The ends of a diamond are separate components; its middle is one."""
     assert series_components(transitive_order(4, DIAMOND)) == [[0], [1, 2], [3]]
 
 
 def test_no_ops_pass_the_order_on_and_belong_to_no_component() -> None:
-    """A reshape between two operators orders them without taking part in the schedule."""
+    """A reshape between two operators orders them without being scheduled."""
     graph = make_graph(("tensor", "none", "vector"), ((0, 1), (1, 2)))
     assert [component.operators for component in graph.components] == [(0,), (2,)]
 
 
 @given(graphs())
 def test_components_follow_each_other_and_cover_all_operators(graph: tuple[int, Edges]) -> None:
-    """Everything in one component comes before everything in the next, and rivals share a component."""
+    """One component precedes the next, and incomparable operators share a component."""
     n, edges = graph
     order = transitive_order(n, edges)
     parts = series_components(order)
@@ -126,18 +126,18 @@ def test_downsets_are_all_sets_without_a_missing_predecessor(graph: tuple[int, E
     ],
 )
 def test_a_layer_that_cannot_be_scheduled_is_refused(changes: dict[str, object], message: str) -> None:
-    """Bad numbers are caught where they enter."""
+    """Invalid numbers are detected on input."""
     with pytest.raises(PhazeError, match=message):
         layer(**changes)
 
 
 def test_an_unknown_core_type_is_an_error_that_lists_the_known_ones() -> None:
-    """A misspelt type would otherwise run nowhere."""
+    """A misspelt type would otherwise run on no core."""
     with pytest.raises(PhazeError, match="must be one of tensor, vector, fused, network, none, got tensr"):
         _ = layer(core=("tensr", "vector")).kinds
 
 
 def test_network_operators_hold_the_accelerator_unless_communication_overlaps() -> None:
-    """Where they overlap nothing they have no latency on a single core (Section 7)."""
+    """If they run alone, they have no latency on a single core (Section 7)."""
     assert layer(core=("network", "vector")).single_s.tolist() == [np.inf, 1.0]
     assert layer(core=("network", "vector"), overlap_communication=True).single_s.tolist() == [2.0, 1.0]

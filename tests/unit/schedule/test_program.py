@@ -1,4 +1,4 @@
-"""Integer programs against each other, against both solvers, and against exhaustive search."""
+"""Integer programs compared with each other, between both solvers, and with exhaustive search."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.solver
 
 EXACT = 1e-9
 SMALL = range(24)
-"""Layers of four or five operators: everything is compared."""
+"""Layers of four or five operators, for all comparisons."""
 LARGER = range(50, 74)
-"""Layers of five to seven operators: the sparse formulation under both solvers."""
+"""Layers of five to seven operators, for the sparse formulation with both solvers."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One random layer with its shortest latency and what each way of solving it proves."""
+    """Random layer with its shortest latency and the proof of each method."""
 
     layer: ScheduledLayer
     optimum_s: float
@@ -74,7 +74,7 @@ def comparisons(
 
 
 def test_programs_find_what_exhaustive_search_finds(comparisons: tuple[Comparison, ...]) -> None:
-    """Both formulations prove the same optimum, whatever the solver."""
+    """Both formulations prove the same optimum, with either solver."""
     for comparison in comparisons:
         for way, proven in comparison.found.items():
             assert {part.status for part in proven.parts} == {"optimal"}, way
@@ -92,7 +92,7 @@ def test_schedules_of_programs_can_be_executed(comparisons: tuple[Comparison, ..
 def test_the_random_layers_are_hard_enough(
     comparisons: tuple[Comparison, ...], record_property: Callable[[str, object], None]
 ) -> None:
-    """In many of them cores must be assigned, and in most branching beats running everything on all cores."""
+    """Many of them need core assignment, and in most running everything on all cores is not optimal."""
     sparse = [comparison.found["sparse"] for comparison in comparisons]
     z_needed = sum(proven.z_needed for proven in sparse)
     branching = sum(
@@ -119,7 +119,7 @@ def three_products(num_tc: int, kind: str = "tensor") -> ComponentTask:
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_cores_are_assigned_only_where_they_are_lacking(formulation: str) -> None:
-    """Three products side by side need no assignment on three cores; on two cores one of them follows."""
+    """Three independent products need no assignment on three cores; on two cores one has to wait."""
     for num_tc, latency, z_needed in ((3, 3.0, False), (2, 5.5, True)):
         task = three_products(num_tc)
         solution = solve_program(task, known_schedule(task), patient(formulation))
@@ -141,7 +141,7 @@ def pairing_layer() -> ScheduledLayer:
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_counts_of_cores_are_not_enough_for_fused_operators(formulation: str) -> None:
-    """Where the counts suffice but no pair is free, both types of core are assigned."""
+    """If the counts suffice but no pair is free, both core types are assigned."""
     layer = pairing_layer()
     task = task_of(layer)
     data = make_instance(task, known_schedule(task))
@@ -155,7 +155,7 @@ def test_counts_of_cores_are_not_enough_for_fused_operators(formulation: str) ->
 
 
 def test_the_type_of_core_that_is_overloaded_is_named() -> None:
-    """Two tensor operators at once on one tensor core; the vector cores suffice."""
+    """Two concurrent tensor operators on one tensor core; the vector cores suffice."""
     task = task_of(ScheduledLayer(("tensor", "tensor", "vector"), np.ones(3), np.ones(3), (), 1, 1))
     data = make_instance(task, known_schedule(task))
     both = LayerSchedule(np.zeros(3), np.ones(3), np.array([0, -2, 0]))
@@ -163,7 +163,7 @@ def test_the_type_of_core_that_is_overloaded_is_named() -> None:
 
 
 def test_the_paper_program_has_every_printed_constraint() -> None:
-    """Four operators, two of them comparable: as many constraints as Figure 3 prints."""
+    """Four operators, two of them comparable: as many constraints as in Figure 3."""
     layer = ScheduledLayer(
         ("tensor", "vector", "fused", "tensor"), np.full(4, 2.0), np.full(4, 1.0), ((0, 1),), 2, 3
     )
@@ -212,7 +212,7 @@ def test_the_sparse_program_states_less() -> None:
 
 
 def test_every_constraint_says_in_a_sentence_what_it_states() -> None:
-    """Names of components read as sentences, and each rule has one as its docstring."""
+    """Names of constraints read as sentences, and each rule has one as its docstring."""
     for module in (formulate_paper, formulate_sparse):
         names = module.__globals__
         rules = [
@@ -226,7 +226,7 @@ def test_every_constraint_says_in_a_sentence_what_it_states() -> None:
 
 
 def test_mirror_images_are_left_out() -> None:
-    """Pairs and other cores are counted apart, and a fused operator has no core without a partner."""
+    """Pairs and other cores are counted separately, and a fused operator has no core without a partner."""
     task = task_of(ScheduledLayer(("tensor", "fused", "tensor"), np.full(3, 2.0), np.full(3, 1.0), (), 3, 1))
     data = replace(make_instance(task, known_schedule(task)), assigned=frozenset({"tensor"}))
     assert allowed_places(data) == {
@@ -237,7 +237,7 @@ def test_mirror_images_are_left_out() -> None:
 
 
 def test_choices_that_bounds_decide_are_fixed() -> None:
-    """All cores where one core is too slow for the known schedule, one core where all are no faster."""
+    """All cores if one core is too slow for the known schedule, one core if all are no faster."""
     task = task_of(
         ScheduledLayer(
             ("tensor", "tensor", "tensor"), np.array([9.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]), (), 2, 1
@@ -262,7 +262,7 @@ def instance_and_point(
 
 
 def test_times_follow_from_choices_not_from_the_values_of_a_solver() -> None:
-    """Start times of the point, all zero here, are only hints."""
+    """Start times of the solver's point, all zero here, are only hints."""
     layer = ScheduledLayer(("tensor",) * 3, np.array([1.0, 2.0, 3.0]), np.array([0.9, 1.9, 2.9]), (), 3, 1)
     data, task, model = instance_and_point(layer, [(0, 1), (1, 2)])
     schedule = schedule_point(data, model, task)
@@ -271,14 +271,14 @@ def test_times_follow_from_choices_not_from_the_values_of_a_solver() -> None:
 
 
 def test_a_cycle_of_choices_makes_no_schedule() -> None:
-    """Such a point is refused, and the next solver is asked."""
+    """Such a point is refused, and the next solver is used."""
     layer = ScheduledLayer(("tensor",) * 3, np.full(3, 2.0), np.full(3, 1.9), (), 3, 1)
     data, task, model = instance_and_point(layer, [(0, 1), (1, 2), (2, 0)])
     assert schedule_point(data, model, task) is None
 
 
 class Script:
-    """A solver that does what a test says."""
+    """Solver with a scripted result."""
 
     capacity = np.inf
 
@@ -290,12 +290,12 @@ class Script:
         return "0.0"
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:  # noqa: ARG002 - the interface
-        """Do as scripted."""
+        """Return the scripted result."""
         return self._run(model)
 
 
 def crash(_: pyo.ConcreteModel) -> SolverAnswer:
-    """Fail as solvers do."""
+    """Fail like a solver."""
     raise RuntimeError("out of memory")
 
 
@@ -313,7 +313,7 @@ def crash(_: pyo.ConcreteModel) -> SolverAnswer:
 def test_a_failing_solver_leaves_the_known_schedule_with_its_bound(
     run: Callable[[pyo.ConcreteModel], SolverAnswer], status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No exception, no worse schedule, and what is known of the optimum stays or improves."""
+    """No exception, no worse schedule, and an unchanged or better bound."""
     monkeypatch.setitem(BACKENDS, "highs", Script(run))
     task = task_of(brush_layer(3))
     bounded = bound_task(task)
@@ -325,7 +325,7 @@ def test_a_failing_solver_leaves_the_known_schedule_with_its_bound(
 
 
 def test_a_point_that_cheats_within_tolerances_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order variable that is almost one shortens what a point claims, not the schedule that follows."""
+    """An order variable of almost one shortens the claimed latency, not the schedule derived from it."""
 
     def cheat(model: pyo.ConcreteModel) -> SolverAnswer:
         for variable in model.component_data_objects(pyo.Var):
@@ -360,7 +360,7 @@ def test_a_node_limit_leaves_a_gap_that_is_told() -> None:
 
 
 def test_a_known_schedule_that_is_optimal_is_kept() -> None:
-    """What bounds found is not replaced by an equal schedule of the solver."""
+    """The schedule from bounds is not replaced by an equal one of the solver."""
     task = task_of(transformer_layer(2, 2, 4))
     bounded = bound_task(task)
     solution = solve_program(task, Bounded(0.0, bounded.schedule), PATIENT)

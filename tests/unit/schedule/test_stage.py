@@ -1,4 +1,4 @@
-"""The stage as the workflow sees it: tables in, tables out, the same bytes whatever was solved before."""
+"""The stage in the workflow: tables in, tables out, the same bytes with any cache."""
 
 import logging
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ KINDS = {"forward": "forward", "backward": "split"}
 
 @pytest.fixture(scope="module", autouse=True)
 def few_barriers() -> Iterator[None]:
-    """Let the list of barriers of a layer with weight gradients be too long, so that it takes a program."""
+    """Limit the list of barriers, so that a layer with weight gradients needs a program."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "MAX_STEPS", 20000)
         bounds.blocks_of.cache_clear()
@@ -34,7 +34,7 @@ def few_barriers() -> Iterator[None]:
 
 
 def make_operators() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables operators and edges of one transformer layer, its weight gradients apart."""
+    """Return tables operators and edges of one transformer layer with separate weight gradients."""
     operators, edges = [], []
     for direction, kind in KINDS.items():
         core, links = transformer_graph(kind)
@@ -120,7 +120,7 @@ def results(inputs: tuple[pd.DataFrame, ...]) -> tuple[pd.DataFrame, pd.DataFram
 
 @pytest.mark.solver
 def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    """Columns, types, ranges and rules are those of the contracts."""
+    """Columns, types, ranges and rules are validated."""
     solves, schedules = results
     assert len(tables.Solves.check(solves)) == 4
     assert len(tables.Schedules.check(schedules)) == 2 * (31 + 38)
@@ -130,7 +130,7 @@ def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
 def test_energy_and_traffic_of_a_layer_are_those_of_its_operators_as_scheduled(
     results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
 ) -> None:
-    """On one core or on all, on the design of the core type; no-ops spend nothing."""
+    """On one core or on all, on the design of the core type; no-ops are free."""
     solves, schedules = results
     operators, _, estimates, chips, _ = inputs
     works = operators.set_index(["direction", "operator"])["work"]
@@ -160,7 +160,7 @@ def test_only_kept_architectures_are_scheduled(results: tuple[pd.DataFrame, pd.D
 def test_schedules_can_be_executed(
     results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
 ) -> None:
-    """Read back from the table, every one passes the verifier and takes the time that solves says."""
+    """Read back from the table, every schedule passes the verifier and takes the time stated in solves."""
     solves, schedules = (frame.set_index(["architecture", "direction"]) for frame in results)
     for case in read_cases(*inputs[:4], overlap_communication=False):
         key = case.key[2], case.key[4]
@@ -175,7 +175,7 @@ def test_schedules_can_be_executed(
 
 @pytest.mark.solver
 def test_solves_say_how_each_layer_was_proven(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    """Bounds prove the forward pass; the backward pass with its weight gradients takes a program."""
+    """Bounds prove the forward pass; the backward pass with its weight gradients needs a program."""
     solves = results[0].set_index(["direction", "architecture"]).sort_index()
     nobody = ["optimal", "bounds", "none", "none", "none"]
     proven_by = ["status", "method", "solver", "version", "formulation"]
@@ -193,7 +193,7 @@ def test_solves_say_how_each_layer_was_proven(results: tuple[pd.DataFrame, pd.Da
 def test_the_store_changes_no_result(
     inputs: tuple[pd.DataFrame, ...], results: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
-    """Fresh, written and read back: the same tables to the last bit."""
+    """Fresh, cached and re-read: the same tables to the last bit."""
     for _ in range(2):
         for found, fresh in zip(schedule_layers(*inputs, SETTINGS, Store(tmp_path)), results, strict=True):
             pd.testing.assert_frame_equal(found, fresh, check_exact=True)
@@ -214,7 +214,7 @@ def test_the_log_counts_what_decided_components(
 def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
     inputs: tuple[pd.DataFrame, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An architecture with the same latencies, and a model with the same layer, find their solutions."""
+    """An architecture with the same latencies, and a model with the same layer, reuse the solutions."""
     schedule_layers(*inputs, SETTINGS, Store(tmp_path))
     monkeypatch.setattr("phaze.schedule.program.solve", lambda *_, **__: pytest.fail("a program was solved"))
     operators, edges, estimates, architectures, screens = inputs
@@ -227,7 +227,7 @@ def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
 def test_communication_may_overlap(
     inputs: tuple[pd.DataFrame, ...], results: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
-    """Then no layer need take longer, and some all-reduce runs beside a weight gradient."""
+    """Then no layer takes longer, and some all-reduce overlaps with a weight gradient."""
     settings = SETTINGS.model_copy(update={"overlap_communication": True})
     apart = results[0]
     beside, schedules = schedule_layers(*inputs, settings, Store())
@@ -238,7 +238,7 @@ def test_communication_may_overlap(
 
 
 def test_no_kept_architecture_makes_empty_tables(inputs: tuple[pd.DataFrame, ...]) -> None:
-    """A shard of which nothing is kept is no error."""
+    """A shard without kept architectures is not an error."""
     screens = inputs[4].assign(kept=False)
     solves, schedules = schedule_layers(*inputs[:4], screens, SETTINGS, Store())
     assert len(tables.Solves.check(solves)) == len(tables.Schedules.check(schedules)) == 0
@@ -247,7 +247,7 @@ def test_no_kept_architecture_makes_empty_tables(inputs: tuple[pd.DataFrame, ...
 def test_without_any_solver_layers_are_still_scheduled(
     inputs: tuple[pd.DataFrame, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What bounds leave open keeps its gap, and the tables say that nobody proved it."""
+    """Components with open bounds keep their gap, and the tables state the missing proof."""
     monkeypatch.setattr("phaze.solver.programs.HighsBackend.version", lambda _: None)
     solves, _ = schedule_layers(*inputs, SETTINGS, Store())
     wide = solves[(solves["direction"] == "backward") & (solves["architecture"] == "wide")].iloc[0]

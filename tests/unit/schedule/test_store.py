@@ -1,4 +1,4 @@
-"""Solutions kept by content: found again, never trusted blindly, never different from fresh ones."""
+"""Solutions cached by content: found again, verified, and never different from fresh ones."""
 
 import json
 from dataclasses import replace
@@ -53,7 +53,7 @@ def task() -> ComponentTask:
 def test_a_solution_from_the_store_is_identical_to_a_fresh_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every digit survives the file, also of one without a proof."""
+    """Every digit survives the file, also for solutions without a proof."""
 
     def decide(_task: ComponentTask, bounded: Bounded, _: object) -> Solution:
         return Solution(
@@ -72,7 +72,7 @@ def test_a_solution_from_the_store_is_identical_to_a_fresh_one(
 
 
 def test_the_digest_depends_on_all_that_matters(task: ComponentTask) -> None:
-    """One bit of a latency is a difference, and so is whether communication overlaps, or the order."""
+    """One bit of a latency matters, and so do overlapping communication and the order."""
     wide = ("tensor", "vector", "network")
     alike = {
         "core": ("tensor", "tensor", "vector"),
@@ -95,7 +95,7 @@ def test_the_digest_depends_on_all_that_matters(task: ComponentTask) -> None:
 def test_the_digest_depends_on_how_programs_are_solved_by_which_solvers_and_code(
     task: ComponentTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another setting may give another result; what an older solver found is not taken for the new."""
+    """Another setting may give another result, and results of an older solver are not reused."""
     changes = {"formulation": "paper", "node_limit": 1001, "wall_limit_s": 61.0, "solver": ("glpk", "highs")}
     settings = [SETTINGS, *(SETTINGS.model_copy(update={key: value}) for key, value in changes.items())]
     monkeypatch.setattr(decomposition, "solver_versions", lambda names: dict.fromkeys(names, "1.0"))
@@ -108,7 +108,7 @@ def test_the_digest_depends_on_how_programs_are_solved_by_which_solvers_and_code
 
 
 def test_what_does_not_matter_does_not_change_the_digest() -> None:
-    """Cores beyond the operators that could use them, and what comes before and after a component."""
+    """Cores beyond the operators that could use them, and the components before and after."""
     assert digest_task(make_task(num_vc=2)) == digest_task(make_task(num_vc=1000))
     core, one, every = ("vector", "tensor", "tensor"), np.array([1.0, 2.0, 2.0]), np.array([1.0, 1.5, 1.5])
     first = ScheduledLayer(core, one, every, ((0, 1), (0, 2)), 1, 1)
@@ -123,7 +123,7 @@ def test_what_does_not_matter_does_not_change_the_digest() -> None:
 def test_a_solution_that_cannot_be_right_is_not_believed(
     damage: str, tmp_path: Path, task: ComponentTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a right checksum and a wrong content: it is found again, and the file written anew."""
+    """With a correct checksum and wrong content: it is solved again, and the file rewritten."""
     fresh = solve_task(task, SETTINGS, Store(tmp_path))
     (path,) = tmp_path.rglob("*.json")
     answers = json.loads(path.read_text())["answers"]
@@ -145,7 +145,7 @@ def test_a_solution_that_cannot_be_right_is_not_believed(
 def test_only_programs_that_ended_by_themselves_are_written(
     tmp_path: Path, task: ComponentTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bounds are quicker than files, and what ran out of time, or failed, might do better next time."""
+    """Bounds are faster than files, and timed-out or failed solves might do better next time."""
     proven = Solution(status="optimal", schedule=bound_task(task).schedule, bound_s=0.0, method="program")
     ends = (
         replace(proven, method="bounds"),

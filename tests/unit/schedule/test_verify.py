@@ -1,4 +1,4 @@
-"""The verifier rejects every kind of schedule that cannot be executed."""
+"""The verifier rejects every kind of invalid schedule."""
 
 import re
 from dataclasses import replace
@@ -20,7 +20,7 @@ LAYER = ScheduledLayer(
     num_tc=2,
     num_vc=2,
 )
-"""Tensor operator 0 beside vector operator 1, then fused 2, network 3 alone, and a no-op."""
+"""Tensor operator 0 concurrent with vector operator 1, then fused 2, network 3 alone, and a no-op."""
 
 
 def schedule(
@@ -35,7 +35,7 @@ def schedule(
 
 
 def test_a_schedule_that_can_be_executed_has_no_faults() -> None:
-    """Operators side by side on their cores, the collective alone."""
+    """Concurrent operators on their cores, the collective alone."""
     assert find_faults(LAYER, schedule()) == ()
 
 
@@ -61,20 +61,22 @@ BROKEN = [
 def test_a_corrupted_schedule_is_rejected_with_the_rule_that_it_breaks(
     bad: LayerSchedule, fault: str
 ) -> None:
-    """Cores that do not exist, wrong times, broken order, operators at once that exclude each other."""
+    """Missing cores, wrong times, broken order, and concurrent operators that exclude each other."""
     faults = find_faults(LAYER, bad)
     assert any(re.search(fault, found) for found in faults), faults
 
 
 def test_a_fused_operator_needs_a_pair() -> None:
-    """With one vector core there is one pair, whatever the tensor cores."""
+    """With one vector core there is one pair, for any number of tensor cores."""
     layer = ScheduledLayer(("fused",), np.ones(1), np.ones(1) / 2, (), 3, 1)
     bad = LayerSchedule(np.zeros(1), np.ones(1), np.array([1]))
     assert find_faults(layer, bad) == ("operator 0 (fused) runs on core 1 of 1",)
 
 
 def test_the_link_carries_one_collective_at_a_time_beside_computation() -> None:
-    """Where communication overlaps, a collective runs beside a product on all cores, not beside another."""
+    """If communication may overlap, a collective runs concurrently with a product on all cores, but not with
+    another collective.
+    """
     layer = ScheduledLayer(("network", "network", "tensor"), np.ones(3), np.ones(3), (), 2, 2, True)
     good = LayerSchedule(np.array([0.0, 1.0, 0.5]), np.array([1.0, 2.0, 1.5]), np.array([0, 0, ALL_CORES]))
     assert find_faults(layer, good) == ()
@@ -95,7 +97,7 @@ def test_rounding_is_no_fault() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_shift_of_a_tight_schedule_is_noticed(seed: int) -> None:
-    """Starting an operator earlier, where it starts as early as it can, breaks some rule."""
+    """Starting an operator before its earliest start breaks some rule."""
     layer = random_layer(seed, 7)
     pieces = [(task.component, bound_task(task).schedule) for task in tasks_of(layer)]
     good = join_schedules(layer, pieces)

@@ -1,4 +1,4 @@
-"""A small made-up model and shard: three layers of few operators, architectures of random size."""
+"""A small invented model and shard: three layers of few operators, architectures of random size."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ COUNTS = {"embedding": 1, "block": 5, "head": 1}
 
 @dataclass(frozen=True)
 class Shard:
-    """The tables that a screen reads."""
+    """Tables read by the screen."""
 
     operators: pd.DataFrame
     edges: pd.DataFrame

@@ -1,4 +1,4 @@
-"""The common architecture: what is dropped cannot be it, and the choice among exact placements is right."""
+"""The common architecture: dropped ones cannot be it, and the choice among exact placements is right."""
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ Times = NDArray[np.float64]
 
 
 def names(n: int) -> list[str]:
-    """Return names whose alphabetical order is that of their numbers."""
+    """Return names in alphabetical order of their numbers."""
     return [f"a{i:02}" for i in range(n)]
 
 
@@ -97,7 +97,7 @@ def test_no_common_answer_is_dropped(mode: Mean) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_something_is_dropped(mode: Mean) -> None:
-    """Bounds that meet leave little more than the best few."""
+    """With meeting bounds little more than the best few is left."""
     rng = np.random.default_rng(4)
     weights = {"p": 1.0, "q": 1.0}
     exact, _ = random_case(rng, list(weights), 80)
@@ -154,7 +154,9 @@ def test_a_model_that_nothing_trains_takes_no_part() -> None:
 
 
 def test_named_architectures_exclude_no_one_and_respect_the_area_limit() -> None:
-    """A named twin of the best takes no one's place, and one that is too large is no candidate."""
+    """A named twin of the best replaces no architecture, and a named one that is too large is no
+    candidate.
+    """
     time = np.ones((1, 4, 1, 2)) * np.array([1.0, 1.0, 1.1, 0.5])[None, :, None, None]
     screens = [table("p", {"lower_s": time, "feasible_s": time})]
     chips = shard(np.array([5.0, 5.0, 5.0, 9.0])).assign(named=[True, False, False, True])
@@ -173,7 +175,7 @@ def test_named_architectures_exclude_no_one_and_respect_the_area_limit() -> None
 
 
 def test_a_missing_model_is_an_error() -> None:
-    """Screens must be there for every model that has a weight."""
+    """Every model with a weight needs screens."""
     with pytest.raises(ValueError, match="no screens of the models"):
         common_candidates(
             [], shard(np.ones(1)), {"p": 1.0}, mode="mean", global_batch=BATCH, best=1, tolerance=0.0

@@ -1,4 +1,4 @@
-"""The stages together: what the screen leaves is enough, and the composition says the same as the stages."""
+"""All stages together: the kept architectures suffice, and the composition agrees with the stages."""
 
 from functools import cache
 from pathlib import Path
@@ -57,7 +57,7 @@ def tiny(name: str, layers: int, hidden: int) -> Model:
 
 
 SOLVED = TemporaryDirectory(prefix="phaze-solutions-")
-"""Programs are solved once for all stages and evaluations, as in a study."""
+"""Cache of programs for all stages and evaluations, as in a study."""
 
 MODELS = {"wide": tiny("wide", 4, 512), "deep": tiny("deep", 10, 256)}
 
@@ -165,7 +165,7 @@ def test_what_the_screen_keeps_gives_the_answers_of_the_exhaustive_search(name: 
 
 
 def test_memory_decides_in_this_space() -> None:
-    """The space is no toy in that respect: HBM sizes, recompute, TMP widths and depths all matter."""
+    """HBM sizes, recompute, TMP widths and depths all matter in this space."""
     placements = exhaustive("wide").placements
     mine = placements[placements["planner"] == "phaze"]
     best = mine.groupby(["hbm_gib", "recompute"])["time_per_batch_s"].min()
@@ -176,7 +176,7 @@ def test_memory_decides_in_this_space() -> None:
 
 @pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 48)])
 def test_exact_times_lie_between_the_bounds_of_the_screen(backward: str, step: int) -> None:
-    """Every placement respects its row of the screen, and the quick way to its time agrees with it."""
+    """Every placement respects its row of the screen, and the fast computation of its time agrees."""
     screens, _ = screened("wide", backward, step)
     chips = pd.concat([shard(part).iloc[::step] for part in SHARDS])
     evaluation = (
@@ -196,7 +196,7 @@ def test_exact_times_lie_between_the_bounds_of_the_screen(backward: str, step: i
 
 @pytest.mark.parametrize("mode", ["mean", "normalised", "geometric"])
 def test_the_common_candidates_hold_the_exhaustive_choice(mode: str) -> None:
-    """The common architecture among the candidates is that among all."""
+    """The common architecture among the candidates is the one among all."""
     weights = {"wide": 1.0, "deep": 3.0}
     screens = [screen for name in MODELS for screen in screened(name)[0]]
     found = common_candidates(
@@ -219,7 +219,7 @@ def test_the_common_candidates_hold_the_exhaustive_choice(mode: str) -> None:
 
 
 def test_the_tables_of_an_evaluation_are_tables() -> None:
-    """Every part passes the checks of its table, and holds every architecture at every point."""
+    """Every part passes the validation of its table, and has every architecture at every point."""
     evaluation = exhaustive("wide")
     for name, table in (
         ("estimates", tables.Estimates),
@@ -234,7 +234,7 @@ def test_the_tables_of_an_evaluation_are_tables() -> None:
 
 
 def test_the_best_placement_is_the_fastest_and_infeasible_only_if_all_are() -> None:
-    """Ties go to the smaller HBM; without any placement the row says why."""
+    """Ties go to the smaller HBM; without any placement the row gives the reason."""
     placements = exhaustive("deep").placements
     best = best_placement(placements)
     assert best["time_per_batch_s"] == placements["time_per_batch_s"].min()
@@ -243,7 +243,9 @@ def test_the_best_placement_is_the_fastest_and_infeasible_only_if_all_are() -> N
 
 
 def test_the_expert_placement_is_evaluated_on_named_architectures() -> None:
-    """Named rows are placed by the experts' widths as well, and the best placement is not slower."""
+    """Named architectures also have the placement with the experts' widths, which is not faster than the
+    best.
+    """
     chips = everything().iloc[:1].assign(named=True)
     placements = evaluate_architectures(subject("deep"), chips, terms()).placements
     assert set(placements["planner"]) == {"phaze", "expert", "expert-even"}
@@ -277,7 +279,7 @@ def test_a_faster_cluster_is_never_slower() -> None:
 
 
 def test_a_walk_to_the_end_finds_the_best() -> None:
-    """With a hysteresis that never ends the walk, its best visit is the best of the exhaustive search."""
+    """With a hysteresis that never ends the walk, its best visit equals the best of exhaustive search."""
     settings = ScreenSettings(hysteresis=1000)
     visits = walk_models(
         {"wide": subject("wide")}, {"wide": 1.0}, everything(), terms(), settings, name="wide"
@@ -304,7 +306,7 @@ def test_a_walk_over_several_models_is_on_their_mean() -> None:
 
 @pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 48)])
 def test_throughputs_from_the_screens_are_exact(backward: str, step: int) -> None:
-    """Where bounds meet they are taken from the screens, elsewhere evaluated, and once each."""
+    """If bounds meet, times are taken from the screens, otherwise evaluated, once each."""
     model = subject("wide", backward)
     screens = pd.concat(screened("wide", backward, step)[0], ignore_index=True)
     chips = pd.concat([shard(part).iloc[::step] for part in SHARDS], ignore_index=True)

@@ -1,4 +1,4 @@
-"""No placement takes less energy than the bound, and where little is left open the bound is tight."""
+"""No placement takes less energy than the bound, and the bound is tight if few choices are open."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def random_case(rng: Generator) -> tuple[Runs, int, Setting]:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_no_best_placement_takes_less_energy(seed: int) -> None:
-    """Latencies known exactly or between bounds, any TMP width, memory, schedule and recomputation."""
+    """Latencies known exactly or by bounds, any TMP width, memory, schedule and recomputation."""
     rng = np.random.default_rng(seed)
     runs, tensor, setting = random_case(rng)
     forward, backward = random_latencies(rng, len(runs.counts))
@@ -99,7 +99,7 @@ def test_no_best_placement_takes_less_energy(seed: int) -> None:
 
 
 def test_the_bound_is_exact_for_one_stage_on_every_device() -> None:
-    """With one device there is one placement, and nothing to send."""
+    """With one device there is one placement, and no communication."""
     rng = np.random.default_rng(1)
     runs = random_runs(rng, (1, 4, 1), 1)
     setting = Setting(devices=1, microbatches=6, bandwidth_bytes_per_s=10.0, memory_bytes=1e9)
@@ -121,7 +121,7 @@ def test_the_bound_is_exact_for_one_stage_on_every_device() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_depths_are_possible_where_some_cut_fits(seed: int) -> None:
-    """All placements have a possible depth with at least its devices; the last stage starts late enough."""
+    """All placements have a feasible depth with at least its devices; the last stage starts late enough."""
     rng = np.random.default_rng(seed)
     runs, tensor, setting = random_case(rng)
     depths = possible_depths(runs, Layout(tp=tensor), setting)
@@ -139,7 +139,7 @@ def test_depths_are_possible_where_some_cut_fits(seed: int) -> None:
 
 
 def last_stage_fits(chain: Chain, setting: Setting, start: int) -> bool:
-    """Return whether the stage from there to the end fits, with as few microbatches as can be."""
+    """Return whether the stage from there to the end fits, with the fewest possible microbatches."""
     if start < 0 or start >= len(chain):
         return start >= len(chain)
     widest = min(setting.microbatches, setting.devices)
@@ -147,5 +147,5 @@ def last_stage_fits(chain: Chain, setting: Setting, start: int) -> bool:
 
 
 def test_parts_are_those_of_the_tables() -> None:
-    """Energies of a schedule come as columns in this order."""
+    """Energies of a schedule have columns in this order."""
     assert DYNAMIC == ENERGIES

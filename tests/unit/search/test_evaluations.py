@@ -1,4 +1,4 @@
-"""Architectures that were evaluated once are read, and only what that depends on decides."""
+"""Evaluated architectures are cached by the inputs of their evaluation."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KEYS = (
 
 
 class Counted(Store):
-    """A store that notes which architectures are evaluated."""
+    """Store that records the evaluated architectures."""
 
     def __init__(self, folder: Path, code: str = "one") -> None:
         super().__init__(folder, code)
         self.evaluated: list[object] = []
 
     def each(self, asked: Sequence[Plain], make: Callable, **options: object) -> list:
-        """Return the answers, noting the names of what is evaluated."""
+        """Return the answers, and record the evaluated names."""
 
         def note(places: list[int]) -> object:
             self.evaluated += [asked[k][0] for k in places]
@@ -45,7 +45,7 @@ class Counted(Store):
 
 
 def look_up(store: Counted, chips: pd.DataFrame = CHIPS, **changes: object) -> dict[str, pd.DataFrame]:
-    """Return what is known of architectures at the first point, and clear the notes before."""
+    """Clear the records, and return the known results of architectures at the first point."""
     store.evaluated.clear()
     one = subject("wide")
     given = replace(terms(), evaluations=store, **changes)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def look_up(store: Counted, chips: pd.DataFrame = CHIPS, **changes: object) -> d
 
 
 def test_what_is_read_is_what_was_evaluated(tmp_path: Path) -> None:
-    """All tables of all points agree with those of an evaluation, computed and then read by a new store."""
+    """All tables of all points agree with an evaluation, computed and then read by a new store."""
     exact = evaluate_architectures(subject("wide"), CHIPS, terms())
     for _ in range(2):
         found = look_up_architectures(
@@ -69,7 +69,7 @@ def test_what_is_read_is_what_was_evaluated(tmp_path: Path) -> None:
 
 
 def test_only_what_is_not_known_is_evaluated(tmp_path: Path) -> None:
-    """More architectures, in any order, ask for the new ones alone; each is kept."""
+    """Only new architectures are evaluated, in any order; each is cached."""
     store = Counted(tmp_path)
     look_up(store, CHIPS.iloc[:2])
     assert store.evaluated == list(CHIPS["architecture"][:2])
@@ -83,7 +83,7 @@ def test_only_what_is_not_known_is_evaluated(tmp_path: Path) -> None:
 
 
 def test_the_microbatches_of_a_study_do_not_matter_and_all_else_does(tmp_path: Path) -> None:
-    """A point knows only its own microbatch; cluster, memory, code and the architecture itself count."""
+    """A point depends on its own microbatch only; cluster, memory, code and the architecture itself count."""
     look_up(Counted(tmp_path))
     more, less = (
         terms().training.model_copy(update={"microbatches": which, "hbm_gib": sizes})

@@ -1,4 +1,4 @@
-"""The front found by bounds and few evaluations is that of evaluating everything."""
+"""The front from bounds and few evaluations equals that of exhaustive evaluation."""
 
 from functools import cache
 
@@ -28,13 +28,13 @@ GRID = Grid(
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluate little at once, so that bounds have something to leave out in a small space."""
+    """Evaluate in small chunks, so that bounds exclude points even in a small space."""
     monkeypatch.setattr(fronts, "AT_ONCE", 4)
 
 
 @cache
 def architectures() -> pd.DataFrame:
-    """Return the grid within the limit, and what smaller limits allow beside it."""
+    """Return the grid within the limit, and architectures that only smaller limits allow."""
     figures = terms().technology.area_um2
     grid = enumerate_grid(GRID, figures, LIMIT, "small-buffer")
     extra = enumerate_smaller(GRID, figures, LIMIT, SMALLER, "smaller")
@@ -50,7 +50,7 @@ def placed(name: str) -> pd.DataFrame:
 
 @cache
 def found(name: str) -> Front:
-    """Return what the search finds."""
+    """Return the result of the search."""
     return find_front(subject(name), screens(name), architectures(), terms(), spaces())
 
 
@@ -115,7 +115,7 @@ def test_the_front_is_that_of_a_study_of_the_limit_without_any_screening(name: s
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_best_of_every_objective_is_that_of_a_study_of_the_limit(name: str) -> None:
-    """Largest throughput, also per area, and least energy, at every area limit."""
+    """Largest throughput, also per area, and smallest energy, at every area limit."""
     mine = found(name).fronts
     for limit in (LIMIT, *SMALLER):
         rows, here = space_of(name, limit), mine[mine["area_limit_um2"] == limit]
@@ -131,7 +131,7 @@ def test_the_best_of_every_objective_is_that_of_a_study_of_the_limit(name: str) 
 
 
 def test_a_limit_has_members_that_the_larger_space_does_not_have() -> None:
-    """The least area depends on the limit, so that cutting the curve of the largest limit would be wrong."""
+    """The minimum area depends on the limit, so cutting the curve of the largest limit would be wrong."""
     every = found("wide").fronts
     extra = architectures().set_index("architecture")["shard"] == "smaller"
     at_largest = every[every["area_limit_um2"] == LIMIT]["architecture"]
@@ -141,7 +141,7 @@ def test_a_limit_has_members_that_the_larger_space_does_not_have() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_members_are_placed_and_most_of_the_space_is_not(name: str) -> None:
-    """Placements and stages of all members are there; bounds leave out much of a small space already."""
+    """Placements and stages of all members exist; bounds exclude much of a small space already."""
     result = found(name)
     placements, stages = Placements.check(result.placements), Stages.check(result.stages)
     assert Fronts.check(result.fronts)["objectives"].any()
@@ -153,7 +153,7 @@ def test_members_are_placed_and_most_of_the_space_is_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_screen_bounds_the_energy_of_every_placement(name: str) -> None:
-    """From below, and infinite just where nothing fits."""
+    """From below, and infinite exactly if nothing fits."""
     both = placed(name).merge(pd.concat(screens(name)), on=KEY, validate="one_to_one")
     assert len(both) == len(placed(name))
     assert (both["lower_j"] <= both["joules_per_sample"] * (1 + 1e-12)).all()
@@ -163,7 +163,7 @@ def test_the_screen_bounds_the_energy_of_every_placement(name: str) -> None:
 
 
 def test_a_model_that_fits_nowhere_has_an_empty_front() -> None:
-    """Nothing is evaluated, and the tables are there."""
+    """Nothing is evaluated, and the tables are empty."""
     nowhere = [frame.assign(lower_s=np.inf, lower_j=np.inf) for frame in screens("deep")]
     result = find_front(subject("deep"), nowhere, architectures(), terms(), spaces())
     for table, frame in (

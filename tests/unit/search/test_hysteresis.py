@@ -1,4 +1,4 @@
-"""The walk down the areas, by hand and against a plain reading of Algorithm 1."""
+"""The walk down the areas, by hand and compared with a plain implementation of Algorithm 1."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -62,7 +62,9 @@ def walk(
 
 
 def test_a_hand_made_sequence_ends_where_algorithm_1_ends_it() -> None:
-    """Bands of throughput 5, 4, 6, 5, 4, 3: hysteresis 1 sees two bands, 2 sees four, 3 five and 4 all."""
+    """Bands of throughput 5, 4, 6, 5, 4, 3: hysteresis 1 visits two bands, 2 visits four, 3 five and 4
+    all.
+    """
     frame = architectures([95, 85, 75, 65, 55, 45])
     throughput = dict(zip(frame["architecture"], [5.0, 4.0, 6.0, 5.0, 4.0, 3.0], strict=True))
     visits = walk(frame, throughput, 4)
@@ -76,7 +78,9 @@ def test_a_hand_made_sequence_ends_where_algorithm_1_ends_it() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_one_walk_holds_what_every_hysteresis_visits(seed: int) -> None:
-    """For random throughputs with ties and zeros, levels equal the number of bands Algorithm 1 explores."""
+    """For random throughputs with ties and zeros, levels equal the number of bands explored by Algorithm
+    1.
+    """
     rng = np.random.default_rng(seed)
     band_throughput = rng.integers(0, 6, 40).astype(float)
     levels = levels_of(band_throughput)
@@ -86,7 +90,7 @@ def test_one_walk_holds_what_every_hysteresis_visits(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_walk_visits_by_decreasing_area_and_the_chunk_does_not_matter(seed: int) -> None:
-    """Several architectures share a band, and the walk is the same however many are evaluated at once."""
+    """Several architectures share a band, and the walk does not depend on the chunk size."""
     rng = np.random.default_rng(seed)
     frame = architectures(rng.uniform(10, 300, 60))
     throughput = dict(zip(frame["architecture"], rng.integers(1, 9, 60).astype(float), strict=True))
@@ -102,7 +106,7 @@ def test_the_walk_visits_by_decreasing_area_and_the_chunk_does_not_matter(seed: 
 
 
 def test_architectures_beyond_the_end_are_not_evaluated_chunk_by_chunk() -> None:
-    """With small chunks the walk stops asking soon after it has converged."""
+    """With small chunks the walk stops soon after it has converged."""
     frame = architectures(np.arange(1000.0, 0.0, -10.0))
     throughput = {name: 100.0 - i for i, name in enumerate(frame["architecture"])}
     calls: list[str] = []

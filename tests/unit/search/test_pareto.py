@@ -1,4 +1,4 @@
-"""The sweep finds the same points as comparing all pairs."""
+"""The sweep agrees with a comparison of all pairs."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ POINT = st.tuples(*[st.sampled_from([1.0, 2.0, 3.0, 4.0])] * 3, st.booleans())
 def test_a_point_is_covered_by_what_is_nowhere_worse_and_better_or_earlier(
     points: list[tuple[float, float, float, bool]],
 ) -> None:
-    """With many equal values, and with only some points that cover."""
+    """With many equal values, and with only some covering points."""
     columns = [np.array(column) for column in zip(*points, strict=True)] or [np.empty(0)] * 4
     values, covering = columns[:3], columns[3].astype(bool)
 
@@ -36,7 +36,7 @@ def test_a_point_is_covered_by_what_is_nowhere_worse_and_better_or_earlier(
 
 
 def test_the_front_covers_everything_else() -> None:
-    """Ten thousand random points: nothing outside the front is better than all of it somewhere."""
+    """Ten thousand random points: every point outside the front is dominated."""
     time, area, energy = np.random.default_rng(3).random((3, 10_000))
     front = uncovered(time, area, energy)
     assert 10 < front.sum() < 1000
@@ -44,7 +44,7 @@ def test_the_front_covers_everything_else() -> None:
 
 
 def test_of_many_points_the_same_are_found_with_and_without_looking_at_a_few_first() -> None:
-    """Many of them equal in time, area and energy: of these, only the first is in the front."""
+    """Of points with equal time, area and energy, only the first is in the front."""
     values = np.random.default_rng(5).integers(1, 30, (3, 20_000)).astype(np.float64)
     values[2] += 60.0 - values[0] - values[1]
     among = np.arange(20_000) % 5 > 0

@@ -1,4 +1,4 @@
-"""What the screen keeps: nothing that is dropped can be among what the report asks for."""
+"""Dropped architectures cannot be among the answers of the report."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def shards(draw: st.DrawFn) -> Shard:
 def test_the_answers_of_a_shard_are_kept_whatever_the_exact_times_are(
     shard: Shard, best: int, tolerance: float
 ) -> None:
-    """The best few and the smallest within the tolerance, found from exact times, are among the kept."""
+    """The best few and the smallest within the tolerance, by exact times, are among the kept."""
     lower, feasible, area, name, exact = shard
     kept = could_matter(lower, feasible, area, name, best=best, tolerance=tolerance)
     first = [a for a in order(exact, area, name)[:best] if np.isfinite(exact[a])]
@@ -43,7 +43,9 @@ def test_the_answers_of_a_shard_are_kept_whatever_the_exact_times_are(
 
 
 def test_the_answers_of_a_study_are_kept_at_their_point_and_in_their_shard() -> None:
-    """Shards and points are screened apart; the answers over all of them survive, and stay the answers."""
+    """Shards and points are screened separately; the answers over all of them are kept, and stay the
+    answers.
+    """
     rng = np.random.default_rng(5)
     for _ in range(600):
         n, points, best, tolerance = 24, 2, int(rng.integers(1, 4)), 0.01
@@ -67,7 +69,7 @@ def test_the_answers_of_a_study_are_kept_at_their_point_and_in_their_shard() -> 
 
 
 def test_who_is_within_the_tolerance_of_its_shard_only_excludes_no_one() -> None:
-    """Another shard's best of 1.0 makes 1.0101 the limit: the third is beyond it, the second the smallest."""
+    """Another shard's best of 1.0 makes 1.0101 the limit: the third is above it, the second the smallest."""
     times, area = np.array([1.005, 1.0095, 1.012]), np.array([30.0, 20.0, 10.0])
     assert within(times, 0.01).all()
     assert not within(np.append(times, 1.0), 0.01)[2]
@@ -86,7 +88,7 @@ def test_rounding_errors_drop_nothing() -> None:
 
 @pytest.mark.parametrize("best", [1, 2])
 def test_equal_times_are_decided_by_area_so_that_ties_do_not_pile_up(best: int) -> None:
-    """A thousand architectures of the same known time leave only as many as are asked for."""
+    """Of a thousand architectures with the same known time only the requested number is kept."""
     n = 1000
     time = np.full(n, 3.0)
     kept = could_matter(time, time, np.arange(n, dtype=float), np.arange(n), best=best, tolerance=0.01)
@@ -94,14 +96,14 @@ def test_equal_times_are_decided_by_area_so_that_ties_do_not_pile_up(best: int) 
 
 
 def test_all_are_kept_where_nothing_is_known() -> None:
-    """Bounds from zero to almost infinity exclude no one."""
+    """Bounds from zero to almost infinity exclude no architecture."""
     n = 20
     area, name = np.arange(n, dtype=float), np.arange(n)
     assert could_matter(np.zeros(n), np.full(n, 1e9), area, name, best=1, tolerance=0.01).all()
 
 
 def test_the_grid_of_ties_is_monotone_and_fine() -> None:
-    """Rounding never turns an order around, and moves a time by less than a relative 1e-9."""
+    """Rounding never reverses an order, and changes a time by less than a relative 1e-9."""
     times = np.sort(np.exp(np.random.default_rng(1).uniform(-20, 20, 10_000)))
     assert (np.diff(tied(times)) >= 0).all()
     assert np.max(np.abs(tied(times) / times - 1)) < 1e-9

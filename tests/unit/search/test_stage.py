@@ -46,7 +46,7 @@ def times(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def test_every_architecture_has_a_row_for_every_hbm_size_and_recompute() -> None:
-    """The common search needs bounds for all, kept or not."""
+    """The common search needs bounds for all architectures, kept or not."""
     frame = screen(make_shard(30))
     assert len(frame) == 30 * 3 * 2
     pd.testing.assert_frame_equal(Screens.check(frame), frame)
@@ -55,7 +55,7 @@ def test_every_architecture_has_a_row_for_every_hbm_size_and_recompute() -> None
 
 
 def test_bounds_of_a_shard_are_those_of_its_architectures_alone() -> None:
-    """No architecture's bounds depend on which others are screened with it, nor on the order of the rows."""
+    """Bounds do not depend on other architectures in the shard, nor on the order of rows."""
     shard = make_shard(12, seed=2)
     together = screen(shard)
     for at in range(0, 12, 5):
@@ -72,7 +72,7 @@ def test_bounds_of_a_shard_are_those_of_its_architectures_alone() -> None:
 
 
 def test_bounds_of_a_layer_lie_between_its_longest_operator_and_all_in_a_row() -> None:
-    """No operator is faster than its best latency, and one after the other is feasible."""
+    """No operator is faster than its best latency, and running them in sequence is feasible."""
     shard = make_shard(8)
     for (layer, direction), bounds in bound_layers(
         shard.operators, shard.edges, shard.estimates, shard.architectures
@@ -107,13 +107,13 @@ def test_more_of_anything_is_never_slower(column: str) -> None:
 
 
 def test_without_a_pipeline_recomputation_cannot_help_where_memory_abounds() -> None:
-    """Recomputing buys memory with time, so with plenty of memory stashing is at least as fast."""
+    """Recomputation trades time for memory, so with enough memory stashing is at least as fast."""
     frame = times(screen(make_shard(10), hbm_gib=(2000.0,)), "feasible_s")
     assert (frame[(2000.0, False)] <= frame[(2000.0, True)] * (1 + 1e-12)).all()
 
 
 def test_named_architectures_are_kept_and_exclude_no_one() -> None:
-    """Whatever the named ones are, they are kept, and of the others the same ones as without them."""
+    """All named ones are kept, and of the others the same ones as without them."""
     shard = make_shard(25, seed=5, named=4)
     frame = screen(shard)
     kept = set(frame.loc[frame["kept"], "architecture"])
@@ -124,13 +124,13 @@ def test_named_architectures_are_kept_and_exclude_no_one() -> None:
 
 
 def test_beside_named_architectures_one_searched_is_kept_where_nothing_fits() -> None:
-    """It says why: the named ones do so for themselves only."""
+    """It gives the reason: named architectures give only their own."""
     frame = screen(make_shard(25, seed=5, named=4), hbm_gib=(1e-6,))
     assert len(set(frame.loc[frame["kept"], "architecture"])) == 4 + 1
 
 
 def test_the_kept_hold_the_answers_of_every_hbm_size() -> None:
-    """With the feasible values for exact ones, the ten best and the smallest of every HBM size are kept."""
+    """With feasible values as exact ones, the ten best and the smallest of every HBM size are kept."""
     shard = make_shard(40, seed=6)
     frame = screen(shard, best=4)
     chips = shard.architectures.set_index("architecture")["area_um2"]
@@ -144,7 +144,7 @@ def test_the_kept_hold_the_answers_of_every_hbm_size() -> None:
 
 
 def test_of_a_walk_only_the_visited_are_kept_and_exclude_others() -> None:
-    """The kept are those of a shard that holds the visited alone; bounds are there for all."""
+    """As for a shard with only the visited ones; bounds exist for all."""
     shard = make_shard(30, seed=8)
     walk = pd.DataFrame({"architecture": shard.architectures["architecture"][10:25]})
     frame = screen(shard, visits=walk.assign(level=[4] * 10 + [5] * 5))
@@ -155,7 +155,7 @@ def test_of_a_walk_only_the_visited_are_kept_and_exclude_others() -> None:
 
 
 def test_a_walk_without_its_visits_is_an_error() -> None:
-    """Strategy hysteresis cannot be screened before the walk."""
+    """Strategy hysteresis needs the walk before the screen."""
     shard = make_shard(3)
     tables = (shard.operators, shard.edges, shard.layers, shard.graph, shard.estimates, shard.architectures)
     settings = ScreenSettings(strategy="hysteresis")

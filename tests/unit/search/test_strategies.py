@@ -1,4 +1,4 @@
-"""Search strategies on made-up throughputs: all of them find the best of a small space, each in its way."""
+"""Search strategies on invented throughputs: all of them find the best of a small space."""
 
 from itertools import pairwise, product
 from math import comb
@@ -35,7 +35,7 @@ def grid(seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
 
 
 def exactly(times: pd.Series, asked: list[str] | None = None) -> Evaluate:
-    """Return an evaluation by look-up, which notes what it is asked for."""
+    """Return an evaluation by look-up that records its calls."""
 
     def evaluate(rows: pd.DataFrame) -> pd.DataFrame:
         if asked is not None:
@@ -65,7 +65,7 @@ def final(trials: pd.DataFrame) -> pd.Series:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_strategy_finds_the_best_if_it_may_evaluate_the_whole_space(seed: int) -> None:
-    """All but the walks, which end where they think fit and never find more than there is."""
+    """All but the walks, which end by their own rule and never exceed the optimum."""
     chips, times = grid(seed)
     chance = StrategySettings(seeds=1, evaluations=len(chips), suggestions=250)
     best = final(compared(chips, times, chance, lower=0.95, feasible=1.05))
@@ -155,7 +155,7 @@ def test_suggestions_outside_the_area_rules_and_repeated_ones_cost_no_evaluation
 
 
 def test_bayesian_search_learns_from_what_it_has_seen() -> None:
-    """Over ten seeds its best after 30 evaluations is better than that of random draws, on a smooth space."""
+    """Over ten seeds its best after 30 evaluations is better than random draws, on a smooth space."""
     sizes = [2**i for i in range(8)]
     rows = pd.DataFrame(
         product((1,), (1,), sizes, sizes, sizes), columns=["num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes"]

@@ -1,4 +1,4 @@
-"""A search that is told the same again is not made again, and any other is."""
+"""A search with the same observations is read from the cache, and any other is run."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def evaluation(samples: dict[str, float]) -> Evaluate:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the seeds of the searches that are made; each looks at three architectures, the fourth first."""
+    """Return the seeds of the searches that run; each looks at three architectures, the fourth first."""
     seeds: list[int] = []
 
     def search(_: pd.DataFrame, evaluate: Evaluate, seed: int, *__: int) -> list[int]:
@@ -39,7 +39,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_search_is_made_once_for_what_it_is_told(tmp_path: Path, made: list[int]) -> None:
-    """Another throughput of what it looked at, seed or limit makes it again; of others it does not."""
+    """Another throughput of an observed architecture, another seed or limit runs it again; other throughputs
+    do not.
+    """
     samples = {"a": 0.1 + 0.2, "b": 2.0, "c": 3.0, "d": 4.0}
     for _ in range(2):
         with Store(tmp_path / "searches", "code") as store:

@@ -1,4 +1,4 @@
-"""The nouns of the hardware."""
+"""Nouns of the hardware."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ SIZES: dict[str, object] = {"name": "a", "num_tc": 2, "num_vc": 4, "pe_x": 32, "
 
 
 def test_what_is_not_given_follows_the_paper_s_rules() -> None:
-    """Lanes as many as rows, L2 by the size of the core, 4096 words for several cores."""
+    """As many lanes as rows, L2 by the size of the core, 4096 words for several cores."""
     chip = Architecture.parse(SIZES, "a.yaml")
     assert (chip.lanes, chip.bandwidth, chip.tensor_l2_kib, chip.vector_l2_kib) == (32, 4096, 64, 1)
 
@@ -51,7 +51,7 @@ def test_the_l2_of_a_vector_core(lanes: int, kib: float) -> None:
     ("cores", "x", "y", "words"), [(1, 256, 2, 4096), (1, 2, 64, 1024), (1, 2, 2, 32), (2, 2, 2, 4096)]
 )
 def test_the_bandwidth_of_the_global_buffer(cores: int, x: int, y: int, words: float) -> None:
-    """A single core gets what its longer side needs, several get all."""
+    """A single core gets the bandwidth that its longer side needs, several cores get all."""
     assert words_per_cycle(cores, x, y) == words
 
 
@@ -66,7 +66,7 @@ def test_the_bandwidth_of_the_global_buffer(cores: int, x: int, y: int, words: f
     ],
 )
 def test_bad_sizes_are_refused(change: dict[str, object], message: str) -> None:
-    """The message names the file, the key and the value."""
+    """The message gives the file, the key and the value."""
     with pytest.raises(PhazeError, match=message):
         Architecture.parse({**SIZES, **change}, "a.yaml")
 
@@ -94,7 +94,7 @@ def test_what_only_looks_like_a_number_is_refused(key: str, value: object, messa
 
 
 def test_a_file_with_an_infinite_size_is_refused_by_name(tmp_path: Path) -> None:
-    """The file, the key and the value, as YAML writes them."""
+    """The file, the key and the value, as written in YAML."""
     path = tmp_path / "mine.yaml"
     path.write_text("num_tc: 1\nnum_vc: 1\npe_x: 8\npe_y: 8\nglb_mib: 8\nhbm_gib: .inf\n")
     with pytest.raises(PhazeError, match=r"mine\.yaml: hbm_gib: should be a finite number, got inf"):
@@ -102,13 +102,13 @@ def test_a_file_with_an_infinite_size_is_refused_by_name(tmp_path: Path) -> None
 
 
 def test_a_grid_lists_every_value_once() -> None:
-    """A repeated value would make two architectures of one name."""
+    """A repeated value would create two architectures with one name."""
     with pytest.raises(PhazeError, match="num_tc: 1 is given twice"):
         Grid.parse({"num_tc": [1, 2, 1]}, "config.yaml")
 
 
 def test_every_grid_architecture_is_in_one_shard() -> None:
-    """Shards divide the grid by its global buffers, wherever the grid ends."""
+    """Shards divide the grid by its global buffers, for any grid."""
     grid = Grid(glb_mib=(2, 128, 129, 512))
     parts = [grid.restricted_to(shard).glb_mib for shard in ("small-buffer", "large-buffer")]
     assert parts == [(2, 128), (129, 512)]
@@ -117,7 +117,7 @@ def test_every_grid_architecture_is_in_one_shard() -> None:
 
 
 def test_every_named_architecture_of_the_project_is_valid() -> None:
-    """Names are those of the files."""
+    """Names equal those of the files."""
     paths = sorted((CONFIG / "architectures").glob("*.yaml"))
     assert len(paths) >= 10
     assert [load_architecture(path.stem, CONFIG).name for path in paths] == [path.stem for path in paths]
@@ -125,7 +125,7 @@ def test_every_named_architecture_of_the_project_is_valid() -> None:
 
 @pytest.mark.parity
 def test_named_architectures_are_the_published_ones(shared_data: Path) -> None:
-    """Every number of the paper's designs is in our files."""
+    """Our files have every number of the paper's designs."""
     setup = yaml.safe_load((shared_data / "hardware/paper_setup.yaml").read_text())
     for name, workload in setup["workloads"].items():
         compute, (glb, words, l2_tc, l2_vc) = workload["spotlight"]
@@ -142,7 +142,7 @@ def test_named_architectures_are_the_published_ones(shared_data: Path) -> None:
 
 @pytest.mark.parity
 def test_the_technology_has_the_published_figures(shared_data: Path) -> None:
-    """Areas are those of the paper's authors, and vector cycles in the study of their setting."""
+    """Areas are those of the paper's authors, and vector cycles in the study are those of their setting."""
     technology = load_technology("22nm", CONFIG)
     areas = yaml.safe_load((shared_data / "hardware/areas_22nm.yaml").read_text())
     cycles = yaml.safe_load((shared_data / "hardware/vector_cycles.yaml").read_text())
@@ -153,20 +153,20 @@ def test_the_technology_has_the_published_figures(shared_data: Path) -> None:
 
 
 def test_a_softmax_costs_about_what_a_norm_costs() -> None:
-    """Both look at an element for a sum and again for its share; a function of one number is looked up."""
+    """Both read an element once for a sum and once for its share; a function of one number is looked up."""
     cycles = load_technology("22nm", CONFIG).vector_cycles
     assert cycles.forward["softmax"] == cycles.forward["layer_norm"] == 5
     assert {cycles.forward[kind] for kind in ("gelu", "silu", "tanh", "sigmoid", "swish", "erf")} == {1}
 
 
 def test_the_technology_is_a_value_that_json_can_carry() -> None:
-    """It goes through the workflow as plain data and comes back the same."""
+    """It passes through the workflow as plain data and stays equal."""
     technology = load_technology("22nm", CONFIG)
     assert Technology.parse(technology.model_dump(mode="json"), "params") == technology
 
 
 def test_energies_are_in_their_order() -> None:
-    """Moving a byte costs more the farther it comes from; a wrong power of ten would show."""
+    """Moving a byte costs more from farther away; a wrong power of ten would show."""
     energy = load_technology("22nm", CONFIG).energy
     sram = [energy.sram_j_per_byte[size] for size in sorted(energy.sram_j_per_byte)]
     ascending = [energy.register_j_per_byte, *sram, energy.hbm_j_per_byte, energy.link_j_per_byte]

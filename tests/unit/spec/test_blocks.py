@@ -1,4 +1,4 @@
-"""Models of several kinds of blocks: their parameters are those that are published, to the unit."""
+"""Models with several kinds of blocks: exactly the published parameters."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def _model(**fields: object) -> Model:
 
 
 def test_a_pattern_gives_the_kinds_in_order() -> None:
-    """Groups are repeated as a whole, and what follows itself is one run."""
+    """Groups are repeated as a whole, and consecutive equal kinds form one run."""
     model = _model(layers=7, window={"size": 8}, pattern="attention-dense (window-dense*2 attention-dense)*2")
     assert model.runs == (
         ("attention-dense", 1), ("window-dense", 2), ("attention-dense", 1), ("window-dense", 2),
@@ -35,18 +35,21 @@ def test_a_pattern_gives_the_kinds_in_order() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"pattern": "attention-dense*3"}, "pattern must have layers 4 blocks, it has 3"),
+        ({"pattern": "attention-dense*3"}, "pattern must have as many blocks as layers, 4, got 3"),
         ({"pattern": "dense-attention*4"}, "at most one of attention, reuse, window"),
         ({"pattern": "((attention-dense))*4"}, "must be kinds such as"),
         ({"pattern": "attention-dense*4)"}, "must be kinds such as"),
         ({"pattern": "mamba*4"}, "mamba must be given"),
-        ({"experts": EXPERTS, "pattern": "attention-dense*4"}, "experts is given, and no block"),
+        (
+            {"experts": EXPERTS, "pattern": "attention-dense*4"},
+            "experts must not be given: pattern .* has no such block",
+        ),
         ({"feed_forward": 0}, "feed_forward must be given"),
         ({"experts": EXPERTS | {"per_token": 9}}, "per_token 9 must be at most count 8"),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, object], said: str) -> None:
-    """The message says what is wrong, with what is allowed."""
+    """The message gives the error and what is allowed."""
     with pytest.raises(PhazeError, match=said.replace("(", r"\(")):
         _model(**fields)
 
@@ -58,7 +61,7 @@ def test_a_token_meets_only_its_experts() -> None:
 
 
 def test_windows_leave_less_to_attend_to() -> None:
-    """A token at place i attends to min(i, w) tokens, chunks of w to those before it in its own."""
+    """A token at position i attends to min(i, w) tokens, in chunks of w to the earlier ones of its chunk."""
     model = _model(window={"size": 64}, chunk=64, pattern="attention-dense*2 window-dense chunk-dense")
     blocks = [model.blocks[kind].attention for kind in ("attention-dense", "window-dense", "chunk-dense")]
     reached = [one.attended(1024, causal=True) for one in blocks if one is not None]
@@ -86,13 +89,14 @@ PUBLISHED = {
     "qwen3-8b": (8_190_735_360, 8_190_735_360, 0),
     "qwen3.5-35b-a3b": (34_660_610_688, None, None),
 }
-"""Parameters, those that a token meets, and those of further predictions, of the models that Hugging Face's
-transformers 5.23 builds from the published configurations; its buffers of routing biases are none."""
+"""All, active and multi-token prediction parameters of the models that Hugging Face's transformers 5.23
+builds from the published configurations, without buffers of routing biases.
+"""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_those_of_the_published_model(name: str) -> None:
-    """To the unit, and every group adds up to them."""
+    """Exactly, and the groups add up to them."""
     model = load_transformer(name, "test")
     found = model.parameters, model.active_parameters, model.mtp_parameters
     expected = PUBLISHED[name]
@@ -121,7 +125,7 @@ FOLDER = Path(__file__).parents[4] / "shared" / "data" / "huggingface"
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} is absent")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_specs_are_the_published_configurations(name: str) -> None:
-    """A configuration file and the spec of that name are one model."""
+    """A configuration file and the spec with that name are equal models."""
     assert load_model(FOLDER / f"{CONFIGS[name]}.json", name) == load_transformer(name, "test")
 
 
@@ -137,7 +141,7 @@ def test_specs_are_the_published_configurations(name: str) -> None:
 def test_a_bias_of_an_expert_is_as_wide_as_what_its_matrix_gives(
     gated: bool, latent: int | None, parameters: int
 ) -> None:
-    """Inner matrices give 5 numbers, the last one 10 of the model, or 4 of what was sent."""
+    """Inner matrices have 5 outputs, the last one 10 of the model, or 4 of the projected tokens."""
     experts = Experts(count=3, per_token=1, width=5, gated=gated, bias=True, latent_width=latent)
     assert experts.expert_parameters(10) == parameters
     assert experts.parameters(10)["experts"] == 3 * parameters + (2 * 10 * latent if latent else 0)

@@ -1,4 +1,4 @@
-"""Files that jobs hand on say when they are not what was written."""
+"""Files passed between jobs reveal changes after writing."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_who_edits_a_checked_file_is_told_what_to_do(tmp_path: Path) -> None:
     edited = path.read_text().replace('"replicas": 2', '"replicas": 3')
     path.write_text(edited)
     with pytest.raises(
-        PhazeError, match=r"is damaged: .* sha256; delete it .* or only that key if you changed"
+        PhazeError, match=r"content does not match its sha256: delete the file .* if you edited it yourself"
     ):
         read_as(StoredStages, path)
     path.write_text(edited.partition(',\n "sha256"')[0] + "\n}\n")

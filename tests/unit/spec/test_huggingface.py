@@ -1,4 +1,4 @@
-"""Published configurations: the same models as our specs, and nothing unknown is passed over."""
+"""Published configurations equal our specs, and unknown fields are never ignored."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def published(folder: str) -> dict[str, object]:
 
 
 def load(tmp_path: Path, config: object) -> Model:
-    """Write a configuration and load it."""
+    """Write a configuration, and load it."""
     path = tmp_path / "model.json"
     path.write_text(json.dumps(config))
     return load_model(path)
@@ -49,7 +49,7 @@ def test_a_published_configuration_is_our_spec(folder: str, name: str) -> None:
 
 
 def test_gpt2_may_have_another_inner_width(tmp_path: Path) -> None:
-    """A null n_inner means four times the width; a number is taken."""
+    """A null n_inner means four times the width; a number is used."""
     config = published("gpt2")
     assert load(tmp_path, {**config, "n_inner": None}).feed_forward == 3072
     assert load(tmp_path, {**config, "n_inner": 1000}).feed_forward == 1000
@@ -64,7 +64,7 @@ def test_opt_of_other_sizes_is_pre_norm_with_a_final_norm(tmp_path: Path) -> Non
 
 
 def test_llama_may_set_its_heads_apart_from_its_width(tmp_path: Path) -> None:
-    """Later Llamas give the head width, biases and tying."""
+    """Later Llamas state the head dimension, biases and tying."""
     config = {**published("Llama-2-7b-hf"), "head_dim": 64, "mlp_bias": True, "tie_word_embeddings": True}
     model = load(tmp_path, config)
     assert (model.head_width, model.query_width) == (64, 2048)
@@ -72,7 +72,7 @@ def test_llama_may_set_its_heads_apart_from_its_width(tmp_path: Path) -> None:
 
 
 def test_a_llama_says_how_long_its_sequences_are(tmp_path: Path) -> None:
-    """As published; 2048 is what the family's code has where a configuration says nothing."""
+    """As published; without a field the default of the family's code is 2048."""
     config = published("Llama-2-7b-hf")
     assert load(tmp_path, config).usual_sequence == 4096
     assert load(tmp_path, {**config, "max_position_embeddings": 8192}).usual_sequence == 8192
@@ -81,7 +81,7 @@ def test_a_llama_says_how_long_its_sequences_are(tmp_path: Path) -> None:
 
 
 def test_an_absent_number_of_key_value_heads_means_all_heads(tmp_path: Path) -> None:
-    """The first Llamas do not say num_key_value_heads."""
+    """The first Llamas do not have num_key_value_heads."""
     config = published("Llama-2-7b-hf")
     del config["num_key_value_heads"]
     assert load(tmp_path, config).kv_heads == 32
@@ -100,7 +100,7 @@ def test_fields_without_cost_change_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_learnt_otherwise_in_the_same_time_is_kept(tmp_path: Path) -> None:
-    """Fields that no price depends on, and that the trained model does."""
+    """Fields that do not affect prices but affect the trained model."""
     config = {**published("Llama-2-7b-hf"), "rope_theta": 5e5, "hidden_act": "gelu_pytorch_tanh"}
     untimed = load(tmp_path, config).untimed
     assert untimed["rope_theta"] == 5e5
@@ -149,7 +149,7 @@ BAD = {
 def test_a_bad_configuration_is_refused_with_its_key_and_value(
     tmp_path: Path, folder: str, changes: dict[str, object], words: list[str]
 ) -> None:
-    """Whatever is wrong, the message names the file, the published key, the value and what is allowed."""
+    """The message gives the file, the published key, the value and what is allowed."""
     with pytest.raises(PhazeError) as error:
         load(tmp_path, {**published(folder), **changes})
     message = str(error.value)
@@ -198,7 +198,7 @@ ROUTED = {
 def test_what_a_configuration_leaves_out_is_as_its_family_has_it(
     tmp_path: Path, fields: dict[str, object], parameters: int
 ) -> None:
-    """Parameters of the modules that transformers 5.23.0 builds of the same configuration."""
+    """Parameters of the modules that transformers 5.23.0 builds from the same configuration."""
     assert load(tmp_path, {**SMALL, **fields}).parameters == parameters
 
 
@@ -223,7 +223,7 @@ NAMES = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
     ],
 )
 def test_a_pattern_has_any_form_that_is_published(tmp_path: Path, fields: dict[str, object]) -> None:
-    """A string or a list, of signs or of words, with the number of layers or without."""
+    """A string or a list, of symbols or words, with or without the number of layers."""
     model = load(tmp_path, {**HYBRID, **fields})
     assert model.pattern == "mamba experts mamba attention dense experts"
     assert model.layers == 6
@@ -246,7 +246,7 @@ def test_a_pattern_has_any_form_that_is_published(tmp_path: Path, fields: dict[s
 def test_layers_that_predict_further_tokens_may_have_a_kind_of_their_own(
     tmp_path: Path, fields: dict[str, object]
 ) -> None:
-    """By signs behind a stroke, a string or a list: attention and a dense network, unlike layers before."""
+    """By symbols after a slash, a string or a list: attention and a dense network, unlike earlier layers."""
     model = load(tmp_path, {**HYBRID, **fields})
     assert (model.mtp, model.mtp_kind) == (2, "attention-dense")
     attention, dense = 96 * 20 * (6 + 2 + 2 + 6), 2 * 96 * 200
@@ -261,7 +261,7 @@ def test_layers_that_predict_further_tokens_may_have_a_kind_of_their_own(
         ({"layers_block_type": ["mamba", "conv"]}, ["layers_block_type", "'conv'"]),
         ({}, ["hybrid_override_pattern", "must be given"]),
         ({"hybrid_override_pattern": "M*", "num_hidden_layers": 3}, ["num_hidden_layers", "2", "3"]),
-        ({"hybrid_override_pattern": "M*/-*"}, ["one part that mixes tokens and one network"]),
+        ({"hybrid_override_pattern": "M*/-*"}, ["one token mixer and one feed-forward network"]),
         (
             {"hybrid_override_pattern": "ME", "num_experts_per_tok": None},
             ["num_experts_per_tok", "must be given"],
@@ -269,7 +269,7 @@ def test_layers_that_predict_further_tokens_may_have_a_kind_of_their_own(
     ],
 )
 def test_a_bad_pattern_names_its_field(tmp_path: Path, fields: dict[str, object], words: list[str]) -> None:
-    """In one line, whatever is wrong."""
+    """In one line, for any error."""
     with pytest.raises(PhazeError) as error:
         load(tmp_path, {**HYBRID, **fields})
     message = str(error.value)
@@ -278,20 +278,22 @@ def test_a_bad_pattern_names_its_field(tmp_path: Path, fields: dict[str, object]
 
 
 def test_a_list_of_layers_may_have_those_that_predict_further_tokens(tmp_path: Path) -> None:
-    """Behind the others; a list of another length, or with an unknown word, is refused by its name."""
+    """After the others; a list with another length or an unknown word is refused by name."""
     fields = {"model_type": "glm4_moe", **SMALL, **ROUTED, "num_nextn_predict_layers": 1}
     networks = ["dense", "sparse", "sparse", "dense", "sparse"]
     model = load(tmp_path, {**fields, "mlp_layer_types": networks})
     assert load(tmp_path, {**fields, "mlp_layer_types": [*networks, "sparse"]}) == model
     assert load(tmp_path, {**fields, "num_hidden_layers": None, "mlp_layer_types": networks}) == model
-    with pytest.raises(PhazeError, match="mlp_layer_types: must have a word for each of 5 layers, got 4"):
+    with pytest.raises(
+        PhazeError, match="mlp_layer_types: must have one entry for each of the 5 layers, got 4"
+    ):
         load(tmp_path, {**fields, "mlp_layer_types": networks[1:]})
-    with pytest.raises(PhazeError, match=r"mlp_layer_types: must be words of sparse, moe, dense.*'none'"):
+    with pytest.raises(PhazeError, match=r"mlp_layer_types: entries must be of sparse, moe, dense.*'none'"):
         load(tmp_path, {**fields, "mlp_layer_types": ["none", *networks[1:]]})
 
 
 def test_nothing_that_is_false_zero_or_null_is_refused(tmp_path: Path) -> None:
-    """Of fields that are not known, and of optional ones of the family."""
+    """Unknown fields, and optional ones of the family."""
     config = {"model_type": "qwen3", **SMALL, "intermediate_size": 200, "head_dim": 20}
     plain = load(tmp_path, config)
     nothing = (False, 0, 0.0, None, [], {}, "")
@@ -304,7 +306,7 @@ def test_nothing_that_is_false_zero_or_null_is_refused(tmp_path: Path) -> None:
 
 
 def test_fields_of_all_configurations_of_transformers_are_no_reason_to_refuse(tmp_path: Path) -> None:
-    """Whatever their values."""
+    """For any values."""
     config = {"model_type": "qwen3", **SMALL, "intermediate_size": 200, "head_dim": 20}
     plain = load(tmp_path, config)
     for key in BASE - {"model_type"}:
@@ -313,7 +315,7 @@ def test_fields_of_all_configurations_of_transformers_are_no_reason_to_refuse(tm
 
 
 def test_layers_may_take_the_choice_of_an_indexer_before(tmp_path: Path) -> None:
-    """They have none themselves, and attend to as many tokens."""
+    """They have no indexer, and attend to the same number of tokens."""
     fields = {
         "model_type": "glm_moe_dsa", **SMALL, **ROUTED, "q_lora_rank": 48, "kv_lora_rank": 32,
         "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "index_n_heads": 3,
@@ -332,7 +334,7 @@ def test_layers_may_take_the_choice_of_an_indexer_before(tmp_path: Path) -> None
 
 
 def test_turns_of_windows_may_be_letters(tmp_path: Path) -> None:
-    """As EXAONE 4 is published, or a number of layers."""
+    """As in EXAONE 4, or a number of layers."""
     fields = {"model_type": "exaone4", **SMALL, "intermediate_size": 200, "sliding_window": 64}
     model = load(tmp_path, {**fields, "sliding_window_pattern": "LLG"})
     assert model.pattern == "window-dense*2 attention-dense window-dense*2"
@@ -343,7 +345,7 @@ def test_turns_of_windows_may_be_letters(tmp_path: Path) -> None:
 
 
 def test_a_size_may_be_a_list_of_equal_numbers(tmp_path: Path) -> None:
-    """One a layer, as Hunyuan is published; unequal ones are refused."""
+    """One per layer, as in Hunyuan; unequal ones are refused."""
     fields = {
         "model_type": "hunyuan_v1_moe", **SMALL, "intermediate_size": 72, "num_experts": 4, "moe_topk": 2,
     }  # fmt: skip
@@ -356,7 +358,7 @@ def test_a_size_may_be_a_list_of_equal_numbers(tmp_path: Path) -> None:
 
 
 def test_norms_of_what_comes_out_alone_are_as_many_as_those_of_what_goes_in(tmp_path: Path) -> None:
-    """OLMo 2 keeps the streams and what comes out, as others keep the streams and the normalised ones."""
+    """OLMo 2 stores the streams and the outputs, other models the streams and the normalised streams."""
     model = load(tmp_path, {"model_type": "olmo2", **SMALL, "intermediate_size": 200})
     before = model.model_copy(update={"norm_position": "pre"})
     assert model.norm_position == "output"

@@ -1,4 +1,4 @@
-"""Readings of a study of mappings: what they map, who searches, and what is refused."""
+"""Readings of mapping studies: their jobs, their searches, and refused values."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_readings_by_partitioner_map_all_partitions_of_the_case() -> None:
         ({"graph": "none"}, {}, "cases.table.readings.x.graph: 'none' is not among"),
         ({"topologies": {"a": "z"}}, {}, "cases.table.readings.x.topologies: 'z' is not among"),
         ({"topologies": {"c": "a"}}, {}, "readings.x.topologies: 'c' is not among"),
-        ({}, {"show": "throughput"}, "not of throughput"),
-        ({}, {"graphs": ["net", "half"]}, "by topology are of one graph"),
+        ({}, {"show": "throughput"}, "must be empty for show throughput"),
+        ({}, {"graphs": ["net", "half"]}, "by topology need exactly one graph"),
         ({}, {"show": "partitioners", "partitioners": ["paper"]}, "partitioner: 'full' is not among"),
-        ({}, {"unexplained": [{"about": "x", "shapes": [[4, 4]]}]}, "is not among the case's shapes"),
+        ({}, {"unexplained": [{"about": "x", "shapes": [[4, 4]]}]}, "is not in the case's shapes"),
     ],
 )
 def test_what_cannot_be_read_is_refused(

@@ -1,4 +1,4 @@
-"""The model noun: published sizes, defaults, and messages for what cannot be."""
+"""The model noun: published sizes, defaults, and messages for invalid values."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def tiny(**changes: object) -> Model:
 
 
 def test_parameters_are_those_of_the_publications() -> None:
-    """Exactly where the count is published; Megatron's models have the size that their papers round to."""
+    """Exactly if the count is published; Megatron's models have the size that their papers round to."""
     for name, count in PUBLISHED.items():
         assert load_model(SPECS / f"{name}.yaml").parameters == count, name
     for name, billions in MEGATRON.items():
@@ -64,7 +64,7 @@ def test_parameters_are_those_of_the_publications() -> None:
 
 
 def test_a_small_model_counts_by_hand() -> None:
-    """Parameters of a model that is small enough to count."""
+    """A model small enough to count."""
     embedding = 10 * 8 + 4 * 8
     attention = 4 * 8 * 8 + 4 * 8
     feed_forward = 2 * 8 * 16 + 16 + 8
@@ -88,8 +88,8 @@ def test_a_projected_embedding_goes_in_and_out_without_bias() -> None:
 
 
 def test_the_masked_lm_head_is_work_beyond_the_published_parameters() -> None:
-    """Training BERT adds transform, norm, decoder bias and sentence classifier to the published base
-    with pooler.
+    """Training BERT adds transform, norm, decoder bias and sentence classifier to the published base with
+    pooler.
     """
     bert = load_model(SPECS / "bert-large.yaml")
     assert training_head_parameters(bert) == (1024 * 1024 + 1024) + 2 * 1024 + 30522 + 2 * 1025
@@ -97,20 +97,20 @@ def test_the_masked_lm_head_is_work_beyond_the_published_parameters() -> None:
 
 
 def test_an_untied_masked_lm_decoder_belongs_to_the_training_head() -> None:
-    """The decoder's matrix of an untied masked-lm head is not among the published parameters."""
+    """The decoder matrix of an untied masked-lm head is not among the published parameters."""
     tied, untied = tiny(head="masked-lm"), tiny(head="masked-lm", tied_embeddings=False)
     assert tied.parameters == untied.parameters
     assert training_head_parameters(untied) - training_head_parameters(tied) == 10 * 8
 
 
 def test_flops_per_token_are_those_of_palm() -> None:
-    """Training needs 6N + 12LHQT FLOPs a token (PaLM, Appendix B)."""
+    """Training needs 6N + 12LHQT FLOPs per token (PaLM, Appendix B)."""
     gpt2 = load_model(SPECS / "gpt2.yaml")
     assert gpt2.flops_per_token(1024).paper == 6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024
 
 
 def test_flops_per_token_that_are_needed_are_those_of_products_with_half_of_causal_attention() -> None:
-    """Llama 3.1 8B: what every matrix multiplies, and half of the scores of 8,192 tokens."""
+    """Llama 3.1 8B: all matrices, and half of the scores of 8,192 tokens."""
     llama = load_transformer("llama-3.1-8b", "test")
     matrices = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 128256
     attention = 32 * 2 * 4096 * 8192 / 2
@@ -120,7 +120,7 @@ def test_flops_per_token_that_are_needed_are_those_of_products_with_half_of_caus
 
 
 def test_a_token_is_multiplied_with_every_matrix_once_and_attends_to_others() -> None:
-    """Of the parameters the matrices: not the embedding, nor norms (2 of a block and the last one)."""
+    """The parameters of matrices: not the embedding, nor norms (2 per block and the last one)."""
     model = load_transformer("llama-3.1-8b", "test")
     norms = (2 * model.layers + 1) * model.hidden
     matrices = model.parameters - model.embedding_parameters - norms
@@ -130,7 +130,7 @@ def test_a_token_is_multiplied_with_every_matrix_once_and_attends_to_others() ->
 
 
 def test_a_model_survives_json() -> None:
-    """Every spec that comes with phaze is named by its file, and the same when passed by value."""
+    """Every spec of phaze is named like its file, and stays equal when passed by value."""
     paths = sorted(SPECS.glob("*.yaml"))
     for path, model in ((path, load_model(path)) for path in paths):
         assert model.name == path.stem
@@ -145,14 +145,14 @@ def test_a_model_cannot_be_changed() -> None:
 
 
 def test_a_spec_may_name_its_model(tmp_path: Path) -> None:
-    """The spec's own name comes before that of its file, and the caller's before both."""
+    """The spec's own name has priority over the file name, and the caller's over both."""
     path = spec(tmp_path, TINY + "name: mine\n")
     assert load_model(path).name == "mine"
     assert load_model(path, "yours").name == "yours"
 
 
 def test_a_config_json_is_named_by_its_folder(tmp_path: Path) -> None:
-    """A file called config.json says nothing: its folder names the model, as a plain lower-case name."""
+    """For a file called config.json the folder names the model, in plain lower case."""
     folder = tmp_path / "My_GPT 2"
     folder.mkdir()
     published = Path(__file__).parents[2] / "data" / "huggingface" / "gpt2" / "config.json"
@@ -206,7 +206,7 @@ BAD = {
 def test_a_bad_spec_is_refused_with_its_file_key_and_value(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
-    """Whatever is wrong with a spec, the message names the file, the key, the value and what is allowed."""
+    """The message gives the file, the key, the value and what is allowed."""
     path = spec(tmp_path, text)
     with pytest.raises(PhazeError) as error:
         load_model(path)
@@ -216,7 +216,7 @@ def test_a_bad_spec_is_refused_with_its_file_key_and_value(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A missing spec is an error of the user, not a bug."""
+    """A missing spec is a user error, not a bug."""
     with pytest.raises(PhazeError, match=r"none\.yaml: cannot be read"):
         load_model(tmp_path / "none.yaml")
 
@@ -234,7 +234,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     [("gpt2-xl", 2, "heads 25"), ("llama2-70b", 16, "key_value_heads 8"), ("gpt2", 0, "must be > 0")],
 )
 def test_a_width_that_does_not_divide_is_refused(name: str, width: int, key: str) -> None:
-    """A TMP width must divide the heads, and the message says which."""
+    """A TMP width must divide the heads, and the message gives both."""
     with pytest.raises(PhazeError, match=f"study: tensor: {width} .*{key}|study: tensor: {width} {key}"):
         load_model(SPECS / f"{name}.yaml").check_tensor_width(width, "study")
 
@@ -275,7 +275,7 @@ def test_samples_have_8192_tokens_or_all_that_a_model_has(name: str, tokens: int
 
 
 def test_a_model_with_untimed_fields_has_a_hash() -> None:
-    """Runs are told apart by their models, also where a published configuration said more."""
+    """Runs are grouped by their models, also with additional published fields."""
     model = load_transformer("llama-3.1-8b", "test")
     other = model.model_copy(update={"untimed": {"rope_theta": 1.0, "rope_scaling": {"factor": 2.0}}})
     assert len({model, other, model.model_copy()}) == 2

@@ -1,4 +1,4 @@
-"""What a user writes is refused with one message that names file, key and value."""
+"""Invalid input is refused with one message that gives file, key and value."""
 
 import pytest
 

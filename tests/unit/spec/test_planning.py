@@ -1,4 +1,4 @@
-"""The plans of a study: which cases there are, what their jobs plan, and messages for what cannot be."""
+"""Plans of a study: its cases, their jobs, and messages for invalid values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_with_the_folder_every_case_plans_its_file(config: Config, tmp_path: Pat
 def test_a_file_that_the_folder_lacks_is_named(config: Config, tmp_path: Path) -> None:
     inputs_in(tmp_path)(config)
     (tmp_path / "gnmt.json").unlink()
-    with pytest.raises(PhazeError, match=r"s\.yaml: plans\.folder: there is no file .*gnmt\.json"):
+    with pytest.raises(PhazeError, match=r"s\.yaml: plans\.folder: file .*gnmt\.json is missing"):
         load_settings(config, source="s.yaml")
 
 
@@ -84,7 +84,7 @@ def test_a_job_plans_all_devices_of_one_size_memory_and_batch() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put("plans/cases", {}), "models: at least 1 item is needed, or a case in plans"),
+        (put("plans/cases", {}), "models: list at least one model; alternatively plans"),
         (
             put("plans/cases/figure-1/input", "bert-33"),
             r"plans: cases\.figure-1\.input: 'bert-33' is not among",
@@ -94,7 +94,7 @@ def test_a_job_plans_all_devices_of_one_size_memory_and_batch() -> None:
         (put("plans/cases/figure-1/clusters", []), r"figure-1\.clusters: .*at least 1 item"),
         (
             put("plans/inputs/x", {"label": "X"}),
-            r"plans\.inputs\.x: a file or a model of ours \(own\) is needed",
+            r"plans\.inputs\.x: give a file, or a model of the study \(own\)",
         ),
         (put("plans/inputs/bert-32/own/workload", "x"), r"inputs\.bert-32\.own\.workload: 'x' is not among"),
         (put("plans/inputs/bert-32/own/architecture", "x"), r"own\.architecture: 'x' is not among archit"),

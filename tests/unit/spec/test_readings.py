@@ -104,5 +104,5 @@ def test_a_mistake_in_a_reading_is_one_clear_message(reading: dict[str, object],
 
 
 def test_no_reading_has_the_name_of_the_studys_own_settings() -> None:
-    with pytest.raises(PhazeError, match=r"readings: 'study' is the study's own"):
+    with pytest.raises(PhazeError, match=r"readings: 'study' is reserved"):
         settings({"study": {"note": "mine"}})

@@ -55,7 +55,7 @@ ROW = "2024-07,llama-3.1-8b,h100,bf16,8,8192,1,3,a,b,c"
         (f"{HEAD}\n{ROW}\n{ROW.replace(',1,', ',two,')}\n", "line 3: tp: should be a valid integer, got"),
         (f"{HEAD}\n{ROW.replace(',3,', ',4,')}\n", "line 2: zero: should be 0, 1, 2 or 3, got 4"),
         (f"{HEAD}\n{ROW.replace('8192', '')}\n", "line 2: sequence: Field required"),
-        (f"{HEAD.replace('zero', 'zer')}\n{ROW}\n", "line 1: zer: is no column; known are .*zero"),
+        (f"{HEAD.replace('zero', 'zer')}\n{ROW}\n", "line 1: zer: is not a column; known are .*zero"),
         (f"{HEAD}\n{ROW},9\n", "line 2: has more cells than columns"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_release_is_the_beginning_of_a_text(text: str, release: str) -> None:
 
 
 def test_a_text_without_a_release_is_refused() -> None:
-    with pytest.raises(PhazeError, match=r"release must be as 26\.04 or 26\.04\.01, got 'newest'"):
+    with pytest.raises(PhazeError, match=r"release must look like 26\.04 or 26\.04\.01, got 'newest'"):
         release_of("newest")
 
 
@@ -129,9 +129,9 @@ def test_a_stack_takes_what_its_recipe_says() -> None:
 def test_what_has_no_recipe_is_refused_by_name() -> None:
     with pytest.raises(PhazeError, match=r"stack torchtitan has no recipes.*: megatron-bridge"):
         recipe_of("torchtitan", "26.04", "deepseek-v3", "gb300", "mxfp8", 256)
-    with pytest.raises(PhazeError, match=r"of model gpt2-xl; known are .*: leave release out"):
+    with pytest.raises(PhazeError, match=r"for model gpt2-xl; known are .*; leave release out"):
         found("26.04", "gpt2-xl", "gb300", "mxfp8", 256)
-    with pytest.raises(PhazeError, match=r"of system a100 with model deepseek-v3; known are b200, b300"):
+    with pytest.raises(PhazeError, match=r"for system a100 with model deepseek-v3; known are b200, b300"):
         found("26.04", "deepseek-v3", "a100-80gb", "bf16", 256)
-    with pytest.raises(PhazeError, match=r"of precision nvfp4 with model deepseek-v3, system h100"):
+    with pytest.raises(PhazeError, match=r"for precision nvfp4 with model deepseek-v3, system h100"):
         found("26.04", "deepseek-v3", "h100-80gb", "nvfp4", 256)

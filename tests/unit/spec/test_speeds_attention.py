@@ -1,4 +1,4 @@
-"""Speeds of attention kernels as users write them."""
+"""Speeds of attention kernels in user files."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_head_dimensions_may_be_texts_as_json_has_them() -> None:
 @pytest.mark.parametrize("name", ["half_sequence", "other_heads"])
 def test_fields_of_earlier_versions_say_what_replaces_them(name: str) -> None:
     fields = {"forward": 0.6, "backward": 0.5, name: 0.9}
-    with pytest.raises(PhazeError, match=f"{name}: was removed; a pass has fill, tail and heads instead"):
+    with pytest.raises(PhazeError, match=f"{name}: was removed; use the fields fill, tail and heads"):
         AttentionKernel.parse(fields, "x.yaml")

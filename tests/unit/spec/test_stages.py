@@ -1,4 +1,4 @@
-"""Files of operators and of stages say what is wrong with them."""
+"""Files of operators and stages, with messages for invalid ones."""
 
 import pytest
 
@@ -55,8 +55,11 @@ def test_a_file_of_stages_may_be_written_by_hand() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (operators(("a", "b"), ("b", "a")), "no cycle, got a -> b -> a|no cycle, got b -> a -> b"),
-        (operators(("a", "a")), "no cycle, got a -> a"),
+        (
+            operators(("a", "b"), ("b", "a")),
+            "not form a cycle, got a -> b -> a|not form a cycle, got b -> a -> b",
+        ),
+        (operators(("a", "a")), "not form a cycle, got a -> a"),
         (operators(("a", "d")), "target 'd' is not the name of an operator"),
         (operators(("a", "b"), ("a", "b")), "a -> b is given 2 times"),
         (operators(operators=[operator("a"), operator("a")]), "name 'a' is given 2 times"),

@@ -1,4 +1,4 @@
-"""Systems of devices on levels."""
+"""Systems of devices with network levels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PEAK_FLOPS = {
     "a100-40gb": 312e12, "a100-80gb": 312e12, "h100-80gb": 989e12, "h200": 989e12, "b200": 2.25e15,
     "mi300x": 1307e12, "tpu-v4": 275e12, "tpu-v5e": 197e12, "tpu-v5p": 459e12,
 }  # fmt: skip
-"""Of dense products in 16 bits, as data sheets say."""
+"""Dense 16-bit products, from data sheets."""
 
 
 INNER, OUTER = ({"devices": number, "bandwidth_bytes_per_s": 1.0} for number in (8, 64))
 CARDS = {"nics_per_node": 4, "nic_bytes_per_s": 4e10}
-"""Network cards that eight devices of a node share."""
+"""Network cards shared by eight devices of a node."""
 
 
 @pytest.mark.parametrize("name", sorted(PEAK_FLOPS))
@@ -48,7 +48,7 @@ def test_a_system_of_one_level_is_a_flat_one() -> None:
 
 
 def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device() -> None:
-    with pytest.raises(PhazeError, match=r"tpu-v4 has neither clock.*h100 has those of h100-80gb: give"):
+    with pytest.raises(PhazeError, match=r"tpu-v4 defines neither clock.*h100 has those of h100-80gb: pass"):
         load_system_of("tpu-v4", "h100", flat=50e9)
     own = load_system_of("config/devices/tpu-v4.yaml", "h100", flat=50e9)
     assert own.clock_hz == load_device("tpu-v4").clock_hz
@@ -78,18 +78,18 @@ def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
         ({"levels": []}, "levels: .*at least 1 item"),
         (
             {"levels": [INNER, OUTER | {"port_devices": 2}]},
-            "port_devices: is named ring_port_devices; .*nics_per",
+            "port_devices: was renamed to ring_port_devices; .*nics_per",
         ),
         (
             {"levels": [INNER, OUTER | CARDS]},
-            r"levels\.1\.bandwidth_bytes_per_s: must not .* has 2e\+10, got 1",
+            r"levels\.1\.bandwidth_bytes_per_s: must not .* gets 2e\+10; got 1",
         ),
-        ({"levels": [INNER | CARDS]}, r"levels\.0\.nics_per_node: needs a level inside"),
+        ({"levels": [INNER | CARDS]}, r"levels\.0\.nics_per_node: needs an inner level"),
         ({"levels": [INNER, OUTER | {"nics_per_node": 2}]}, "nic_bytes_per_s must be given together"),
         ({"levels": [{"devices": 8}]}, r"levels\.0\.bandwidth_bytes_per_s: Field required"),
         (
             {"levels": [{"devices": n, "bandwidth_bytes_per_s": 1.0} for n in (8, 12)]},
-            "each must hold whole groups of the one before, got 12 devices above 8",
+            "must be a multiple of those of the level before, got 12 above 8",
         ),
         (
             {"levels": [{"devices": 8, "bandwidth_bytes_per_s": 0}]},
@@ -170,7 +170,7 @@ def test_a_device_of_three_figures_is_filled_in_from_the_nearest_generation(tmp_
     path.write_text(yaml.safe_dump(figures | {"like": "b200", "kernel_s": 0.0}))
     assert (load_device(str(path)).assumed_from, load_device(str(path)).kernel_s) == ("b200", 0.0)
     for change, message in (
-        ({"clock_hz": 1e9}, "clock_hz: must not be given beside peak_flops_per_s"),
+        ({"clock_hz": 1e9}, "clock_hz: must not be given together with peak_flops_per_s"),
         ({"hbm_gib": -1}, "hbm_gib: should be greater than 0"),
         ({"colour": "red"}, "colour: is not a known key"),
     ):
@@ -180,7 +180,7 @@ def test_a_device_of_three_figures_is_filled_in_from_the_nearest_generation(tmp_
 
 
 def test_a_device_of_three_figures_may_lie_with_the_others(tmp_path: Path) -> None:
-    """It is no candidate for the nearest device, not even of itself."""
+    """It is not a candidate for the nearest device, not even its own."""
     (tmp_path / "devices").mkdir()
     copy(FOLDER / "devices/h100-80gb.yaml", tmp_path / "devices")
     for name, peak in (("mine", 150e12), ("yours", 160e12)):

@@ -24,7 +24,7 @@ CHIP = {
 
 
 def system(folder: Path, changes: dict[str, object], chip: dict[str, object] | None = None) -> str:
-    """Write a chip and a system of it, and return its path."""
+    """Write a chip and a system with it, and return its path."""
     device = folder / "chip.yaml"
     device.write_text(yaml.safe_dump({**CHIP, **(chip or {})}))
     path = folder / "mine.yaml"
@@ -41,7 +41,7 @@ def test_a_system_of_tiles_has_the_published_peak(name: str) -> None:
 
 
 def test_a_wse2_of_all_cores_has_the_published_figures() -> None:
-    """7.5 PFLOP/s of 16 bits, 40 GB of SRAM with 20 PB/s, 220 Pb/s of fabric, for 850,000 cores."""
+    """7.5 PFLOP/s in 16 bits, 40 GB of SRAM with 20 PB/s, 220 Pb/s of fabric, for 850,000 cores."""
     _, chip = load_tiled("wse2")
     cores = 850_000
     assert cores * chip.tile.flops == pytest.approx(7.5e15, rel=0.01)
@@ -63,7 +63,9 @@ def test_grayskull_has_120_cores_between_controllers() -> None:
 
 @pytest.mark.parametrize("load", [load_system, load_cluster, load_network, load_machine])
 def test_tiles_are_refused_where_whole_devices_are_needed(load: object) -> None:
-    with pytest.raises(PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; needed is a system with"):
+    with pytest.raises(
+        PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; plans and runs need a system with"
+    ):
         load("wafer")  # type: ignore[operator]
 
 
@@ -75,7 +77,7 @@ def test_every_system_is_listed_with_its_source(project_root: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["systems", "devices"])
 def test_every_file_begins_with_who_published_its_figures(project_root: Path, folder: str) -> None:
-    """By a year, or an appendix of what a year stands at elsewhere."""
+    """With a year, or an appendix of a source whose year is given elsewhere."""
     for path in (project_root / "config" / folder).glob("*.yaml"):
         comment = "".join(line for line in path.read_text().splitlines()[:2] if line.startswith("#"))
         assert re.search(r"\b20\d\d\b|Appendix", comment), path
@@ -89,7 +91,7 @@ def test_a_cluster_is_no_system_of_tiles() -> None:
 @pytest.mark.parametrize(
     ("changes", "chip", "message"),
     [
-        ({"rows": 2}, {}, "link: must be given for 2 × 1 chips"),
+        ({"rows": 2}, {}, "link: must be given if there are several chips, here 2 × 1"),
         ({"dram": {}}, {}, r"dram\.bandwidth_bytes_per_s: Field required"),
         (
             {"dram": {"bandwidth_bytes_per_s": 1e9, "edges": ["left"]}},
@@ -99,16 +101,16 @@ def test_a_cluster_is_no_system_of_tiles() -> None:
         (
             {"dram": {"bandwidth_bytes_per_s": 1e9, "edges": ["west", "west"]}},
             {},
-            "edges and tiles: must not have one twice",
+            "edges and tiles: must not have duplicates",
         ),
         (
             {"dram": {"bandwidth_bytes_per_s": 1e9, "edges": ["west"], "tiles": [[0, 0]]}},
             {},
-            "tiles: must not be given with edges",
+            "tiles: must not be given together with edges",
         ),
-        ({}, {"working_tiles": 17}, "working_tiles: must be at most the 16 of the mesh, got 17"),
-        ({}, {"rows_without_tiles": [4]}, r"rows_without_tiles: must be some of .* from 0 to 3, got \[4\]"),
-        ({}, {"columns_without_tiles": [0, 1, 2, 3]}, "columns_without_tiles: must be some of"),
+        ({}, {"working_tiles": 17}, "working_tiles: must be at most 16, the tiles of the mesh, got 17"),
+        ({}, {"rows_without_tiles": [4]}, r"rows_without_tiles: must be indices .* from 0 to 3, got \[4\]"),
+        ({}, {"columns_without_tiles": [0, 1, 2, 3]}, "columns_without_tiles: must be indices"),
         ({}, {"link": {"bandwidth_bytes_per_s": 0}}, r"link\.bandwidth_bytes_per_s: .*greater than 0, got 0"),
     ],
 )

@@ -40,7 +40,7 @@ def loaded(name: str) -> Traced:
 def test_what_pytorch_ran_is_the_transformer_of_the_configuration(
     tmp_path: Path, name: str, family: str
 ) -> None:
-    """Parameters by group, FLOPs and blocks are those of the configuration that was traced."""
+    """Parameters by group, FLOPs and blocks are those of the traced configuration."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(WRITTEN[family]["given"]))
     theirs, ours = load_model(path), load_transformer(str(TRACES / f"{name}.json"), "test")
@@ -53,7 +53,7 @@ def test_what_pytorch_ran_is_the_transformer_of_the_configuration(
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen3-30b-a3b", "llama2-70b"])
 def test_layers_of_a_family_are_the_model_again(name: str) -> None:
-    """Dense, with experts, with grouped heads, with biases, with norms of heads."""
+    """Dense, with experts, with grouped heads, with biases, with head norms."""
     model = MODELS[name] if name in MODELS else load_transformer(name, "test")
     assert isinstance(model, Model)
     found = transformer_of(described(build_graph(model, 256, Layout(), 2), name, 256), "x")
@@ -65,9 +65,9 @@ def test_layers_of_a_family_are_the_model_again(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("deepseek-v3", "latent attention and adapters are not read from a trace"),
-        ("nemotron-3-nano-30b-a3b", "must have one attention, two products without weights, got "),
-        ("opt-350m", "x: must end in one product with logits of the 25,136 words of its table"),
+        ("deepseek-v3", "latent attention and adapters cannot be read from a trace"),
+        ("nemotron-3-nano-30b-a3b", "must have one attention, which is two products without weights, got "),
+        ("opt-350m", "x: must end in one product with logits for the 25,136 rows of its table"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(name: str, match: str) -> None:
@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused_by_name(name: str, match: str) -> None:
 
 
 def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Traced:
-    """One of the traces with its operators changed."""
+    """One of the traces with changed operators."""
     fields = json.loads((TRACES / f"{name}.json").read_text())
     for layer in fields["layers"]:
         for one in layer["operators"]:
@@ -87,7 +87,7 @@ def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Traced:
 
 
 def test_experts_of_a_token_are_asked_for_where_all_rows_meet_all() -> None:
-    """As some modules run; the message names the option."""
+    """As in some modules; the message names the option."""
 
     def dense(one: dict[str, Any]) -> None:
         if one.get("group") == "expert":
@@ -95,7 +95,7 @@ def test_experts_of_a_token_are_asked_for_where_all_rows_meet_all() -> None:
 
     traced = changed("experts", dense)
     with pytest.raises(
-        PhazeError, match=r"cannot tell experts.per_token of 4 experts: give --set experts.per"
+        PhazeError, match=r"does not determine experts.per_token of 4 experts: pass --set experts.per"
     ):
         transformer_of(traced, "x")
     found = transformer_of(traced, "x", {"experts.per_token": 2})
@@ -103,7 +103,7 @@ def test_experts_of_a_token_are_asked_for_where_all_rows_meet_all() -> None:
 
 
 def test_heads_of_keys_are_asked_for_where_products_do_not_tell() -> None:
-    """A gate beside the queries, for example, which then is given, too."""
+    """A gate next to the queries, for example, which is then given, too."""
 
     def gated(one: dict[str, Any]) -> None:
         if one["name"] == "self_attn.q_proj.mm":
@@ -112,10 +112,12 @@ def test_heads_of_keys_are_asked_for_where_products_do_not_tell() -> None:
 
     traced = changed("experts", gated)
     with pytest.raises(
-        PhazeError, match="cannot tell key_value_heads of 6 heads: give --set key_value_heads=N"
+        PhazeError, match="does not determine key_value_heads of 6 heads: pass --set key_value_heads=N"
     ):
         transformer_of(traced, "x")
-    with pytest.raises(PhazeError, match="the trace has 597,264 parameters, one of its sizes 528,144"):
+    with pytest.raises(
+        PhazeError, match="the trace has 597,264 parameters, a transformer of its sizes 528,144"
+    ):
         transformer_of(traced, "x", {"key_value_heads": 2})
     found = transformer_of(traced, "x", {"key_value_heads": 2, "attention_gate": True})
     assert found.parameters == 597_264
@@ -127,7 +129,7 @@ def _run(*arguments: str) -> tuple[int, str]:
 
 
 def test_model_and_plan_take_a_trace() -> None:
-    """With what the trace cannot tell, by --set."""
+    """With the undetermined fields set by --set."""
     path = str(TRACES / "experts.json")
     status, text = _run("model", path, "--json", "--set", "causal=false")
     assert status == 0, text

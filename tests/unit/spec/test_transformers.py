@@ -27,11 +27,11 @@ SHARED = sorted((ROOT.parent / "shared" / "data" / "huggingface").glob("*.json")
 INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 NEEDS = pytest.mark.skipif(not INSTALLED, reason="torch and transformers are not installed")
 OTHER_TYPES = {"kimi_k2": "deepseek_v3"}
-"""Families that `transformers` knows under another name only."""
+"""Families that `transformers` has under another name only."""
 
 
 def count(folder: Path, config: object) -> int:
-    """Parameters by phaze of a configuration."""
+    """Parameters of a configuration, as counted by phaze."""
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     model = load_model(path)
@@ -40,7 +40,7 @@ def count(folder: Path, config: object) -> int:
 
 
 def write(given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Fields that `save_pretrained` writes of a configuration."""
+    """Fields written by `save_pretrained` for a configuration."""
     auto: Any = importlib.import_module("transformers.models.auto.configuration_auto")
     config = auto.CONFIG_MAPPING[given["model_type"]](**{k: v for k, v in given.items() if k != "model_type"})
     config.save_pretrained(folder)
@@ -50,7 +50,7 @@ def write(given: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def built(given: dict[str, Any]) -> int:
-    """Parameters of the module on the meta device, those used twice counted once."""
+    """Parameters of the module on the meta device, shared ones counted once."""
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
     kind = given["model_type"]
@@ -66,7 +66,7 @@ def built(given: dict[str, Any]) -> int:
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("form", ["given", "written"])
 def test_counts_are_those_of_the_module_on_the_meta_device(tmp_path: Path, name: str, form: str) -> None:
-    """Of the fields that are given and of those that `save_pretrained` writes, which may have other names."""
+    """For the given fields, and for those written by `save_pretrained`, which may have other names."""
     assert count(tmp_path, WRITTEN[name][form]) == WRITTEN[name]["parameters"]
 
 
@@ -87,7 +87,7 @@ def test_a_field_that_says_nothing_is_answered_or_refused_in_one_line(name: str)
 
 
 def test_every_family_is_counted() -> None:
-    """Every one has a small model, but for the one that transformers does not know."""
+    """Each has a small model, except the one that transformers does not have."""
     kinds = {one["given"]["model_type"] for one in WRITTEN.values()}
     assert set(FAMILIES) - kinds - set(OTHER_TYPES) == set()
     assert kinds <= set(FAMILIES) | set(WITHOUT_TEXT)

@@ -1,4 +1,4 @@
-"""Specs of models of images: published parameters and FLOPs, and what is refused."""
+"""Specs of image models: published parameters and FLOPs, and refused values."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def parameters_of(model: Vision) -> int:
     ],
 )
 def test_parameters_are_those_of_the_published_code(name: str, parameters: int) -> None:
-    """Every weight, bias, scale and shift counts, and nothing else."""
+    """All weights, biases, scales and shifts, and nothing else."""
     assert parameters_of(spec(name)) == parameters
 
 
@@ -50,13 +50,15 @@ def test_parameters_are_those_of_the_published_code(name: str, parameters: int) 
     ],
 )
 def test_multiply_accumulates_are_those_published(name: str, giga: float) -> None:
-    """The forward pass of an image takes as many as published, to the digits printed."""
+    """The forward pass of an image has the published number, to the printed digits."""
     found = spec(name).multiply_accumulates / 1e9
     assert found == pytest.approx(giga, abs=0.05 if giga > 20 else 0.005)
 
 
 def test_semantic_fpn_is_that_of_mmsegmentation_but_for_the_stem() -> None:
-    """28.5 million parameters; 45.6e9 multiply-accumulates are printed with a stem of three convolutions."""
+    """28.5 million parameters; the printed 45.6e9 multiply-accumulates include a stem of three
+    convolutions.
+    """
     model = spec("semantic-fpn")
     assert parameters_of(model) == pytest.approx(28.5e6, abs=0.05e6)
     deep_stem = 256**2 * 9 * (3 * 32 + 32 * 32 + 32 * 64)
@@ -72,14 +74,14 @@ def test_parmesans_models_have_the_printed_size(name: str, millions: int) -> Non
 
 @pytest.mark.parametrize(("layers", "millions"), [(24, 365), (36, 516), (48, 667)])
 def test_parmesans_berts_have_the_printed_size(layers: int, millions: int) -> None:
-    """BERT-pytorch's decoder has a matrix of its own: 365 million parameters where BERT-large has 335."""
+    """BERT-pytorch's decoder has its own matrix: 365 million parameters where BERT-large has 335."""
     model = load_model(SPECS / f"bert-{layers}.yaml")
     assert not isinstance(model, Vision)
     assert model.parameters + training_head_parameters(model) == pytest.approx(millions * 1e6, abs=0.5e6)
 
 
 def test_training_an_image_takes_three_passes_but_of_the_first_convolution() -> None:
-    """Nothing makes a gradient of the image."""
+    """No gradient of the image is computed."""
     model = spec("resnet-50")
     first = 64 * 3 * 49 * 112**2
     flops = model.flops_per_token(1)
@@ -94,7 +96,7 @@ def test_training_an_image_takes_three_passes_but_of_the_first_convolution() -> 
             "kind: must be one of transformer, resnet, semantic-fpn, swin, traced, got 'lenet'",
         ),
         ({"kind": 3}, "kind: must be one of"),
-        ({"backbone": {"blocks": [1, 2]}}, "blocks: 2 stages must be as many as widths 4"),
+        ({"backbone": {"blocks": [1, 2]}}, "blocks: must have as many stages as widths, 4, got 2"),
         ({"image": 0}, "image: should be greater than 0"),
         ({"layers": 3}, "layers: is not a known key"),
     ],
@@ -111,7 +113,7 @@ def test_a_residual_network_that_cannot_be_is_refused(changes: dict[str, object]
     ("changes", "message"),
     [
         ({"depths": [2, 3]}, "must be even"),
-        ({"depths": [2]}, "depths: 1 stages must be as many as heads 2"),
+        ({"depths": [2]}, "depths: must have as many stages as heads, 2, got 1"),
         ({"heads": [3, 5]}, "heads 3 must divide the width 32"),
         ({"window": 5}, "window 5 must divide the 8 patches"),
         ({"patch": 5}, "patch 5 must divide image 32"),
@@ -135,27 +137,27 @@ def test_a_swin_transformer_that_cannot_be_is_refused(changes: dict[str, object]
 
 
 def test_a_model_of_images_is_not_cut_into_slices() -> None:
-    """Tensor model parallelism is refused, and so is a sequence of more than one image."""
+    """Tensor model parallelism is refused, and so are sequences of several images."""
     model = spec("resnet-50")
-    with pytest.raises(PhazeError, match="tensor: 2 must be 1, model resnet-50 is not cut into slices"):
+    with pytest.raises(PhazeError, match="tensor: 2 must be 1: model resnet-50 has no tensor parallelism"):
         model.check_tensor_width(2, "w")
-    with pytest.raises(PhazeError, match="sequence: 512 must be 1, a sample of model resnet-50 is one image"):
+    with pytest.raises(PhazeError, match="sequence: 512 must be 1: a sample of model resnet-50 is one image"):
         model.check_sequence(512, "w")
 
 
 def test_a_study_refuses_what_is_no_chain_of_layers() -> None:
-    """A feature pyramid reads several layers; the message says so before any job is planned."""
+    """A feature pyramid reads several layers; the message comes before any job is planned."""
     study = {
         "workloads": {"fpn": {"model": "semantic-fpn", "sequence": 1}},
         "models": ["fpn"],
         "report": {"strategies": {"models": []}},
     }
-    with pytest.raises(PhazeError, match=r"workloads\.fpn: model semantic-fpn is no chain of layers"):
+    with pytest.raises(PhazeError, match=r"workloads\.fpn: model semantic-fpn is not a chain of layers"):
         load_settings(study, SPECS.parent)
 
 
 def test_distinct_layers_need_few_blocks() -> None:
-    """What re-runs extract does not depend on how often a layer repeats."""
+    """The inputs of extract do not depend on layer counts."""
     deep, less = spec("resnet-152"), spec("resnet-50")
     assert isinstance(deep, ResNet)
     assert isinstance(less, ResNet)

@@ -1,4 +1,4 @@
-"""Random chips with groups of tiles that all do the same part of the same operators."""
+"""Random chips with groups of tiles that all have the same part of the same operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINED: tuple[StagePart, ...] = ("forward", "backward", "sync", "update")
 
 @dataclass(frozen=True)
 class Case:
-    """Equal stages on one chip, and the part that all of them do."""
+    """Equal stages on one chip, and the part of each tile."""
 
     part: StagePart
     programs: tuple[StageProgram, ...]
@@ -44,7 +44,7 @@ class Case:
 
 
 def random_cases(count: int, seed: int = 0) -> list[Case]:
-    """Return so many random cases in which something is done."""
+    """Return several random cases with nonempty work."""
     found: list[Case] = []
     number = 0
     while len(found) < count:

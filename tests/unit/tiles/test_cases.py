@@ -72,7 +72,9 @@ def test_what_cannot_be_mapped_is_refused(update: dict[str, object], message: st
 
 
 def test_own_tiles_are_for_the_layout_own_alone() -> None:
-    with pytest.raises(ValueError, match="must be given for layout own, and only for it"):
+    with pytest.raises(
+        ValueError, match="must have the tiles of every stage for layout own, and must be empty otherwise"
+    ):
         TiledCase(title="x", show="table", batches={"gpt2": 1}, layouts=("own",))
 
 
@@ -135,9 +137,13 @@ def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
     ],
 )
 def test_a_model_with_operators_that_tiles_do_not_price_is_refused(model: str, operators: str) -> None:
-    with pytest.raises(PhazeError, match=f"tiles do not price {operators}.* of model {model}"):
+    with pytest.raises(
+        PhazeError, match=f"simulation on tiles does not support {operators}.* of model {model}"
+    ):
         simulate_point("toy", POINT, load_transformer(model, "case"), CHIP)
     case = {"title": "Toy", "show": "table", "batches": {model: 8}}
     config = read_mapping(FOLDER / "config.yaml") | {"tiled": {"cases": {"toy": case}}}
-    with pytest.raises(PhazeError, match=f"tiled: cases: toy: batches: tiles do not price {operators}"):
+    with pytest.raises(
+        PhazeError, match=f"tiled: cases: toy: batches: simulation on tiles does not support {operators}"
+    ):
         load_settings(config)

@@ -1,4 +1,4 @@
-"""A system of tiles as the simulator needs it."""
+"""A system of tiles as input of the simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINK = {"bandwidth_bytes_per_s": 1e12, "latency_s": 1e-9}
 
 
 def machine(folder: Path, chip: dict[str, object], changes: dict[str, object]) -> TiledMachine:
-    """Return a system of chips of tiles, by way of files."""
+    """Return a system of chips of tiles, read from files."""
     device, path = folder / "chip.yaml", folder / "mine.yaml"
     device.write_text(yaml.safe_dump({"rows": 4, "columns": 6, "tile": TILE, "link": LINK, **chip}))
     dram = {"bandwidth_bytes_per_s": 1e9}
@@ -64,7 +64,7 @@ def test_every_tile_uses_the_nearest_port() -> None:
 
 @pytest.mark.parametrize("name", ["wafer", "grayskull"])
 def test_hops_to_memory_are_those_of_the_routes(name: str) -> None:
-    """The furthest of all tiles from its nearest memory, by the routes of the network."""
+    """The largest distance of a tile from its nearest memory, by the routes of the network."""
     found = load_tiled_machine(name)
     away = [
         len(found.chip.topology.router(tile, nearest_memory(found.grid, found.memory, tile))) - 2
@@ -74,7 +74,7 @@ def test_hops_to_memory_are_those_of_the_routes(name: str) -> None:
 
 
 def test_rows_and_columns_without_tiles_are_those_of_every_chip(tmp_path: Path) -> None:
-    """A row of two chips of 4 × 6 places, without their rows 0 and without their columns 5."""
+    """Two chips of 4 × 6 places next to each other, without their rows 0 and their columns 5."""
     without = {"rows_without_tiles": [0], "columns_without_tiles": [5]}
     found = machine(tmp_path, without, {"columns": 2, "link": LINK})
     assert found.tiles[:6] == (12, 13, 14, 15, 16, 18)
@@ -82,7 +82,7 @@ def test_rows_and_columns_without_tiles_are_those_of_every_chip(tmp_path: Path) 
 
 
 def test_memories_at_edges_are_spread_evenly(tmp_path: Path) -> None:
-    """Two memories at each of four edges of two chips side by side, counted by hand."""
+    """Two memories at each of four edges of two adjacent chips, counted by hand."""
     edges = {"bandwidth_bytes_per_s": 1e9, "ports_per_edge": 2, "edges": ["north", "west"]}
     found = machine(tmp_path, {}, {"columns": 2, "link": LINK, "dram": edges})
     assert found.memory.ports == (1, 4, 7, 10, 12, 36)

@@ -28,7 +28,7 @@ from tests.oracles.chips import wafer
 
 
 def test_figure_6_a_ring_all_reduce_takes_its_closed_form() -> None:
-    """PALM has within 5 % of a GPU system on 4 and 16 devices; without contention ours is the formula."""
+    """PALM is within 5 % of a GPU system on 4 and 16 devices; without contention our time is the formula."""
     for tiles, size_bytes in product((4, 16), (1e3, 1e6, 64e6)):
         assert abs(ring_all_reduce(tiles, size_bytes).short()) < 1e-12
 
@@ -41,7 +41,7 @@ def test_figure_7_a_formula_without_contention_is_the_shorter_the_more_tasks_ove
 
 
 def test_figure_7_the_error_does_not_change_from_8_mb_on() -> None:
-    """PALM: 30 % with 5 tasks of 8 MB, and it stabilises at this value; ours is larger, and stable too."""
+    """PALM: 30 % with 5 tasks of 8 MB, where it stabilises; ours is larger, and also stable."""
     tasks: list[TileTask] = ["all-reduce", "all-to-all", "read", "write", "read"]
     at_8, at_64 = overlapping(tasks, 8e6).short(), overlapping(tasks, 64e6).short()
     assert at_8 > 0.3
@@ -49,7 +49,7 @@ def test_figure_7_the_error_does_not_change_from_8_mb_on() -> None:
 
 
 def test_figure_7_against_the_sum_of_the_formulas_at_most_half_is_missing() -> None:
-    """PALM: at most 50 %. Five direct all-to-alls are the mix that a sum is furthest short of."""
+    """PALM: at most 50 %. Five direct all-to-alls are the mix with the largest shortfall."""
     found = overlapping(["all-to-all"] * 5, 8e6)
     assert found.formula_s("sum") == pytest.approx(5 * found.formula_s("longest"))
     assert 0.48 < found.short("sum") <= 0.5
@@ -57,7 +57,7 @@ def test_figure_7_against_the_sum_of_the_formulas_at_most_half_is_missing() -> N
 
 
 def test_figure_7_a_sum_of_formulas_is_too_long_where_tasks_share_no_links() -> None:
-    """Reads and writes beside an all-reduce mostly use other directions of links."""
+    """Reads and writes concurrent with an all-reduce mostly use other directions of links."""
     found = overlapping(["all-reduce", "read", "write"], 8e6)
     assert found.short("sum") < found.short("longest")
     assert found.formula_s("sum") > found.simulated_s
@@ -69,7 +69,9 @@ def test_figure_7_a_sum_of_formulas_is_too_long_where_tasks_share_no_links() -> 
 def test_figure_12_strategy_1_is_better_on_a_ring_and_strategy_2_on_a_broken_one(
     switching: Switching, half_duplex: bool
 ) -> None:
-    """Where the way back of a broken ring costs: it meets others, or goes hop by hop. Reduces in 4 pieces."""
+    """If the way back of a broken ring costs time: it contends with others, or goes hop by hop. Reduces in 4
+    pieces.
+    """
     way = Way(switching, half_duplex, pieces=4)
     unbroken = strategies(way)
     assert 1.1 < unbroken.gain("best") < unbroken.gain("equal-adapters")
@@ -78,14 +80,14 @@ def test_figure_12_strategy_1_is_better_on_a_ring_and_strategy_2_on_a_broken_one
 
 
 def test_figure_12_over_directed_pipelined_links_a_broken_ring_costs_next_to_nothing() -> None:
-    """Its way back meets nobody there: strategy 1 stays better, unlike in PALM."""
+    """There its way back has no contention: strategy 1 stays better, unlike in PALM."""
     whole_ring, broken = (inter_group(extra, 4, Way()) for extra in (None, 0))
     assert broken["all-reduce-first"]["SG_AR"] < 1.05 * whole_ring["all-reduce-first"]["SG_AR"]
     assert strategies(Way(pieces=4), 0).gain("best") < 1
 
 
 DIRECT = Way(sends="direct", ties="rows")
-"""Every tile sends to the adapter at a corner itself, one at a time."""
+"""Every tile sends directly to the adapter at a corner, one at a time."""
 
 
 def test_figure_12_the_slowest_of_strategy_2_over_the_fastest_of_strategy_1_is_what_is_printed() -> None:

@@ -1,4 +1,4 @@
-"""Transformers in a pipeline on groups of tiles: bounds, bytes, and what must not change anything."""
+"""Transformers in a pipeline on groups of tiles: bounds, bytes, and invariants."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_byte_that_is_sent_is_received(found: TiledOutcome) -> None:
 
 
 def test_work_alone_takes_the_ideal_pipelines_time() -> None:
-    """PALM's equation (1): stages are equal; forward, recomputation, and a backward pass of two."""
+    """PALM's equation (1): equal stages with forward pass, recomputation, and a backward pass of two."""
     found = simulate_on_tiles(CHIP, RUN)
     forward_s = 2 * (24 * 128 * 256**2 + 4 * 128**2 * 256) * 8 / 8 / TILE.flops
     loads = np.full(4, 4 * forward_s)
@@ -61,7 +61,7 @@ def test_half_of_any_bandwidth_is_never_faster(found: TiledOutcome, part: str) -
 
 
 def test_a_mirrored_mapping_on_a_mirrored_chip_takes_as_long(found: TiledOutcome) -> None:
-    """Rows counted from the other end: equal tiles in other places."""
+    """Rows counted from the other end: equal tiles in mirrored places."""
     mirrored = tuple(tuple(_flipped(tile) for tile in group) for group in RUN.groups)
     assert simulate_on_tiles(CHIP, replace(RUN, groups=mirrored)).time_s == pytest.approx(found.time_s)
 

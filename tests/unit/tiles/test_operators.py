@@ -1,4 +1,4 @@
-"""Operators cut into parts: PALM's Table III, and products worked out part by part."""
+"""Sharded operators: PALM's Table III, and products computed part by part."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_linear_operator_has_the_row_of_table_iii(b: int, m: int, n: int, k: i
 @given(powers, powers, powers, powers)
 @settings(derandomize=True, max_examples=15)
 def test_a_convolution_has_the_row_of_table_iii(b: int, c: int, i: int, k: int) -> None:
-    """Stride 1, for which the table's H and W are those of input and output."""
+    """Stride 1, so that the table's H and W are those of input and output."""
     (share,) = shares(ConvolutionShape(8, 16, 12, 32, 3), (b, c, i, k))
     rows = {
         "forward": [(8 * 12 * 12 * 32 / (b * i * k), "c", c)],
@@ -121,7 +121,7 @@ def test_equation_6_is_what_a_transformer_all_reduces_in_16_bits() -> None:
 @given(st.tuples(powers, powers, powers, powers), st.integers(0, 2**31))
 @settings(derandomize=True, max_examples=20)
 def test_reducing_over_the_axes_of_table_iii_gives_the_whole_products(degrees: Degrees, seed: int) -> None:
-    """Every tile multiplies its parts; what the table reduces is what is missing, and of that size."""
+    """Every tile multiplies its parts; the table's reductions complete the product, with the right sizes."""
     rng = np.random.default_rng(seed)
     x, w, dy = (rng.integers(-3, 4, shape).astype(float) for shape in ((4, 4, 8), (4, 8), (4, 4, 4)))
     share = Linear(4, 4, 4, 8).shares(degrees)[0]
@@ -203,7 +203,7 @@ WHOLE = (1, 1, 1, 1)
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet-50", 25_557_032), ("resnet-152", 60_192_808)])
 def test_a_residual_network_has_the_work_that_is_published(name: str, parameters: int) -> None:
-    """Multiply-accumulates, and TorchVision's weights of convolutions and of the last layer; maps fit."""
+    """Multiply-accumulates, and TorchVision's weights of convolutions and the last layer; map sizes match."""
     model = load_model_named(name)
     assert isinstance(model, ResNet)
     operators = operators_of(model, 3)

@@ -1,4 +1,4 @@
-"""Where stages lie, and which tiles form groups along the axes of operators."""
+"""Placement of stages, and groups of tiles along the axes of operators."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_degrees_must_be_the_tiles_of_the_group() -> None:
 
 
 def test_in_line_stages_are_rows_and_s_shaped_they_are_blocks() -> None:
-    """PALM, V.B.2: 20 stages on 5 × 4 tiles of 4 × 4 cores; next stages are neighbours in both."""
+    """PALM, V.B.2: 20 stages on 5 × 4 tiles of 4 × 4 cores; consecutive stages are neighbours in both."""
     rows, blocks = line(WAFER, 20), s_shaped(WAFER, 4, 4)
     for stages in (rows, blocks):
         assert len(stages) == 20

@@ -1,4 +1,4 @@
-"""Rings over groups of tiles: closed where they can be."""
+"""Rings over groups of tiles, closed if possible."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_rings_are_found_exactly_where_there_are_some() -> None:
 
 @pytest.mark.parametrize("extra", range(4))
 def test_a_thirteenth_tile_breaks_a_ring_of_twelve(extra: int) -> None:
-    """All but the last of a path are neighbours of the next; the last has a long way back."""
+    """All but the last tile of a path are next to their successor; the last has a long way back."""
     grid = TileGrid(4, 4)
     found = ring(grid, [*range(12), 12 + extra])
     gaps = hops(grid, found)
@@ -59,7 +59,7 @@ def test_a_thirteenth_tile_breaks_a_ring_of_twelve(extra: int) -> None:
 
 @pytest.mark.parametrize("extra", [[(8, 3), (8, 4)], [(8, 3), (8, 4), (8, 8), (8, 9)], [(8, 3), (8, 5)]])
 def test_pairs_of_tiles_beside_a_rectangle_join_its_ring(extra: list[tuple[int, int]]) -> None:
-    """80 tiles and pairs of neighbours; two apart, each with one neighbour, cannot."""
+    """80 tiles and pairs of neighbours; two separate tiles with one neighbour each cannot."""
     grid = TileGrid(10, 10)
     found = ring(grid, [*range(80), *(grid.tile(*place) for place in extra)])
     together = extra[0][1] + 1 == extra[1][1]

@@ -1,4 +1,4 @@
-"""Groups of tiles that start together, tile by tile and by formulas."""
+"""Groups of tiles that start together, simulated tile by tile and by formulas."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_access_takes_equation_4_and_5(fidelity: Fidelity) -> None:
 
 
 def test_tiles_wait_for_each_other_at_a_port() -> None:
-    """Four tiles in so many groups; whoever is last has the way to the furthest tile at most."""
+    """Four tiles in several groups; the last has at most the way to the farthest tile."""
     for groups in (1, 2, 4):
         activities = [Activity(tuple(range(4)[k::groups]), (access(1e6),)) for k in range(groups)]
         port_s = 4 * (1e-5 + 1e6 / 1e9)
@@ -96,8 +96,7 @@ LEFT, RIGHT = s_shaped(GRID, 4, 4)
 def test_blocks_that_mirror_each_other_take_the_same_time(fidelity: Fidelity) -> None:
     """Ports at both edges: the chip is its own mirror image.
 
-    Tile by tile, those that ask for a port in the same instant are served by their number, not by their
-    place.
+    Tile by tile, simultaneous requests at a port are served by number, not by position.
     """
     left, right = blocks_s(PortMemory(GRID.edge(), 2.0**36), fidelity, (LEFT, RIGHT))
     assert left == pytest.approx(right, rel=1e-3 if fidelity == "tile-by-tile" else ROUNDED)
@@ -105,7 +104,7 @@ def test_blocks_that_mirror_each_other_take_the_same_time(fidelity: Fidelity) ->
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_naming_identical_tiles_in_another_order_changes_nothing(fidelity: Fidelity) -> None:
-    """Where every tile has a port for itself."""
+    """If every tile has its own port."""
     there, back = blocks_s(PortMemory(tuple(range(32)), 2.0**36, 2.0**-25), fidelity, (LEFT, LEFT[::-1]))
     assert there == back
 
@@ -114,7 +113,7 @@ CASES = random_cases(40)
 
 
 def test_formulas_are_never_longer_than_tile_by_tile_and_miss_contention() -> None:
-    """PALM, Figure 7, has formulas up to 50 % short of what contends."""
+    """PALM, Figure 7, has formulas up to 50 % short under contention."""
     errors = [some.time_s("analytical") / some.time_s("tile-by-tile") - 1 for some in CASES]
     assert max(errors) <= ROUNDED
     assert min(errors) < -0.05
@@ -140,7 +139,7 @@ Events = Generator[simpy.Event, object, None]
 
 
 class Processes:
-    """Tiles as processes of their own, without plans; a ring's messages go to the next one's mailbox."""
+    """Tiles as separate processes, without plans; a ring's messages go to the next tile's mailbox."""
 
     def __init__(self, chip: Chip) -> None:
         self.chip, self.env = chip, simpy.Environment()
@@ -169,7 +168,7 @@ class Processes:
                 yield from self.exchange(tile, some, (number, "after", k))
 
     def exchange(self, tile: int, some: GroupCollective, key: tuple[object, ...]) -> Events:
-        """Pass on a part in every round, when the last one is sent and that of the one before is here."""
+        """Forward a part in every round, when the last one is sent and the one before has arrived."""
         group = next(group for group in some.groups if tile in group)
         following = group[(group.index(tile) + 1) % len(group)]
         for _ in range((2 if some.kind == "all_reduce" else 1) * (len(group) - 1)):
@@ -180,7 +179,7 @@ class Processes:
 
 
 def test_processes_of_tiles_find_the_times_of_plans() -> None:
-    """In about one case of thirty times differ, by 1.3 % at most: requests of one instant change places."""
+    """In about one case of thirty times differ, by 1.3 % at most, because simultaneous requests swap."""
     for some in random_cases(12, seed=7):
         found = Processes(some.chip).run(some.activities)
         assert found == pytest.approx(some.time_s("tile-by-tile"), rel=1e-9)

@@ -1,4 +1,4 @@
-"""What stages on tiles do step by step."""
+"""Steps of stages on tiles."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_gradients_are_reduced_once_a_batch() -> None:
 
 
 def test_shared_weights_are_gathered_before_the_work() -> None:
-    """By replicas that keep a share each; a linear operator gathers over m what it will over b."""
+    """By replicas with one shard each; a linear operator gathers over m before it multiplies."""
     gathered = [some for step in INFERENCE.steps("forward") for some in step.before]
     assert {some.kind for some in gathered} == {"all_gather"}
     assert sum(some.size_bytes for some in gathered) == 12 * 64**2 / 4 * 2

@@ -1,4 +1,4 @@
-"""What one tile computes, keeps in SRAM and moves: PALM's strategies, and its Algorithm 1 as printed."""
+"""Compute, SRAM contents and traffic of one tile: PALM's strategies, and its Algorithm 1 as printed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_inputs_stay_under_the_penalty_where_they_are_no_smaller_than_weights() 
 
 
 def test_operands_may_pass_once() -> None:
-    """As in the first version of the authors' program: no operand passes for each part of another."""
+    """As in the first version of the authors' program: no operand is fetched again per part of the other."""
     for op in (OP, TileBytes(weights=30, gradients=30, optimizer=0, inputs=30, outputs=60)):
         assert forward_access("S_PTY", op, inf) == Access(op.inputs + op.weights, op.outputs)
         back = backward_access("S_PTY", op, inf)
@@ -108,7 +108,7 @@ def test_operands_may_pass_once() -> None:
 @given(amounts, amounts, amounts, st.integers(1, 400), st.integers(1, 400))
 @settings(derandomize=True, max_examples=100)
 def test_traffic_counts_every_part_by_hand(w: int, x: int, y: int, small: int, more: int) -> None:
-    """The penalty walked part by part, and no less traffic in less SRAM."""
+    """The penalty counted part by part, and no less traffic with less SRAM."""
     op = TileBytes(w, w, 0, x, y)
     stays, passes = (x, w) if x >= w else (w, x)
     moved, left = 0.0, float(stays)
@@ -146,7 +146,7 @@ def test_inference_holds_neither_gradients_nor_states_nor_earlier_activations() 
 
 
 def test_an_update_moves_what_adam_with_mixed_precision_needs() -> None:
-    """Master weights and two states both ways; gradients are read and weights of 2 bytes written."""
+    """Master weights and two states in both directions; gradients are read and 2-byte weights written."""
     assert update_access("S_ACT", SHARE) == Access(512 * (12 + 2), 512 * (12 + 2))
     assert update_access("S_PTY", SHARE).total_bytes == update_bytes(512, "adam", "mixed", 0, 2)
     assert update_access("S_WSG", SHARE) == update_access("S_WSG_ACT", SHARE) == Access()
@@ -172,7 +172,9 @@ def printed(operators: Sequence[TileBytes], sram_bytes: float) -> list[tuple[str
 
 
 def test_algorithm_1_as_printed_is_another() -> None:
-    """Its last branch does not count the operand that stays; ACT decides in the text, and nothing there."""
+    """Its last branch does not count the operand that stays; in the text ACT decides, and there nothing
+    does.
+    """
     assert printed([TileBytes(8, 8, 48, 20, 30)], 10) == [("activation_stream", 20 + 30)]
     weight = TileBytes(16, 16, 96, 8, 64)
     assert printed([weight], 10) == [("weight_stationary", 2 * 8 + 64)]
@@ -189,5 +191,5 @@ def test_algorithm_1_as_printed_is_another() -> None:
 def test_the_second_branch_of_algorithm_1_is_never_taken(
     ops: list[tuple[int, int, int, int, int]], sram_bytes: int
 ) -> None:
-    """It asks whether weights, states and gradients fit after weights alone did not."""
+    """It asks if weights, states and gradients fit, after weights alone did not."""
     assert "weight_stream" not in [name for name, _ in printed([TileBytes(*op) for op in ops], sram_bytes)]

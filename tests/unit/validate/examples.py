@@ -26,7 +26,7 @@ SMALL = Run(
 
 
 def changed(run: Run, **changes: object) -> Run:
-    """Return a run with other values, those of its layout among them."""
+    """Return a run with changed values, including those of its layout."""
     inner = {field.name: changes.pop(field.name) for field in fields(Layout) if field.name in changes}
     return replace(run, layout=replace(run.layout, **inner), **changes)  # type: ignore[arg-type]
 
@@ -37,7 +37,7 @@ def machine() -> Machine:
 
 
 def ideal_network(one: Machine) -> Machine:
-    """Return the machine with a network on which nothing takes noticeable time."""
+    """Return the machine with a network without noticeable times."""
     assert isinstance(one.network, Levels)
     tiers = tuple(
         tier._replace(bandwidth_bytes_per_s=1e30, latency_s=0.0, start_s=0.0, nccl=None)
@@ -48,7 +48,7 @@ def ideal_network(one: Machine) -> Machine:
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Draw a run that can be right."""
+    """Draw a possibly valid run."""
     tp, pp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
     schedules = ["gpipe", "1f1b", "interleaved"] if pp > 1 else ["gpipe", "1f1b"]
     schedule = draw(st.sampled_from(schedules))

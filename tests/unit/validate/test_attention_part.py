@@ -1,4 +1,4 @@
-"""Attention kernels beside the price: tables that are read, constants that are fitted, figures reached."""
+"""Measured attention kernels compared with prices: tables, fitted constants, and accuracy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def site() -> Site:
 
 
 def planted(count: int, seed: int = 0) -> tuple[pd.DataFrame, Site]:
-    """Rows that a planted kernel takes as long as, and a site that does not know it."""
+    """Rows with the times of a synthetic kernel, and a site that does not know it."""
     rng = np.random.default_rng(seed)
     heads = rng.choice([8, 16, 64], count)
     rows = pd.DataFrame({
@@ -120,7 +120,7 @@ def test_kernels_that_a_device_has_not_are_not_answered(tmp_path: Path) -> None:
 
 
 def long_errors(path: Path) -> dict[str, tuple[float, float]]:
-    """Median and ninetieth percentile of the errors with long sequences, by kernel."""
+    """Median and 90th percentile of the errors with long sequences, by kernel."""
     rows = PART.read(path)
     errors = np.abs(PART.predicted(rows) / rows["measured_s"] - 1)
     named = rows["device"] + " " + rows["kernel"]
@@ -129,7 +129,7 @@ def long_errors(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def test_every_measured_kernel_is_near_with_long_sequences() -> None:
-    """Median error ≤ 6 %, ninetieth percentile ≤ 15 %, of every source."""
+    """Median error ≤ 6 %, 90th percentile ≤ 15 %, for every source."""
     found = long_errors(kernel_files(PART)[0])
     assert len(found) == 9
     assert {name: one for name, one in found.items() if one[0] > 0.06 or one[1] > 0.15} == {}
@@ -142,7 +142,7 @@ def test_kernels_that_are_not_in_the_project_are_as_near(shared_data: Path) -> N
 
 
 def test_constants_of_devices_are_what_a_fit_of_small_sources_gives() -> None:
-    """Of sources that the project has whole: FlashAttention-2 on the A100, all kernels of the H100."""
+    """For complete sources of the project: FlashAttention-2 on the A100, all kernels of the H100."""
     rows = PART.read(kernel_files(PART)[0])
     for device, kernel in (("A100 (PCIe)", "2"), ("H100", "3"), ("B200", "cudnn")):
         found = site_of(device)

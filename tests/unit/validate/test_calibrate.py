@@ -22,7 +22,7 @@ from phaze.validate.table import predict_rows
 
 SYSTEM = "a100-vtrain"
 TRUE = {"device.sustained_clock": 0.8, "stack.launch_s": 1.9e-5}
-"""Of the cluster on which the runs were measured; its other constants are those of the system."""
+"""Constants of the cluster that ran the runs; its other constants are those of the system."""
 RUNS = """hidden,heads,layers,seq,vocab,gpus,global_batch,tp,microbatch,note
 1024,16,2,512,51200,4,16,1,1,
 4096,32,2,1024,51200,4,16,4,4,
@@ -39,7 +39,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def measured(folder: Path, **columns: str) -> Path:
-    """Write the runs as they take on the true cluster, with more columns."""
+    """Write runs with their times on the true cluster, and more columns."""
     path = folder / "runs.csv"
     path.write_text(RUNS)
     site = Site.load(SYSTEM)
@@ -131,10 +131,13 @@ def test_what_is_no_table_of_three_runs_is_one_message_and_writes_nothing(tmp_pa
     two = table.assign(measured_s=[*table["measured_s"][:2], *[""] * 2])
     wrong = table.assign(tp=[*table["tp"][:1], *["3"] * 3])
     for changed, message in (
-        (two, r"runs\.csv: has 2 runs on a100-vtrain .* needed are 3 or more; not used: 2 × measured_s"),
-        (wrong, r"has 1 runs on a100-vtrain .*; not used: 3 × tp \* pp \* dp must be gpus 4"),
-        (table.assign(system="h100"), r"has 0 runs .*; not used: 4 × system is h100"),
-        (table.assign(stack=["megatron-lm", *["torchtitan"] * 3]), "column stack: must be one for all runs"),
+        (two, r"runs\.csv: 2 runs on a100-vtrain .* at least 3 are needed; not used: 2 × measured_s"),
+        (wrong, r": 1 runs on a100-vtrain .*; not used: 3 × tp \* pp \* dp must be gpus 4"),
+        (table.assign(system="h100"), r": 0 runs .*; not used: 4 × system is h100"),
+        (
+            table.assign(stack=["megatron-lm", *["torchtitan"] * 3]),
+            "column stack: must be the same for all runs",
+        ),
         (table.drop(columns="hidden"), r"runs\.csv: columns hidden are missing"),
     ):
         changed.to_csv(runs, index=False)
@@ -152,7 +155,8 @@ def test_runs_that_cannot_fit_as_described_are_refused_with_the_likeliest_column
     rows = [f"llama-3.1-8b,64,512,8192,{tp},1,{tp > 1},1,{8 + tp}" for tp in (1, 2, 4, 8)]
     runs.write_text("\n".join([*said, *(f"{row},false".lower() for row in rows)]))
     with pytest.raises(
-        PhazeError, match=r"has 2 runs .* 2 × does not fit as described, .*flash_attention true 2 of these 2"
+        PhazeError,
+        match=r": 2 runs .* 2 × does not fit the memory as described, .*flash_attention true 2 of these 2",
     ):
         run("calibrate", runs, "--system", "h100", "-o", out)
     assert not out.exists()
@@ -161,7 +165,7 @@ def test_runs_that_cannot_fit_as_described_are_refused_with_the_likeliest_column
 
 
 def test_a_constant_that_ends_at_an_end_of_its_range_is_reported(tmp_path: Path) -> None:
-    """Runs a third as long as any device could take end at the highest clock."""
+    """Runs a third as long as any device allows give the highest clock."""
     runs, out = measured(tmp_path), tmp_path / "mine.yaml"
     table = pd.read_csv(runs)
     table.assign(measured_s=table["measured_s"] / 3).to_csv(runs, index=False)

@@ -1,4 +1,4 @@
-"""Networks of experts beside measured ones, and constants that are fitted to them."""
+"""Expert networks compared with measured ones, and constants fitted to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARED = Path("../shared/data/kernels/experts_forward.csv")
 
 
 def the_site(device: str) -> Site:
-    """Site of a device, with all of its clock."""
+    """Site of a device at its full clock."""
     site = site_of(device)
     assert site is not None
     return in_a_loop(site)
@@ -38,7 +38,7 @@ def with_speed(site: Site, speed: ExpertSpeed) -> Site:
 
 
 def test_networks_of_experts_are_as_long_as_measured() -> None:
-    """Half within 10 %, nine of ten within 25 %, in all."""
+    """Half of all within 10 %, nine of ten within 25 %."""
     score = compare(PART, OWN).score
     assert score.answered == score.rows
     assert score.median <= 0.07
@@ -47,7 +47,7 @@ def test_networks_of_experts_are_as_long_as_measured() -> None:
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the shared tables")
 def test_networks_of_experts_are_as_long_as_measured_in_the_whole_table() -> None:
-    """Kernels that phaze does not price are not answered."""
+    """Kernels without a price are not answered."""
     found = compare(PART, [SHARED])
     assert found.score.median <= 0.07
     assert found.score.p90 <= 0.2
@@ -57,7 +57,7 @@ def test_networks_of_experts_are_as_long_as_measured_in_the_whole_table() -> Non
 
 
 def test_constants_hold_for_shapes_that_they_have_not_seen() -> None:
-    """Every other shape is hidden."""
+    """Every other shape is left out of the fit."""
     rows = PART.read(OWN[0])
     rows = rows[rows["device"] == "H100"].reset_index(drop=True)
     shapes = rows.groupby(["model", "ep", "tokens"], sort=True).ngroup().to_numpy()
@@ -104,7 +104,7 @@ def test_bad_rows_are_refused(changes: dict[str, str], message: str, tmp_path: P
 
 
 def test_products_of_experts_one_by_one_reach_nearly_what_dense_ones_do() -> None:
-    """Half within 10 %; the constants of the B200, and of the A100."""
+    """Half within 10 %; for the constants of the B200, and of the A100."""
     grouped, dense = (
         pd.read_csv(OWN[0].with_name(f"{name}.csv")) for name in ("expert-products", "gradient-products")
     )

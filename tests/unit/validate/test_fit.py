@@ -1,4 +1,4 @@
-"""The one fitted constant."""
+"""Fit of a single constant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = {
 
 
 def measured(share: float) -> list[RunRow]:
-    """Return runs that took what is predicted with a share of HBM's bandwidth."""
+    """Return runs with the times predicted for a share of the HBM bandwidth."""
     rows = [read_row({**TEXTS, "layers": layers}) for layers in ("2", "4")]
     times = predict_rows(rows, with_sustained_hbm(MACHINE, share))["time_s"]
     return [replace(row, measured_s=float(time_s)) for row, time_s in zip(rows, times, strict=True)]

@@ -68,7 +68,7 @@ def test_an_interval_widens_with_the_distance_until_nothing_is_like_a_run() -> N
 
 
 def test_published_runs_lie_in_intervals_as_often_as_is_said() -> None:
-    """In those of all sources, and in those of the other sources."""
+    """With the intervals of all sources, and with those of the other sources."""
     table = PublishedErrors.load().table.assign(time_s=1.0)
     sources = table["source"].value_counts()
     inside = _held(with_intervals(table)).groupby(table["source"]).mean()
@@ -101,6 +101,6 @@ def test_rows_without_a_time_have_no_interval_and_a_missing_file_is_said() -> No
     assert with_intervals(table)["time_low_s"].notna().tolist() == [True, False]
     alien = table.assign(device="of my own", stack="mine", experts="yes", precision="int8")
     assert with_intervals(alien)["time_low_s"].isna().all()
-    with pytest.raises(PhazeError, match=rf"{ERRORS}: holds no errors of runs .* validate --errors"):
+    with pytest.raises(PhazeError, match=rf"{ERRORS}: contains no errors of runs .* validate --errors"):
         PublishedErrors.load(FOLDER / "none")
     assert set(KEYS) < set(PublishedErrors.load().table.columns)

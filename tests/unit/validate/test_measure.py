@@ -1,4 +1,4 @@
-"""Kernels are timed only where there is a GPU; elsewhere one line says what is missing."""
+"""Kernels are timed only on a GPU; elsewhere one line states what is missing."""
 
 from pathlib import Path
 

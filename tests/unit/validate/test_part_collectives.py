@@ -1,4 +1,4 @@
-"""Measured collectives beside what phaze predicts, and NCCL's constants fitted to them."""
+"""Measured collectives compared with predictions, and NCCL's constants fitted to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FITTED = {
     "b200": ("B200-SXM", "GB200", "GB200 (2.23)", "GB300"),
     "a100-vtrain": ("A100-SXM4-80GB (vTrain)",),
 }
-"""Devices whose rows the constants of a system are fitted to."""
+"""Devices whose rows are used to fit a system's constants."""
 GRID = [
     (kind, ranks, 2**power)
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -38,7 +38,7 @@ def table(path: Path, text: str) -> Path:
 
 
 def test_most_collectives_are_near_what_was_measured() -> None:
-    """Of every device: large ones to 8 %, small ones to 25 %."""
+    """For every device: large ones within 8 %, small ones within 25 %."""
     rows = PART.read(MEASURED)
     rows = rows.assign(error=np.abs(PART.predicted(rows) / rows["measured_s"] - 1), size=PART.kinds(rows))
     rows = rows[rows["source"] != "vTrain"]

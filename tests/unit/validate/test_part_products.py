@@ -1,4 +1,4 @@
-"""Products beside measured ones: figures that are reached, and constants that the fit finds again."""
+"""Products compared with measured ones: accuracy, and constants recovered by the fit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KERNELS = FOLDER / "measured" / "kernels"
 OWN = KERNELS / "products.csv"
 SHARED = Path("../shared/data/kernels/gemm.csv")
 MOST = {"bf16": (0.04, 0.1), "fp8-block": (0.05, 0.15), "fp8": (0.08, 0.2), "nvfp4": (0.08, 0.2)}
-"""Median and 90th percentile of the errors of large products."""
+"""Limits on the median and 90th percentile of the errors of large products."""
 UNSTEADY = {"B200-SXM": (0.045, 0.115), "B300-SXM": (0.07, 0.135), "GB200": (0.065, 0.14)}
-"""In half precision, where neighbours in size differ by up to a quarter, as the clock did."""
+"""Devices where half-precision products of similar size differ by up to a quarter, as their clock did."""
 
 
 def _device(name: str) -> Site:
@@ -50,7 +50,7 @@ def _check(path: Path) -> None:
 
 
 def test_large_products_are_near_measured_ones() -> None:
-    """On every device in every precision of the project's own table."""
+    """For every device and precision of the project's table."""
     assert part_named("products").name == "products"
     _check(OWN)
 
@@ -62,7 +62,7 @@ def test_all_given_products_are_near_as_well() -> None:
 
 @pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM", "B200-SXM"])
 def test_half_of_the_shapes_tell_the_others(name: str) -> None:
-    """Constants that are fitted to every second shape of a device are as near to the shapes between."""
+    """Constants fitted to every second shape of a device are equally accurate for the others."""
     rows = PART.read(OWN)
     rows = rows[rows["device"] == name].reset_index(drop=True)
     shown = rows.groupby(["m", "n", "k"], sort=True).ngroup() % 2 == 0
@@ -91,7 +91,7 @@ def test_the_fit_finds_the_constants_of_products_again(precision: Compute) -> No
 
 
 def test_devices_are_those_that_the_fit_finds() -> None:
-    """Every second shape tells nearly the same as all of them."""
+    """Every second shape gives nearly the same constants as all of them."""
     rows = PART.read(OWN)
     for name, own in rows.groupby("device"):
         site = _device(str(name))
@@ -120,12 +120,14 @@ def test_devices_without_speeds_are_priced_by_the_mapper() -> None:
 def test_a_fast_product_is_refused_as_one_in_other_units(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("device,gemm_dtype,m,n,k,latency_ms\nH100,bfloat16,8192,8192,8192,0.0015\n")
-    with pytest.raises(PhazeError, match=r"line 2: latency_ms must be at least 1\.11.*is it in milliseconds"):
+    with pytest.raises(
+        PhazeError, match=r"line 2: latency_ms must be at least 1\.11.*check that it is in milliseconds"
+    ):
         PART.read(path, "h100")
 
 
 def test_gradients_of_weights_take_what_was_measured() -> None:
-    """Over forward products (SimuMax): the same arithmetic, and a part of the bytes that adding up moves."""
+    """Relative to forward products (SimuMax): the same arithmetic, and exposed bytes of accumulation."""
     table = pd.read_csv(KERNELS / "gradient-products.csv")
     table = table[table["device"] == "A100 PCIe"]
     device = load_device("a100-80gb").model_copy(

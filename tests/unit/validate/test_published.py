@@ -1,4 +1,4 @@
-"""Predictions beside the published measurements of config/measured, and their activation memory."""
+"""Predictions compared with the published measurements of config/measured, and their activation memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST = {
     "vtrain-multi-node": (0.055, 0.37),
     "vtrain-single-node": (0.12, 0.50),
 }
-"""Mean and worst error of each source that must not be exceeded."""
+"""Limits on the mean and worst error of each source."""
 MEMORY = {
     "simumax-b200-dense": (0.01, 0.0),
     "simumax-b200-experts": (0.03, 0.02),
@@ -55,9 +55,9 @@ MEMORY = {
     "bloom-topology-sweep": (0.06, -0.05),
     "megatron-golden": (0.09, -0.08),
 }
-"""Mean error of the memory of each source that must not be exceeded, and its bias, to a hundredth."""
+"""Limits on the mean memory error of each source, and its bias, to a hundredth."""
 EVERY = 6
-"""Of vTrain's 720 runs on one node so many are left out between two."""
+"""Stride of the tested runs among vTrain's 720 on one node."""
 
 
 @cache
@@ -99,7 +99,7 @@ def test_errors_stay_within_what_was_reached(source: str) -> None:
 
 
 def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
-    """Else: python -m phaze validate --errors config/errors.csv."""
+    """To update: python -m phaze validate --errors config/errors.csv."""
     stored = pd.read_csv(FOLDER / ERRORS)
     for source in MOST.keys() - {"vtrain-single-node"}:
         now, then = error_table(compared(source)[0]), stored[stored["source"] == source]
@@ -112,7 +112,7 @@ def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
 
 @pytest.mark.parametrize("source", sorted(MOST.keys() - {"vtrain-single-node"}))
 def test_what_has_run_fits_the_memory(source: str) -> None:
-    """But for three of Megatron-Bridge's: `config/assumptions.md` says which. Near the limit it may fit."""
+    """Except for three of Megatron-Bridge's, listed in `config/assumptions.md`. Near the limit it may fit."""
     found = compared(source)[0]["status"]
     too_large = found.str.startswith("does not fit")
     assert found[~too_large].str.startswith(("ok", "may fit")).all()
@@ -122,7 +122,7 @@ def test_what_has_run_fits_the_memory(source: str) -> None:
 
 @pytest.mark.parametrize("source", sorted(MEMORY))
 def test_memory_is_what_was_measured(source: str) -> None:
-    """Of tensors (SimuMax, Megatron-LM), the allocator (torchtitan), or the device (BLOOM)."""
+    """Memory of tensors (SimuMax, Megatron-LM), the allocator (torchtitan), or the device (BLOOM)."""
     mean, bias = MEMORY[source]
     found = compared(source)[1]
     assert found.memory_error <= mean
@@ -130,7 +130,7 @@ def test_memory_is_what_was_measured(source: str) -> None:
 
 
 def test_schedules_rank_and_hold_on_eight_devices_as_amd_measured() -> None:
-    """Primus: the order where gaps exceed 2 %, and memory of the first stage as a share of that of 1f1b."""
+    """Primus: the order if gaps exceed 2 %, and memory of the first stage relative to 1f1b."""
     path = MEASURED / "primus-mi300x-llama2.csv"
     table, rows = read_rows(path)
     printed = table["printed_gb"].astype(float).to_numpy()
@@ -144,7 +144,7 @@ def test_schedules_rank_and_hold_on_eight_devices_as_amd_measured() -> None:
 
 
 def test_runs_on_one_node_wait_for_the_host() -> None:
-    """VTrain (Bang et al., MICRO 2024): launching kernels takes most of the time of small models."""
+    """VTrain (Bang et al., MICRO 2024): small models are bound by kernel launches."""
     predicted, measured = one_node_runs()
     errors = predicted / measured - 1
     mean, worst = MOST["vtrain-single-node"]
@@ -170,7 +170,7 @@ def korthikanti() -> dict[str, dict[str, str]]:
 
 
 def test_korthikanti_activation_memory() -> None:
-    """What is kept, without what recomputing needs."""
+    """Stored activations, without temporaries of recomputation."""
     machine = load_machine("a100-selene")
     for model, record in korthikanti().items():
         whole, *shares, _ = ACTIVATIONS[model]
@@ -181,7 +181,7 @@ def test_korthikanti_activation_memory() -> None:
 
 
 def test_korthikanti_blocks_with_full_recomputation_keep_their_inputs() -> None:
-    """Per block; the first device also keeps the embedding's dropout masks."""
+    """Per block; the first device also stores the embedding's dropout masks."""
     machine = load_machine("a100-selene")
     for model, record in korthikanti().items():
         full = read_row(record).runs[0]

@@ -1,4 +1,4 @@
-"""Errors of a source with constants that have not seen it."""
+"""Errors of a source with constants fitted without it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = KnownFrom(part="stack", of="megatron-deepspeed", key="launch_s", most=1e-
 
 
 def rows(clock: float) -> list[RunRow]:
-    """Return runs that took what is predicted with a share of the clock."""
+    """Return runs with the times predicted for a share of the clock."""
     asked = [read_row({**TEXTS, "tp": tp, "layers": layers}) for tp in ("1", "4") for layers in ("1", "2")]
     change = np.log(clock / Site.load(SYSTEM).device.sustained_clock)
     machine = changed(Site.load(SYSTEM), {CLOCK: float(change)}).machine
@@ -34,7 +34,7 @@ def rows(clock: float) -> list[RunRow]:
 
 
 def test_a_source_is_predicted_by_what_the_others_say_whatever_it_says_itself() -> None:
-    """Two sources ran with 0.85 of the clock, the third with 0.6; without it the clock is 0.85."""
+    """Two sources ran with 0.85 of the clock, the third with 0.6; without the third the clock is 0.85."""
     refit = Refit({"one": rows(0.85), "two": rows(0.85), "odd": rows(0.6)}, [CLOCK, HOST])
     found = refit.times_s("odd")
     assert found is not None

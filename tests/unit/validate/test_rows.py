@@ -1,4 +1,4 @@
-"""Rows of a table of runs: defaults, mistakes, and what is left open."""
+"""Rows of a table of runs: defaults, mistakes, and open fields."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "values", "problem"),
-    [(",tp,tp", ",1,2", "columns tp are given twice"), ("", ",3", "Expected 7 fields in line 2, saw 8")],
+    [(",tp,tp", ",1,2", "columns tp appear twice"), ("", ",3", "Expected 7 fields in line 2, saw 8")],
 )
 def test_values_without_a_column_of_their_own_are_refused(
     tmp_path: Path, columns: str, values: str, problem: str
 ) -> None:
-    """Pandas would call the second column tp.1, and move all values by one column."""
+    """Pandas would call the second column tp.1, and shift all values by one column."""
     with pytest.raises(PhazeError, match=problem):
         rows_of(tmp_path, columns, values)
 
@@ -140,14 +140,14 @@ def test_values_without_a_column_of_their_own_are_refused(
         ("capacity", "0", "capacity must be a number > 0, got '0'"),
         ("load", "power_law_0.5", "load must be balanced, a factor > 0, power_law_x with 1 < x < 10, or "),
         ("mtp", "-1", "mtp must be a whole number from 1"),
-        ("recompute", "selective:2", "recompute: only full may say a number of blocks, got 'selective':'2'"),
+        ("recompute", "selective:2", "recompute: only full accepts a number of blocks, got 'selective':'2'"),
         ("recompute", "full:0", "recompute: blocks of full must be a whole number from 1"),
-        ("pipeline_layout", "Et*8", "layout string: must be E for the embedding"),
+        ("pipeline_layout", "Et*8", "layout string: must have E for the embedding"),
         ("model", "gpt-5", "config/models/gpt-5.yaml: there is no model 'gpt-5'"),
         ("model", "gpt2-xl", "hidden must be 1600 or empty with model gpt2-xl, got 1024"),
         ("model", "../other.json", "/"),
         ("measured_s", "soon", "measured_s must be a number > 0, got 'soon'"),
-        ("release", "newest", "release must be as 26.04 or 26.04.01, got 'newest'"),
+        ("release", "newest", "release must look like 26.04 or 26.04.01, got 'newest'"),
     ],
 )
 def test_a_mistake_in_a_row_names_column_value_and_what_is_allowed(
@@ -185,7 +185,7 @@ def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_open_etp_is_that_of_the_runtime(tmp_path: Path) -> None:
-    """Megatron-Core shards experts by tp unless it is told otherwise."""
+    """By default Megatron-Core shards experts by tp."""
     path = tmp_path / "runs.csv"
     columns = "model,seq,gpus,global_batch,tp,etp,sequence_parallel"
     for model, etp, expected in (("mixtral-8x7b", "", 8), ("mixtral-8x7b", "1", 1), ("llama-3.1-8b", "", 1)):
@@ -194,7 +194,7 @@ def test_an_open_etp_is_that_of_the_runtime(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_word_on_attention_keeps_scores_on_the_chip(tmp_path: Path) -> None:
-    """So does a stack that names its kernels; a row that says otherwise is priced as it says."""
+    """Likewise for a stack that names its kernels; a row that states otherwise is priced accordingly."""
     path = tmp_path / "runs.csv"
     named = "llama-3.1-8b,,,,"
     sizes = ",1024,16,8,50000"

@@ -1,4 +1,4 @@
-"""Scores of measured runs, and what rows say beside the run itself."""
+"""Scores of measured runs, and other content of rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RUNS = pd.DataFrame(
 
 
 def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
-    """Of group a the first is predicted fastest, and takes a quarter longer than the second."""
+    """In group a the first is predicted as the fastest, and takes a quarter longer than the second."""
     found = pd.Series(score("some", RUNS))
     assert (found.rows, found.answered, found.groups) == (5, 4, 1)
     assert found.mean_error == pytest.approx((0.2 + 1.0 + 0.0 + 0.5) / 4)
@@ -57,7 +57,7 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
 
 
 def test_prudent_times_hide_no_more_than_is_proven() -> None:
-    """Nothing is proven of `megatron-core-2024`: its prudent time is that of a run without overlap."""
+    """`megatron-core-2024` has no proven overlap: its prudent time is that of a run without overlap."""
     row = {**RUN, "system": "h100", "stack": "megatron-core-2024", "gpus": "64", "global_batch": "64"}
     row |= {"microbatch": "1", "dp": "64"}
     rows = [read_row({**row, "overlap": name}) for name in ("dp", "none")]
@@ -123,7 +123,7 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
 
 
 def test_runs_without_times_that_look_simulated_have_a_line_of_their_own() -> None:
-    """Where there are several sources, and both kinds."""
+    """If there are several sources of both kinds."""
     published, likely = RUNS, RUNS.assign(source="likely", predicted_s=3.0, measured_s=1.0)
     runs = pd.concat([published, likely], ignore_index=True)
     found = scoreboard(runs, {"likely"}).set_index("source")

@@ -1,4 +1,4 @@
-"""Published runs of a study as tables, with what is fitted and what other tools predict."""
+"""Published runs of a study as tables, with fitted constants and predictions of other tools."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_the_tables_hold_errors_of_ours_and_of_other_tools() -> None:
 
 
 def test_a_source_that_there_is_not_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(PhazeError, match=r"'elsewhere' is not among .*bloom-topology-sweep"):
+    with pytest.raises(PhazeError, match=r"'elsewhere' is not in .*bloom-topology-sweep"):
         measured_tables(("elsewhere",))

@@ -56,7 +56,7 @@ def test_a_predicted_time_lies_in_its_interval(runs: Path) -> None:
 
 
 def test_a_system_grows_to_the_devices_of_a_row(tmp_path: Path) -> None:
-    """As it does for `plan`: h100 has 6,144 devices, a torus no more than it has."""
+    """As for `plan`: h100 grows to 6,144 devices, a torus cannot grow."""
     row = "hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,system\n"
     path = tmp_path / "runs.csv"
     path.write_text(f"{row}1024,16,8,512,50304,8192,2,1,4096,1,4096,h100\n")
@@ -66,7 +66,7 @@ def test_a_system_grows_to_the_devices_of_a_row(tmp_path: Path) -> None:
 
 
 def released(tmp_path: Path, columns: str, *values: str) -> pd.DataFrame:
-    """Predictions of Megatron-Bridge's Llama 3 405B on GB200 with more columns."""
+    """Predictions of Megatron-Bridge's Llama 3 405B on GB200 with additional columns."""
     head = (
         f"model,seq,gpus,global_batch,tp,pp,vp,microbatch,system,compute,zero,sequence_parallel,{columns}\n"
     )
@@ -85,7 +85,7 @@ def test_a_release_sets_what_its_recipe_says(tmp_path: Path) -> None:
 
 def test_a_release_needs_a_stack_and_a_model_with_recipes(tmp_path: Path) -> None:
     found = released(tmp_path, "release,stack", "26.04,primus")["status"][0]
-    assert found.startswith("invalid: release: stack primus has no recipes by release; those that have: ")
+    assert found.startswith("invalid: release: stack primus has no recipes by release; stacks with recipes: ")
     path = tmp_path / "runs.csv"
     row = "hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,system,release\n"
     path.write_text(f"{row}1024,16,8,512,50304,16,2,2,4,2,64,h100,26.04\n")
@@ -110,7 +110,7 @@ def test_measured_rows_are_compared_where_they_are_predicted(runs: Path) -> None
 def test_columns_of_predictions_may_not_be_given(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("hidden,heads,layers,seq,vocab,gpus,global_batch,time_s\n")
-    with pytest.raises(PhazeError, match="columns time_s are those of predictions"):
+    with pytest.raises(PhazeError, match="columns time_s are reserved for predictions"):
         predict_table(path, machine())
 
 
@@ -128,7 +128,7 @@ def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_p
         app, ["simulate", "--runs", str(runs), "--system", "a100-selene", "-o", str(out)]
     )
     assert result.exit_code == 0, result.output
-    assert "5 runs, 2 ok" in result.output
+    assert "5 runs, 2 predicted" in result.output
     assert "3 measured rows: mean absolute error" in result.output
     assert "rank correlation" in result.output
     written = pd.read_csv(out)
@@ -148,7 +148,7 @@ def test_a_system_without_a_device_is_refused(runs: Path, tmp_path: Path) -> Non
     arguments = ["simulate", "--runs", str(runs), "--system", "paper", "-o", str(tmp_path / "out.csv")]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, PhazeError)
-    assert "says nothing of its device" in str(result.exception)
+    assert "must define a device and network levels" in str(result.exception)
 
 
 def test_what_cannot_be_written_is_said_before_the_runs_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models that the tests of extract share: the specs that come with phaze, and random ones."""
+"""Models shared by tests of extract: phaze's own specs, and random ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEQUENCES = {
 POINTS = [(name, t) for name in NAMES for t in WIDTHS.get(name, (1,))]
 
 some = settings(max_examples=40)
-"""Enough random models to meet every option several times, and few enough to stay quick."""
+"""Number of random models: enough to cover every option several times, and still fast."""
 
 
 def model_of(name: str) -> Model:
@@ -52,14 +52,12 @@ def model_of(name: str) -> Model:
 
 
 def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> ModelSlice:
-    """Return a slice of a model of config/models, with the sequence of the default study (1024 unless
-    said).
-    """
+    """Return a shard of a model of config/models, with the default study's sequence (1024 by default)."""
     return slice_model(model_of(name), SEQUENCES.get(name, 1024), Layout(tp=tensor, microbatch=microbatch), 2)
 
 
 def layer_of(part: ModelSlice, name: str) -> LayerGraph:
-    """Return one layer of a slice."""
+    """Return one layer of a shard."""
     return next(layer for layer in transformer_graph(part).layers if layer.name == name)
 
 
@@ -81,7 +79,7 @@ def forward_flops(layer: LayerGraph) -> int:
 
 @st.composite
 def slices(draw: st.DrawFn) -> ModelSlice:
-    """Return one slice of a small random transformer."""
+    """Return one shard of a small random transformer."""
     tensor = draw(st.sampled_from([1, 2, 4]))
     kv_heads = tensor * draw(st.integers(1, 2))
     heads = kv_heads * draw(st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""Files of graphs hold what the graphs hold."""
+"""Graph files preserve their graphs."""
 
 from dataclasses import replace
 from pathlib import Path

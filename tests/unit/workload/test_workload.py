@@ -1,4 +1,4 @@
-"""The tables of extract: keys, ids of equal work, and what they do not depend on."""
+"""The tables of extract: keys, ids of equal work, and independence of other inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def extract(
 
 @pytest.mark.parametrize(("name", "tensor"), [(name, t) for name, t in POINTS if t > 1])
 def test_every_workload_gives_four_tables(name: str, tensor: int) -> None:
-    """Every model that is cut passes the contracts of the tables, and takes FLOPs by its microbatch."""
+    """Tables of every shardable model are valid, and FLOPs are proportional to the microbatch."""
     found = extract(name, tensor, 2)
     for key, table in found.tables.items():
         assert tables.TABLES[key].check(table).equals(table)
@@ -57,7 +57,7 @@ def test_every_workload_gives_four_tables(name: str, tensor: int) -> None:
 
 
 def test_the_number_of_blocks_changes_only_the_graph() -> None:
-    """Tables of layers are equal for any number of blocks; the graph counts them."""
+    """Tables of layers are equal for any number of blocks; only the graph counts them."""
     model = model_of("gpt2")
     deeper = model.model_copy(update={"layers": 1})
     one, other = extract("gpt2"), extract_workload(deeper, 1024, Layout(), SETTINGS["default"])
@@ -69,7 +69,7 @@ def test_the_number_of_blocks_changes_only_the_graph() -> None:
 
 
 def test_a_graph_is_a_chain_of_runs() -> None:
-    """Embedding, blocks, head, in this order; a model that ends with its blocks has no head."""
+    """Embedding, blocks, head, in this order; a model without head layers has no head."""
     graph = extract_graph(model_of("llama2-70b"))
     assert list(graph["layer"]) == ["embedding", "block", "head"]
     assert list(graph["position"]) == [0, 1, 2]
@@ -88,7 +88,7 @@ def test_without_head_the_base_model_is_left() -> None:
 
 
 def test_without_gradients_of_weights_products_with_weights_run_once_backward() -> None:
-    """Forward once, backward once; attention's products have two operands with gradients."""
+    """One forward, one backward; attention's products have two operands with gradients."""
     whole = extract("gpt2").tables["layers"].set_index("layer").loc["block"]
     for backward in ("paired", "split"):
         chosen = ExtractSettings(backward=backward, weight_gradients=False)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_activations_may_be_counted_several_times() -> None:
 
 
 def test_two_extractions_are_equal() -> None:
-    """Ids and order are decided by the work alone."""
+    """Ids and order depend on the work only."""
     one, two = extract("llama2-7b"), extract("llama2-7b")
     assert one == two
     for name in TABLES:
@@ -135,7 +135,7 @@ def test_equal_work_has_one_id() -> None:
 
 
 def test_ids_of_work_are_those_of_the_parts() -> None:
-    """Every operator but the no-ops has parts; no id is left over, and no two ids mean the same."""
+    """Every operator but the no-ops has parts, every id is used, and ids are unique."""
     found = extract("bert-large")
     works = set(found.tables["operators"]["work"]) - {-1}
     assert works == set(found.tables["parts"]["work"]) == set(range(len(works)))
@@ -145,7 +145,7 @@ def test_ids_of_work_are_those_of_the_parts() -> None:
 
 
 def test_flops_and_layers_agree_with_the_operators() -> None:
-    """The FLOPs of a layer are those of its forward operators, its activations what they keep."""
+    """The FLOPs of a layer are those of its forward operators, its activations their stored tensors."""
     found = extract("gpt2", microbatch=2)
     forward = found.tables["operators"][found.tables["operators"]["direction"] == "forward"]
     sums = forward.groupby("layer")[["tensor_flops", "vector_flops", "stashed_bytes"]].sum()
@@ -156,8 +156,8 @@ def test_flops_and_layers_agree_with_the_operators() -> None:
 
 
 def test_layers_pass_on_the_residual_stream() -> None:
-    """Nothing arrives at the first layer and nothing leaves the last; in between goes b s h elements,
-    whole on every slice.
+    """The first layer receives nothing and the last sends nothing; between them b s h elements, in full on
+    every rank.
     """
     layers = extract("megatron-gpt-2.5b", 4, 2).tables["layers"].set_index("layer")
     stream = 2 * 2 * 1024 * 1920
@@ -166,7 +166,7 @@ def test_layers_pass_on_the_residual_stream() -> None:
 
 
 def test_parameters_are_those_of_the_slice() -> None:
-    """Parameters times their size are the weights; with slices every layer takes part."""
+    """Parameters times their size are the weights; with sharding every layer is tensor parallel."""
     whole, part = (extract("megatron-gpt3-175b", t).tables["layers"].set_index("layer") for t in (4, 8))
     assert (whole["parameter_bytes"] == 2 * whole["parameters"]).all()
     assert (part["parameters"] < whole["parameters"]).all()
@@ -175,7 +175,7 @@ def test_parameters_are_those_of_the_slice() -> None:
 
 
 def test_wider_elements_double_the_weights() -> None:
-    """Bytes per element scale weights and edges; FLOPs stay."""
+    """Bytes per element scale weights and edges; FLOPs do not change."""
     half, single = (
         extract("gpt2", settings=ExtractSettings(bytes_per_element=w)).tables["layers"] for w in (2, 4)
     )
@@ -195,7 +195,7 @@ def test_layers_count_primitives_whatever_is_fused() -> None:
 
 
 def test_kinds_are_keys_of_the_cycle_tables() -> None:
-    """Every vector operation is one whose cycles are known, forward and backward."""
+    """Every vector operation has known cycles, forward and backward."""
     cycles = load_technology("22nm").vector_cycles
     for kind in KINDS.values():
         assert set(kind.forward) - set(COLLECTIVES) <= set(cycles.forward)
@@ -241,7 +241,9 @@ def test_tables_of_random_models_hold_their_invariants(chosen: ExtractSettings, 
 
 
 def test_the_model_is_its_layers_times_their_number() -> None:
-    """Parameters count the head's copy of the tied embedding; FLOPs and activations sum over all layers."""
+    """Parameters include the head's copy of the tied embedding; FLOPs and activations add up over all
+    layers.
+    """
     found = extract("gpt2")
     assert found.parameters() == 124_439_808 + 768 * 50257
     block = 24 * 1024 * 768**2 + 4 * 1024**2 * 768
@@ -270,11 +272,11 @@ def test_a_workload_from_tables_is_the_one_from_the_spec(
 
 @pytest.mark.parametrize("name", sorted(VISION))
 def test_a_workload_of_images_from_tables_is_the_one_from_the_spec(name: str) -> None:
-    """Chains of many kinds of layer, each kind with runs of its own."""
+    """Chains of many kinds of layers, each kind with its own runs."""
     model = load_model(SPECS / f"{name}.yaml")
     found = extract_workload(model, model.usual_sequence, Layout(microbatch=2), SETTINGS["default"])
     if isinstance(model, SemanticFpn):
-        with pytest.raises(PhazeError, match="is no chain of layers"):
+        with pytest.raises(PhazeError, match="is not a chain of layers"):
             extract_graph(model)
         return
     pd.testing.assert_frame_equal(found.graph, extract_graph(model))
@@ -282,7 +284,7 @@ def test_a_workload_of_images_from_tables_is_the_one_from_the_spec(name: str) ->
 
 
 def test_a_model_that_alternates_two_kinds_of_block_keeps_its_order() -> None:
-    """Any sequence of layers, whatever comes back: through tables, counts, parameters and unrolled."""
+    """Any sequence of layers, including repeated kinds: tables, counts, parameters and unrolled graphs."""
     small, large = (build_graph(model_of(name), 128, Layout(), 2).layers[1] for name in ("gpt2", "llama2-7b"))
     one, other = replace(small, name="block"), replace(large, name="gated")
     runs = (*3 * (LayerRun("block"), LayerRun("gated", 2)), LayerRun("block", 4))
@@ -311,7 +313,7 @@ def test_a_model_that_alternates_two_kinds_of_block_keeps_its_order() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_by_group_are_the_published_ones(name: str) -> None:
-    """Tables that are looked up are `embedding`; the head's copy of one is `tied`, and no more parameters."""
+    """Lookup tables are `embedding`; the head's copy of one is `tied`, and not counted as more parameters."""
     model = model_of(name)
     found = extract_workload(model, 128, Layout(), SETTINGS["default"])
     copied = model.tied_embeddings and model.head != "none"
@@ -328,7 +330,7 @@ def test_parameters_by_group_are_the_published_ones(name: str) -> None:
 @pytest.mark.parametrize("tensor", [2, 4])
 def test_collectives_of_a_block_have_a_closed_form(tensor: int, parallel: bool) -> None:
     """Two tensors of sbh elements are summed in each pass (Shoeybi et al. 2020, Section 3); with sequence
-    parallelism each is gathered and scattered instead, and the backward pass the other way round.
+    parallelism each is gathered and scattered instead, in reverse in the backward pass.
     """
     layout = Layout(tp=tensor, microbatch=3, sequence_parallel=parallel)
     model = model_of("megatron-gpt-2.5b")

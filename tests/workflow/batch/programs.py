@@ -23,7 +23,7 @@ def _say(line: str) -> None:
 
 
 def _start(job: str, script: Path, variable: str, output: Path) -> None:
-    """Start a job in a session of its own."""
+    """Start a job in a separate session."""
     status = SPOOL / f"{job}.status"
     process = subprocess.Popen(
         ["sh", "-c", WRAPPER.format(script=script, output=output, status=status)],
@@ -46,7 +46,7 @@ def _number() -> str:
 
 
 def _state(job: str) -> str:
-    """Return whether a job runs, its exit status, or that it was killed; empty where it is not known."""
+    """Return whether a job runs, its exit status, or that it was killed; empty if unknown."""
     pid = SPOOL / f"{job}.pid"
     if not pid.exists():
         return ""
@@ -64,7 +64,7 @@ def _kill(job: str) -> None:
 
 
 def qsub(arguments: list[str]) -> None:
-    """Start the script on the standard input, and print its number."""
+    """Start the script from standard input, and print its job number."""
     options, rest = getopt.getopt(arguments, "VN:S:j:o:l:q:A:")
     given = dict(options)
     asked = [value for key, value in options if key == "-l"]
@@ -80,7 +80,7 @@ def qsub(arguments: list[str]) -> None:
 
 
 def qstat(arguments: list[str]) -> None:
-    """Print the state of a job as `qstat -x -f` does, or that it is not known."""
+    """Print the state of a job like `qstat -x -f`, or that it is unknown."""
     assert arguments[:2] == ["-x", "-f"]
     job = arguments[2]
     state = _state(job)
@@ -94,7 +94,7 @@ def qstat(arguments: list[str]) -> None:
 
 
 def bsub(arguments: list[str]) -> None:
-    """Start a command, and print its number in a sentence."""
+    """Start a command, and print a sentence with its job number."""
     assert arguments[:2] == ["-env", "all"]
     options, command = getopt.getopt(arguments[2:], "J:n:R:M:W:o:q:P:")
     given = dict(options)
@@ -110,7 +110,7 @@ def bsub(arguments: list[str]) -> None:
 
 
 def bjobs(arguments: list[str]) -> None:
-    """Print the state of a job as `bjobs -noheader -o stat` does, or that it is not known."""
+    """Print the state of a job like `bjobs -noheader -o stat`, or that it is unknown."""
     assert arguments[:3] == ["-noheader", "-o", "stat"]
     state = _state(arguments[3])
     if not state:

@@ -1,4 +1,4 @@
-"""The profiles for PBS and LSF: stand-ins for their programs run what they are given on this machine."""
+"""The profiles for PBS and LSF, with stand-ins for their programs that run jobs on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUBMIT = {"pbs": "qsub", "lsf": "bsub"}
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch system: where it keeps its jobs, and what leads programs to it."""
+    """Batch system: its folder of jobs, and the environment for its programs."""
 
     spool: Path
     variables: dict[str, str]
@@ -38,7 +38,7 @@ class Batch:
         return [line for line in lines if line.startswith(f"{program} ")]
 
     def status(self, system: str, job: str, folder: Path) -> str:
-        """Return what the status script of a profile says of a job."""
+        """Return the output of a profile's status script for a job."""
         script = ROOT / "config/profiles" / system / "status.sh"
         done = subprocess.run(
             [str(script), job],
@@ -90,7 +90,7 @@ def on(system: str, every_s: int = 1) -> list[str]:
 def test_a_study_gives_the_same_bytes_and_a_killed_job_goes_again(
     system: str, batch: Batch, plugin: str, prepare: Prepare, tmp_path: Path
 ) -> None:
-    """The second time with twice the memory and time."""
+    """The second attempt has twice the memory and time."""
     here = prepare("extracted", targets=("estimates",), **SMALL)
     there = write_study(tmp_path / "study", **SMALL)
     (batch.spool / "doomed").write_text("1")
@@ -119,7 +119,7 @@ def test_a_run_that_is_interrupted_takes_its_jobs_with_it(batch: Batch, plugin: 
 
 
 def interrupt_once_submitted(process: subprocess.Popen[str]) -> None:
-    """Interrupt a run as soon as it has a job, and wait for its end."""
+    """Interrupt a run after it has submitted a job, and wait for its end."""
     assert process.stderr is not None
     heard = threading.Event()
 
@@ -137,7 +137,7 @@ def interrupt_once_submitted(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_server_that_forgets_its_jobs_does_not_matter(batch: Batch, tmp_path: Path) -> None:
-    """PBS keeps ended jobs only where it was told to: what a job left says how it ended."""
+    """PBS forgets ended jobs by default: a file of the job gives its result."""
     (batch.spool / "forgetful").touch()
     left = tmp_path / ".snakemake/pbs/1.server.exit"
     left.parent.mkdir(parents=True)

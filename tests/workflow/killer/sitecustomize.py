@@ -44,7 +44,7 @@ class _Killer:
         self._seen = 0
 
     def arm(self) -> None:
-        """Wait for the moment."""
+        """Wait for the requested moment."""
         kind = self._moment["moment"]
         if kind == "start":
             self.kill()
@@ -59,7 +59,7 @@ class _Killer:
             sys.addaudithook(self.hear)
 
     def hear(self, event: str, arguments: tuple) -> None:
-        """Kill at the nth file that is about to get its name, or at the nth record."""
+        """Kill at the nth file about to be renamed, or at the nth record."""
         if self._moment["moment"] == "writing":
             if event == "os.rename" and str(arguments[0]).endswith(".part") and self._counts():
                 if self._moment["victim"] != "run":  # which leaves the job alive, to write the rest
@@ -73,7 +73,7 @@ class _Killer:
         return self._seen == self._moment["nth"]
 
     def kill(self) -> None:
-        """Kill, once, and note it."""
+        """Kill once, and record it."""
         try:
             self._moment["done"].touch(exist_ok=False)
         except FileExistsError:

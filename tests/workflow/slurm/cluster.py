@@ -15,7 +15,7 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo")
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 CONFIGURED = Path("/etc/slurm/slurm.conf")
-"""Where programs in jobs look for the cluster, whose variables the plugin removes."""
+"""Path where programs in jobs look for the cluster; the plugin removes environment variables."""
 MEMORY_MB = 3000
 PATIENCE_S = 30.0
 
@@ -52,12 +52,12 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster; `variables` of the environment lead Slurm's programs to it."""
+    """Running cluster; its environment `variables` are for Slurm's programs."""
 
     variables: dict[str, str]
 
     def call(self, *command: str) -> str:
-        """Return what one of Slurm's programs prints."""
+        """Return the output of one of Slurm's programs."""
         environment = {**os.environ, **self.variables}
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         return done.stdout
@@ -79,7 +79,9 @@ def why_not() -> str:
 
 @contextmanager
 def running_cluster(folder: Path, port: int) -> Iterator[Cluster]:
-    """Run a cluster of one node, with its files in a folder, and end it; `port` and the next must be free."""
+    """Run a cluster of one node with its files in a folder, and stop it; `port` and the next one must be
+    free.
+    """
     for name in ("state", "spool"):
         (folder / name).mkdir()
     cpus = len(os.sched_getaffinity(0))
@@ -104,7 +106,7 @@ def running_cluster(folder: Path, port: int) -> Iterator[Cluster]:
 
 
 def _munged(folder: Path) -> subprocess.Popen[bytes]:
-    """Start munge with a key of its own, as the user that owns its files."""
+    """Start munge with its own key, as the user that owns its files."""
     own = folder / "munge"
     own.mkdir(mode=0o700)
     key = own / "key"

@@ -1,4 +1,6 @@
-"""What jobs needed beside what their rules declare: `python -m tests.workflow.slurm.measured RESULTS`."""
+"""Resources used by jobs, next to those declared by rules: `python -m tests.workflow.slurm.measured
+RESULTS`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ RULES = Path(__file__).resolve().parents[3] / "rules"
 
 @dataclass(frozen=True)
 class Declared:
-    """A rule with what its jobs may use at the first attempt, and where they are measured."""
+    """Rule with the resources of its jobs at the first attempt, and its measurements."""
 
     rule: str
     benchmark: re.Pattern[str]
@@ -43,7 +45,7 @@ def _declared(block: str) -> Declared:
 
 
 def measure(results: Path) -> pd.DataFrame:
-    """Return jobs, their longest time (s) and largest memory (MB), by rule, with what that declares."""
+    """Return job counts, longest time (s) and peak memory (MB) by rule, with the declared limits."""
     folder = results / "benchmarks"
     rows = []
     rules = sorted(declared(), key=lambda one: one.benchmark.pattern.count("[^/]+"))

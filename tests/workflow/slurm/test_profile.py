@@ -1,4 +1,4 @@
-"""What rules declare is what was measured, and the profile batches all that runs on a cluster."""
+"""Declared resources of rules match measurements, and the profile groups all jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.workflow.folders import ROOT, Folder
 from tests.workflow.slurm.measured import declared, measure
 
 MEASURED = pd.concat([pd.read_csv(path) for path in sorted(Path(__file__).parent.glob("*-study.csv"))])
-"""Studies on a loaded machine with four cores, by `tests.workflow.slurm.measured`."""
+"""Measured studies on a loaded machine with four cores, by `tests.workflow.slurm.measured`."""
 
 
 def test_rules_declare_what_studies_needed() -> None:
-    """Memory and time leave room for larger studies, and not so much that a job waits for a node in vain."""
+    """Memory and time leave room for larger studies, but still fit common nodes."""
     rules = {one.rule: one for one in declared()}
     known = MEASURED[MEASURED["rule"].isin(rules)].groupby("rule", as_index=False).max()
     assert len(known) >= 15
@@ -36,7 +36,7 @@ def test_a_small_study_stays_within_what_is_declared(finished: Folder) -> None:
 
 
 def profile_of(system: str) -> dict[str, object]:
-    """Return what a profile says."""
+    """Return the content of a profile."""
     return yaml.safe_load((ROOT / f"config/profiles/{system}/config.yaml").read_text())
 
 
@@ -53,7 +53,7 @@ def test_profiles_differ_in_how_they_submit_only(system: str) -> None:
 
 
 def test_the_profile_batches_the_jobs_of_points_and_models() -> None:
-    """A rule that is not named has a cluster job for each of its jobs."""
+    """A rule outside the groups has a cluster job for each of its jobs."""
     profile = profile_of("slurm")
     grouped = dict(line.split("=") for line in profile["groups"])
     batches = dict(line.split("=") for line in profile["group-components"])

@@ -1,4 +1,4 @@
-"""A study on a cluster gives the bytes that it gives on one machine, by the profile that users take."""
+"""A study on a cluster gives the same bytes as on one machine, with the profile for users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS = ("placements", "results/commons/paper.parquet")
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a folder with Snakemake's plugin for Slurm, which slows every call where it is installed."""
+    """Return a folder with Snakemake's Slurm plugin, which would slow down every call if installed."""
     folder = tmp_path_factory.mktemp("plugin")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["optional-dependencies"]["slurm"], "snakemake-executor-plugin-slurm-jobstep<1"]
@@ -44,7 +44,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Return a cluster of one node, or skip the test where there can be none."""
+    """Return a cluster of one node, or skip the test if none can run."""
     reason = why_not()
     if reason:
         pytest.skip(reason)

@@ -18,7 +18,7 @@ from phaze.base.errors import PhazeError
 from phaze.workload.primitives import INPUT, Gemm, LayerGraph, Primitive, Tensor, with_forks
 
 Origin = Literal["made", "input", "parameter", "constant"]
-"""Origin of a tensor: a call, the user, the module's parameters, or anything else."""
+"""Origin of a tensor: a call, the user, the module's parameters, or something else."""
 
 
 @dataclass(frozen=True)

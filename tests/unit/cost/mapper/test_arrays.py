@@ -57,7 +57,7 @@ def tiles(size: int, tile: int) -> list[int]:
 def test_cycles_are_those_of_the_simulator(
     dataflow: int, shape: tuple[int, int, int], array: tuple[int, int], cycles: int
 ) -> None:
-    """The closed forms give the cycles that SCALE-Sim 3.0 counts; shapes are (m, k, n)."""
+    """The closed forms equal the cycles of SCALE-Sim 3.0; shapes are (m, k, n)."""
     assert whole(dataflow, *shape, *array) == cycles
 
 
@@ -65,7 +65,7 @@ def test_cycles_are_those_of_the_simulator(
 def test_input_stationary_is_weight_stationary_of_the_transposed_product(
     m: int, k: int, n: int, rows: int, columns: int
 ) -> None:
-    """(A B)ᵀ = Bᵀ Aᵀ exchanges m with n and what stays with what streams."""
+    """(A B)ᵀ = Bᵀ Aᵀ exchanges m with n, and the stationary with the streaming operand."""
     assert whole(INPUT, m, k, n, rows, columns) == whole(WEIGHT, n, k, m, rows, columns)
 
 
@@ -75,7 +75,7 @@ def test_cycles_of_tiles_add_up_with_their_remainders(
 ) -> None:
     """Unless a stream continues, a tiled product takes as long as its tiles, counted from zero once.
 
-    On an array that has nothing to fill, nothing is taken off.
+    On an array without fill, no cycle is subtracted.
     """
     for dataflow, inner in product((WEIGHT, OUTPUT, INPUT), LOOPS):
         if inner == STREAMED_BY[dataflow]:
@@ -91,7 +91,9 @@ def test_cycles_of_tiles_add_up_with_their_remainders(
 def test_a_stream_continues_across_tiles_if_what_stays_is_one_fold(
     m: int, k: int, n: int, tm: int, rows: int, columns: int
 ) -> None:
-    """Tiles as small as the array lose nothing if the streaming loop is innermost, and restart otherwise."""
+    """Tiles as small as the array cost nothing extra if the streaming loop is innermost, and restart
+    otherwise.
+    """
     tiled = ((m, min(tm, m)), (k, min(rows, k)), (n, min(columns, n)))
     assert array_cycles(WEIGHT, INNER_M, *tiled, rows, columns) == whole(WEIGHT, m, k, n, rows, columns)
     restarts = array_cycles(WEIGHT, INNER_K, *tiled, rows, columns)
@@ -99,7 +101,7 @@ def test_a_stream_continues_across_tiles_if_what_stays_is_one_fold(
 
 
 def test_a_stream_restarts_if_what_stays_is_more_than_one_fold() -> None:
-    """An array that holds two folds in turn is filled anew for every tile of the stream."""
+    """An array with two folds in turn is refilled for every tile of the stream."""
     one = array_cycles(WEIGHT, INNER_M, (64, 16), (8, 8), (16, 8), 8, 8)
     two = array_cycles(WEIGHT, INNER_M, (64, 16), (8, 8), (16, 16), 8, 8)
     assert one == (22 + 64) * 2 - 1
@@ -107,14 +109,14 @@ def test_a_stream_restarts_if_what_stays_is_more_than_one_fold() -> None:
 
 
 class PreloadingArray:
-    """A weight stationary array, one cycle after the other, whose units hold a weight and the next one.
+    """Weight-stationary array simulated cycle by cycle; its units store a weight and the next one.
 
-    Weights move down the columns, through the places of next ones, and stop in their row; what streams moves
-    right, and sums move down. A unit takes over its next weight with the first element of a stream.
+    Weights move down the columns through the registers of next weights, and stop in their row. The stream
+    moves right, and sums move down. A unit switches to its next weight with the first element of a stream.
     """
 
     def __init__(self, rows: int, columns: int) -> None:
-        """Begin with an empty array."""
+        """Create an empty array."""
         self.rows, self.columns = rows, columns
         self.cycle = 0
         self.results: list[tuple[int, int, int, float]] = []
@@ -189,9 +191,10 @@ def simulated_cycles(weights: list[Grid], streams: list[Grid], rows: int, column
 def test_preloaded_cycles_are_those_of_an_array_cycle_by_cycle(
     rows: int, columns: int, stream: int, folds_in_all: int, starts: int
 ) -> None:
-    """Units with two weights multiply right, and take the cycles of the closed form; long streams and short.
+    """Units with two weights give correct products in the cycles of the closed form, for long and short
+    streams.
 
-    A stream that starts several times is divided evenly, the longer parts first.
+    A stream with several starts is divided evenly, the longer parts first.
     """
     starts = min(starts, stream)
     rng = np.random.default_rng([rows, columns, stream, folds_in_all, starts])
@@ -207,7 +210,7 @@ def test_preloaded_cycles_are_those_of_an_array_cycle_by_cycle(
 def test_preloading_is_never_slower_and_saves_nothing_of_one_fold(
     m: int, k: int, n: int, tile: int, rows: int, columns: int, dataflow: int
 ) -> None:
-    """It hides fillings behind streams: the first stays, and so does the time in which all elements pass."""
+    """Fills overlap with streams, except the first; the time for all elements to pass remains."""
     tiled = ((m, min(tile, m)), (k, min(tile, k)), (n, min(tile, n)))
     for inner in LOOPS:
         plain = array_cycles(dataflow, inner, *tiled, rows, columns)
@@ -223,7 +226,7 @@ def test_preloading_is_never_slower_and_saves_nothing_of_one_fold(
 
 
 def test_a_preloading_array_is_busy_while_streams_are_long() -> None:
-    """512 × 1024 × 1024 on 128 × 128: 64 folds of 512 and one filling, where each has its own without."""
+    """512 × 1024 × 1024 on 128 × 128: 64 folds of 512 and one fill, instead of one fill per fold."""
     tiled = ((512, 512), (1024, 1024), (1024, 1024))
     assert array_cycles(WEIGHT, INNER_K, *tiled, 128, 128) == 57215
     assert array_cycles(WEIGHT, INNER_K, *tiled, 128, 128, 1, True) == 64 * 512 + 3 * 128 - 3
@@ -231,7 +234,7 @@ def test_a_preloading_array_is_busy_while_streams_are_long() -> None:
 
 @given(sizes, sizes, widths)
 def test_folds_count_the_fillings_of_all_tiles(size: int, tile: int, width: int) -> None:
-    """Every tile fills the array as often as its size needs, remainders too."""
+    """Every tile fills the array according to its size, including remainder tiles."""
     assert folds(size, tile, width) == sum(-(-part // width) for part in tiles(size, tile))
 
 
@@ -261,7 +264,7 @@ def words_of_a_walk(order: tuple[int, int, int], sizes_: tuple[int, ...], tile: 
 def test_words_are_those_of_walking_over_the_tiles(
     shape: tuple[int, int, int], tile: tuple[int, int, int]
 ) -> None:
-    """The fewest words over all six loop orders, counted tile by tile, are those of the closed forms."""
+    """The closed forms equal the fewest words over all six loop orders, counted tile by tile."""
     m, k, n = shape
     counts = [float(-(-size // part)) for size, part in zip(shape, tile, strict=True)]
     walked = min(words_of_a_walk(order, shape, tile) for order in permutations((0, 1, 2)))
@@ -285,7 +288,7 @@ def test_a_buffer_holds_operands_twice_and_the_result_once() -> None:
 
 
 def test_one_filling_of_the_array_is_exposed() -> None:
-    """What stays is waited for as far as the array takes it at once."""
+    """The part of the stationary operand that one fill of the array needs."""
     assert exposed_words(100.0, 300.0, 128, 128) == 100 * 128
 
 
@@ -298,7 +301,7 @@ def test_words_to_the_array_by_hand() -> None:
 
 
 def test_the_slower_of_array_and_words_binds() -> None:
-    """Cycles of the array and of the words overlap; what is exposed comes on top."""
+    """Cycles of the array and of the words overlap; exposed cycles are added."""
     assert run_cycles(100.0, 400.0, 8.0, 2.0) == 204.0
     assert run_cycles(100.0, 40.0, 8.0, 2.0) == 104.0
 
@@ -307,7 +310,7 @@ def test_the_slower_of_array_and_words_binds() -> None:
 def test_no_tile_that_fits_moves_fewer_words_than_the_bound(
     shape: tuple[int, int, int], tile: tuple[int, int, int], shares_left: int, shares_right: int
 ) -> None:
-    """Whatever cores share, in a buffer that just holds the tile; and each word moves once at least."""
+    """For any sharing of a buffer that just fits the tile; and each word moves at least once."""
     (m, k, n), (tm, tk, tn) = shape, tuple(map(min, shape, tile))
     left, right, result = float(m * k * shares_left), float(k * n * shares_right), float(m * n)
     products = largest_products(float(held_words(tm, tk, tn)))

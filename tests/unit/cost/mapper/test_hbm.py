@@ -16,7 +16,7 @@ def words_of(batch: int, m: int, k: int, n: int, *capacities: int) -> list[float
 
 
 def test_no_tiling_has_fewer_words() -> None:
-    """On 1,000 random products, every integer tile and loop order tried, the words are exactly the fewest."""
+    """Exactly the fewest words on 1,000 random products, compared with every integer tile and loop order."""
     rng = np.random.default_rng(0)
     for _ in range(1000):
         m, k, n = (int(x) for x in rng.integers(1, 30, 3))
@@ -25,7 +25,7 @@ def test_no_tiling_has_fewer_words() -> None:
 
 
 def test_what_fits_is_moved_once() -> None:
-    """A buffer that holds a row of tiles needs every word once, and every product of a batch its own."""
+    """With a buffer for a row of tiles every word moves once, for every product of a batch."""
     assert words_of(3, 128, 256, 512, 2**20) == [3 * (128 * 256 + 256 * 512 + 128 * 512)]
 
 
@@ -33,6 +33,6 @@ def test_what_fits_is_moved_once() -> None:
 def test_a_larger_buffer_never_needs_more(
     batch: int, m: int, k: int, n: int, capacity: int, more: int
 ) -> None:
-    """Nor does any buffer need fewer words than the operands and the result have."""
+    """And no buffer needs fewer words than the operands and the result have."""
     small, large = words_of(batch, m, k, n, capacity, capacity + more)
     assert batch * (m * k + k * n + m * n) <= large <= small < np.inf

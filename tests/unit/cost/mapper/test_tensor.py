@@ -1,4 +1,4 @@
-"""The mapper: against exhaustive search, against its own definition, and what no mapping may break."""
+"""The mapper compared with exhaustive search and with its own definition, and invariants of mappings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cycles_of(p: Problem) -> float:
 def small_problems(
     seed: int, number: int, *, size: int, cores: int, by_rule: bool, preload: bool = False
 ) -> list[Problem]:
-    """Return random small problems; L2 buffers as in the paper (8 words a unit, at least 64), or any from
+    """Return random small problems; L2 buffers as in the paper (8 words per unit, at least 64), or any from
     16.
     """
     rng = np.random.default_rng(seed)
@@ -65,7 +65,7 @@ def small_problems(
 
 
 class Gap(NamedTuple):
-    """How much slower than the best of all mappings the mapper's is, as measured."""
+    """Excess time of the mapper over the best of all mappings, as measured."""
 
     mean: float
     most: float
@@ -115,7 +115,7 @@ problems_of_any_size = st.builds(
 
 
 def assert_is_the_best_candidate(p: Problem) -> None:
-    """Assert that the search finds what a search of one product on one design does, all fields equal."""
+    """Assert that the search finds the best candidate of one product on one design, with all fields equal."""
     found, expected = mapped(p), best_candidate(p)
     assert found.cycles[0, 0] == expected.cycles
     assert found.glb_words[0, 0] == expected.glb_words
@@ -126,7 +126,7 @@ def assert_is_the_best_candidate(p: Problem) -> None:
 @pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize(("cores", "by_rule"), [(1, False), (2, True), (16, True)])
 def test_prunes_and_factors_change_nothing(cores: int, by_rule: bool, preload: bool) -> None:
-    """The search finds the fastest of its candidates, and of equally fast ones that with the fewest words."""
+    """The search finds the fastest candidate; ties go to the fewest words."""
     for p in small_problems(cores, 12, size=40, cores=cores, by_rule=by_rule, preload=preload):
         assert_is_the_best_candidate(p)
 
@@ -165,7 +165,7 @@ def test_the_workloads_shapes_are_searched_as_well(array: tuple[int, int]) -> No
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_at_least_ninety_mappings_are_considered_for_every_pair(array: tuple[int, int]) -> None:
-    """One core, that is one division, has the fewest: dataflow × tiles that fit × loop order."""
+    """A single core has the fewest, with one split: dataflow × tiles that fit × loop order."""
     rows, columns = array
     for batch, m, k, n in WORKLOAD:
         p = Problem(batch, m, k, n, 0.0, rows, columns, 512 * max(1, rows * columns // 64), 4096.0, 1)
@@ -174,7 +174,7 @@ def test_at_least_ninety_mappings_are_considered_for_every_pair(array: tuple[int
 
 
 def test_designs_do_not_depend_on_each_other() -> None:
-    """Shapes and cores estimated together give what each gives alone, odd numbers of cores among them."""
+    """Shapes and cores estimated together give the same results as alone, including odd core counts."""
     problems = [
         p._replace(cores=cores)
         for cores in (1, 2, 3, 6, 8, 13)
@@ -192,8 +192,8 @@ def test_designs_do_not_depend_on_each_other() -> None:
 @settings(max_examples=50)
 @given(problems_of_any_size)
 def test_no_mapping_beats_the_peak_or_the_bandwidth(p: Problem) -> None:
-    """Every multiply-accumulate takes a unit for a cycle, and every operand crosses the global buffer's
-    edge once.
+    """Every multiply-accumulate takes a unit for a cycle, and every operand crosses the global buffer's edge
+    once.
     """
     found = mapped(p)
     macs = p.batch * p.m * p.k * p.n
@@ -219,7 +219,7 @@ def test_more_cores_buffer_or_bandwidth_is_never_slower(
 @settings(max_examples=20)
 @given(problems_of_any_size)
 def test_one_more_core_is_never_slower(p: Problem) -> None:
-    """From 1 to 33 cores, over powers of two and what lies between them."""
+    """From 1 to 33 cores, including powers of two and counts between them."""
     cores = cores_of(*(p._replace(cores=c) for c in range(1, 34)))
     shape, extra = np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra])
     found = map_shapes(shape, extra, cores, preload=p.preload).cycles[0]
@@ -230,7 +230,9 @@ TPU = Problem(1, 4096, 4096, 4096, 0.0, 128, 128, 131072, 4096.0, 8)
 
 
 def test_products_by_hand() -> None:
-    """Eight arrays take a few percent to fill; streams of others, and words without reuse, are waited for."""
+    """Eight arrays take a few percent to fill; other products wait for streams, or for words without
+    reuse.
+    """
     peak = TPU.m * TPU.k * TPU.n / (128 * 128 * 8)
     assert peak <= cycles_of(TPU) <= 1.1 * peak
     assert cycles_of(TPU._replace(cores=1)) / cycles_of(TPU) == pytest.approx(8, rel=0.05)
@@ -240,7 +242,7 @@ def test_products_by_hand() -> None:
 
 
 def test_cores_saturate_where_the_global_buffer_binds() -> None:
-    """With a narrow global buffer, a thousand more cores change next to nothing."""
+    """With a narrow global buffer, a thousand more cores change almost nothing."""
     few = TPU._replace(words_per_cycle=64.0)
     many = few._replace(cores=1024)
     found = mapped(many)
@@ -249,7 +251,9 @@ def test_cores_saturate_where_the_global_buffer_binds() -> None:
 
 
 def test_a_number_of_cores_between_powers_of_two_is_used() -> None:
-    """108 cores are more than 1.5 times as fast as 64, and take less than 128 allow."""
+    """108 cores are more than 1.5 times as fast as 64, and need no more time than between 64 and 128 is
+    possible.
+    """
     wide = TPU._replace(words_per_cycle=1e6, rows=16, columns=64)
     base, between, above = (cycles_of(wide._replace(cores=c)) for c in (64, 108, 128))
     assert above <= between < base / 1.5

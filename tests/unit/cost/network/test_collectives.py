@@ -1,4 +1,4 @@
-"""Collectives: who knows what at the end, how many bytes, and their closed forms."""
+"""Collectives: data of each member at the end, bytes, and closed forms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TORUS = mesh(TileGrid(4, 6, wrap=True), Wires(8.0, 0.25))
 
 
 def known(plan: Plan, members: list[int]) -> dict[int, set[int]]:
-    """Return whose data can have come to every member."""
+    """Return the members whose data can have reached each member."""
     carried: list[set[int]] = []
     at = {member: {member} for member in members}
     for message in plan:
@@ -109,7 +109,7 @@ def test_on_a_torus_rows_then_columns_take_the_closed_form(kind: Collective) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_cluster_with_an_adapter_each_the_hierarchical_time_is_the_closed_form(kind: Collective) -> None:
-    """Nodes of 4 behind a switch; down a column, everyone has his own adapter."""
+    """Nodes of 4 behind a switch; along a column, every member has its own adapter."""
     cluster = tree([Switches(4, 32.0, 0.5), Switches(3, 8.0, 2.0, uplinks=4)])
     table = np.arange(12).reshape(3, 4).tolist()
     expected = layered.layered_s(kind, 3, 4, 96.0, (32.0, 0.5), (8.0, 2.5))
@@ -117,7 +117,7 @@ def test_on_a_cluster_with_an_adapter_each_the_hierarchical_time_is_the_closed_f
 
 
 def test_between_nodes_a_hierarchical_all_reduce_sends_one_gth_of_the_bytes() -> None:
-    """With one adapter for 4 devices, a ring in the order of nodes passes all of 2 (p − 1)/p once a node."""
+    """With one adapter for 4 devices, a ring in node order sends 2 (p − 1)/p of the tensor once per node."""
     cluster = tree([Switches(4, 1e3), Switches(3, 1.0)])
     table = np.arange(12).reshape(3, 4).tolist()
     deliveries = [
@@ -132,7 +132,7 @@ def test_between_nodes_a_hierarchical_all_reduce_sends_one_gth_of_the_bytes() ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_layered_collectives_deliver_what_flat_ones_do(kind: Collective) -> None:
-    """With one row, or with rows of one member, the messages are those of the flat collective."""
+    """With one row, or with rows of one member, the messages equal those of the flat collective."""
     flat = collective(kind, range(6), 96.0)
     for table in ([[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4], [5]]):
         plan = [message for message in layered.collective(kind, table, 96.0) if message.size_bytes > 0]
@@ -148,7 +148,7 @@ def test_an_all_to_all_contends_on_a_mesh() -> None:
 @pytest.mark.parametrize("side", [4, 6])
 @pytest.mark.parametrize("contention", ["arrival", "order"])
 def test_an_all_to_all_takes_no_less_than_its_bytes_over_the_cut(side: int, contention: str) -> None:
-    """Half of the members send half of their bytes across, over as many links as there are rows."""
+    """Half of the members send half of their bytes across the cut, over as many links as there are rows."""
     topology, members = mesh(TileGrid(side, side), Wires(8.0)), range(side * side)
     table = np.arange(side * side).reshape(side, side).tolist()
     bound = side * side / 2 * 96.0 / 2 / (side * 8.0)

@@ -1,4 +1,4 @@
-"""Transfers that share links: order, conservation, and what bandwidth can and cannot do."""
+"""Transfers that share links: order, conservation of bytes, and effects of bandwidth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def random_plan(seed: int, messages: int = 40, nodes: int = MESH.nodes) -> Plan:
-    """Return messages between any nodes, most of them after others."""
+    """Return messages between random nodes, most of them dependent on others."""
     rng = np.random.default_rng(seed)
     plan = []
     for k in range(messages):
@@ -96,7 +96,7 @@ def test_one_transfer_at_a_time_holds_a_link(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=8, derandomize=True, deadline=None)
 def test_every_byte_that_is_sent_is_received(switching: Switching, contention: str, seed: int) -> None:
-    """At every node, what links bring and what it sends is what links take away and what it receives."""
+    """At every node, incoming bytes plus sent bytes equal outgoing bytes plus received bytes."""
     plan = random_plan(seed)
     delivery = deliver(MESH, plan, contention, switching)  # type: ignore[arg-type]
     sent = np.array(sent_by(plan, MESH.nodes))
@@ -127,7 +127,7 @@ def test_contention_only_delays(switching: Switching, seed: int) -> None:
 @given(seeds)
 @settings(max_examples=20, derandomize=True, deadline=None)
 def test_links_that_serve_in_the_order_of_requests_give_the_same_times(seed: int) -> None:
-    """Two ways: discrete events, and one sweep over messages in the order in which those asked."""
+    """Two methods: discrete events, and one sweep over messages in the order of their requests."""
     plan = random_plan(seed, nodes=GRID.tiles)
     events = deliver(MESH, plan)
     order = np.lexsort((np.arange(len(plan)), events.times_s[0])).tolist()
@@ -169,9 +169,9 @@ def test_first_come_first_served_halving_all_bandwidths_doubles_the_time_without
 
 
 def test_first_come_first_served_a_slower_link_can_speed_up() -> None:
-    """A scheduling anomaly (Graham, 1969): on half the bandwidth two requests change places.
+    """A scheduling anomaly (Graham, 1969): with half the bandwidth, two requests swap their order.
 
-    Found by search; the same plan with links that serve in the order of the plan only gets slower.
+    Found by search; with links that serve in plan order, the same plan only gets slower.
     """
     plan = [
         Message(2, 0, 3.0),
@@ -209,7 +209,7 @@ def test_permuting_identical_devices_changes_nothing(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=20, derandomize=True, deadline=None)
 def test_compiled_events_are_bit_identical_to_simpy(switching: Switching, messages: int, seed: int) -> None:
-    """With whole bytes, where many requests meet in one instant, and with any bytes and delays."""
+    """With whole bytes, where many requests coincide, and with arbitrary bytes and delays."""
     whole, rng = random_plan(seed, messages), np.random.default_rng(seed)
     odd = tuple(m._replace(size_bytes=rng.random(), delay_s=m.delay_s * rng.random()) for m in whole)
     for plan in (whole, odd):

@@ -1,4 +1,4 @@
-"""Rows that go once to a rank or node of their experts: counts by brute force, times by hand."""
+"""Token dispatch once per rank or node: counts by brute force, times by hand."""
 
 from itertools import combinations
 
@@ -38,7 +38,9 @@ def test_distinct_ranks_are_those_of_all_choices() -> None:
 
 
 def test_distinct_ranks_of_deepseek_v3_are_those_of_random_tokens() -> None:
-    """8 of 256 experts in 4 of 8 groups, on 64 ranks of 8 nodes: at most 4 a token (DeepSeek-V3, 3.2.2)."""
+    """8 of 256 experts in 4 of 8 groups, on 64 ranks of 8 nodes: at most 4 nodes per token (DeepSeek-V3,
+    3.2.2).
+    """
     rng, routing = np.random.default_rng(0), Routing(256, 8, 8, 4)
     groups = rng.permuted(np.tile(np.arange(8), (20_000, 1)), axis=1)[:, :4]
     ranks = rng.permuted(np.tile(np.arange(128), (20_000, 1)), axis=1)[:, :8]
@@ -63,7 +65,7 @@ def test_the_slower_of_two_levels_takes_the_time() -> None:
 
 
 def test_a_row_for_a_rank_each_is_an_all_to_all() -> None:
-    """With one expert a token nothing goes twice."""
+    """With one expert per token no token is sent twice."""
     group, routing = Group(8, 1), Routing(8, 1)
     for network in (Flat(1e9), Levels((Tier(8, 1e9, 1e-6, 1e-5),))):
         plain_s = network.seconds("all_to_all", 1e6, group)

@@ -1,4 +1,4 @@
-"""Collectives of NCCL inside an NVLink domain."""
+"""NCCL collectives inside an NVLink domain."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_message_is_an_all_to_all_of_two_without_the_copy() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 72])
 def test_times_rise_with_size_and_are_concave_in_it(kind: Kind, ranks: int) -> None:
-    """Bounds of layouts rely on both: a share of a size takes at least that share of the time."""
+    """Bounds of layouts need both: a share of a size takes at least that share of the time."""
     found = Nccl(SPEEDS, LINK).seconds(kind, SIZES, ranks)
     assert (np.diff(found) >= 0).all()
     assert (np.diff(found / SIZES) <= 0).all()
@@ -132,14 +132,14 @@ def test_links_of_a_simulated_domain_are_as_fast_as_large_rings() -> None:
 
 
 def test_keys_of_other_formulas_are_refused() -> None:
-    with pytest.raises(PhazeError, match=r"latency_s: must not be given beside nccl"):
+    with pytest.raises(PhazeError, match=r"latency_s: must not be given together with nccl"):
         cluster(latency_s=1e-6)
 
 
 def test_only_the_innermost_level_has_measured_collectives() -> None:
     level = Level(devices=8, bandwidth_bytes_per_s=LINK, nccl=SPEEDS)
     outer = level.model_copy(update={"devices": 16})
-    with pytest.raises(PhazeError, match="nccl must be of the innermost level"):
+    with pytest.raises(PhazeError, match="nccl is allowed in the innermost level"):
         Cluster.parse({"device": "h100-80gb", "levels": [level, outer]}, "test")
 
 

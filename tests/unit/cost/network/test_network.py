@@ -1,4 +1,4 @@
-"""Collectives and messages by kind: in closed form, level by level, and message by message."""
+"""Collectives and messages by kind: in closed form, by level, and message by message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 def group_of(ranks: int, network: Network) -> Members:
-    """Return ranks beside each other, by number where every pair of devices differs."""
+    """Return neighbouring ranks, by number if all pairs of devices differ."""
     return range(ranks) if isinstance(network, DeviceNetwork | Fabric) else Group(ranks, 1)
 
 
@@ -133,7 +133,7 @@ def test_equal_pairs_are_a_flat_network(kind: Kind, ranks: int, size: float) -> 
 def simulated_s(
     topology: Topology, kind: Collective, size: float, members: list[int], contention: str
 ) -> float:
-    """Return the time of a collective's messages with nothing else on the network."""
+    """Return the time of a collective's messages on an otherwise idle network."""
     plan = collective(kind, members, size, pieces=len(members))
     return deliver(topology, plan, contention).time_s  # type: ignore[arg-type]
 
@@ -156,7 +156,7 @@ def test_messages_around_a_ring_take_the_closed_form(topology: Topology, kind: C
 
 @given(st.sampled_from(COLLECTIVES), st.permutations(range(12)), st.integers(2, 12))
 def test_messages_alone_take_the_closed_form(kind: Collective, order: list[int], ranks: int) -> None:
-    """Also where members are apart, and every pair differs; in use, links make some wait."""
+    """Also for distant members and unequal pairs; with contention, links delay some messages."""
     members = order[:ranks]
     uneven = from_matrix(UNEVEN.bandwidth_bytes_per_s, UNEVEN.latency_s)
     for network, topology in ((TORUS, TORUS.topology), (MESH, MESH.topology), (UNEVEN, uneven)):
@@ -182,7 +182,7 @@ def test_the_halves_of_an_all_reduce_take_half_of_its_time_on_levels() -> None:
 
 
 def test_an_all_to_all_sends_every_part_over_the_level_on_which_two_ranks_meet() -> None:
-    """Of 16 ranks, 8 in a node, a rank sends 7 parts of 16 over NVLink and 8 parts between nodes."""
+    """Of 16 ranks, 8 per node, each sends 7 of 16 parts over NVLink and 8 parts between nodes."""
     part = 1e9 / 16
     expected = 7 * part / 300e9 + 8 * part / 25e9
     assert NODES.seconds("all_to_all", 1e9, Group(16, 1)) == pytest.approx(expected)
@@ -223,7 +223,7 @@ def test_an_all_reduce_on_one_level_takes_twice_its_share_per_direction() -> Non
 
 
 def test_between_nodes_an_all_reduce_sends_what_the_node_leaves() -> None:
-    """NVLink's share first, then 1/g of the bytes per device."""
+    """First the share inside NVLink, then 1/g of the bytes per device."""
     inside, between = 2 * 7 / 8 * 1e9 / 300e9, 2 * 1 / 2 * 1e9 / 8 / 25e9
     assert NODES.seconds("all_reduce", 1e9, Group(16, 1)) == pytest.approx(inside + between)
 
@@ -240,7 +240,7 @@ def test_a_step_has_its_latency() -> None:
 
 
 def test_rings_of_devices_at_different_ports_share_one_port_of_the_node() -> None:
-    """Of four ports for eight devices groups at a stride of four or two use one, neighbours all."""
+    """With four ports for eight devices, groups at a stride of four or two use one, neighbours all."""
     levels = Levels((Tier(8, 1e30), Tier(64, 1e9, ring_port_devices=2)))
     groups = (Group(8, 8), Group(64, 1), Group(16, 4), Group(32, 2))
     alone, neighbours, two, four = (levels.seconds("all_reduce", 8.0, group) for group in groups)
@@ -261,14 +261,14 @@ MEASURED = {
 
 @pytest.mark.parametrize("size", MEASURED)
 def test_an_all_reduce_inside_a_node_takes_what_was_measured(size: int) -> None:
-    """A start and steps beside the bytes: at 1 MiB they are nine tenths of the time."""
+    """Start and steps in addition to the bytes: nine tenths of the time at 1 MiB."""
     network = network_of(load_cluster("a100-vtrain")[0])
     found = [network.seconds("all_reduce", size, Group(ranks, 1)) for ranks in (2, 8)]
     assert found == pytest.approx(MEASURED[size], rel=0.2)
 
 
 def test_an_all_reduce_over_four_nodes_of_jean_zay_takes_what_was_measured() -> None:
-    """BigScience: 1.53 s for 4 GB. Its messages between stages are not as slow."""
+    """BigScience: 1.53 s for 4 GB. The messages between its stages are not that slow."""
     network = network_of(load_cluster("a100-jean-zay")[0])
     assert network.seconds("all_reduce", 4e9, Group(32, 1)) == pytest.approx(1.53, rel=0.05)
     assert network.seconds("send", 4e9, Group(2, 8)) == pytest.approx(4e9 / 5e9, rel=1e-4)
@@ -301,7 +301,7 @@ def test_an_all_to_all_on_two_levels_by_hand() -> None:
 
 
 def test_a_ring_across_nodes_passes_every_device_of_a_node() -> None:
-    """By hand: 3 steps between 4 nodes, each with the hops of 7 or 3 further devices, or of none."""
+    """3 steps between 4 nodes, each with the hops of 7, 3 or no further devices."""
     plain, hops = (Levels((Tier(8, 1e12), Tier(512, 50e9, 10e-6, hop_latency_s=s))) for s in (0.0, 7e-6))
     for group, others in ((Group(32, 1), 7), (Group(16, 2), 3), (Group(4, 8), 0)):
         for kind, steps in (("all_gather", 3), ("all_reduce", 6), ("all_to_all", 0)):
@@ -319,8 +319,8 @@ def test_a_ring_across_nodes_passes_every_device_of_a_node() -> None:
     ],
 )
 def test_collectives_over_efa_take_what_was_measured(nodes: int, kind: Kind, measured: float) -> None:
-    """Of 256 MB; the largest of several runs across nodes, of which others shared the network (Hugging Face,
-    Ultra-Scale Playbook, figure of bandwidths by nodes). All-reduce inside a node is not fitted.
+    """256 MB; the largest of several runs across nodes, some with shared networks (Hugging Face, Ultra-Scale
+    Playbook, figure of bandwidths by nodes). All-reduce inside a node is not fitted.
     """
     ranks, times = 8 * nodes, 2 if kind == "all_reduce" else 1
     time_s = network_of(load_cluster("h100-efa")[0]).seconds(kind, 256e6, Group(ranks, 1))
@@ -328,7 +328,7 @@ def test_collectives_over_efa_take_what_was_measured(nodes: int, kind: Kind, mea
 
 
 def test_all_reduces_between_nodes_go_by_a_tree_where_that_is_faster() -> None:
-    """By hand, of 64 nodes: 126 steps of a ring, or 12 of a tree that carries 0.9 as much."""
+    """64 nodes: 126 steps of a ring, or 12 of a tree that reaches 0.9 of the bandwidth."""
     rings, trees = (Levels((Tier(8, 1e12), Tier(512, 50e9, 10e-6, tree_latency_s=s))) for s in (0.0, 50e-6))
     group = Group(64, 8)
     for size, by_tree in ((1e3, True), (1e9, False)):
@@ -353,7 +353,7 @@ def test_all_reduces_between_nodes_go_by_a_tree_where_that_is_faster() -> None:
     ],
 )
 def test_levels_start_a_collective_at_once(group: Group, start_s: float) -> None:
-    """It starts on all of its levels together, so that the slowest start counts, not their sum."""
+    """It starts on all levels at the same time, so the slowest start counts, not their sum."""
     starts = Levels((Tier(8, 1e9, start_s=1e-3), Tier(64, 1e9, start_s=3e-3), Tier(512, 1e9, start_s=2e-3)))
     none = Levels(tuple(tier._replace(start_s=0.0) for tier in starts.tiers))
     for kind in get_args(Collective):

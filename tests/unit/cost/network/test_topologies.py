@@ -1,4 +1,4 @@
-"""Topologies have the bandwidths that the Parmesan paper gives (Appendix D-B, Table IX)."""
+"""Topologies have the bandwidths of the Parmesan paper (Appendix D-B, Table IX)."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def test_far_blocks_are_joined_by_less() -> None:
 
 
 def test_blocks_may_be_joined_by_one_bandwidth_however_far() -> None:
-    """Random_blk_2 read without |i - j|: a tenth of the mean inside, between any two nodes."""
+    """Random_blk_2 without |i - j|: a tenth of the mean bandwidth inside, between any two nodes."""
     falling, even = (
         make_network(RandomBlocks(kind="random-blk-2", devices=12, nodes=3, seed=1, falling=falling))
         for falling in (True, False)
@@ -90,7 +90,7 @@ def test_devices_of_a_block_may_share_one_bandwidth() -> None:
 
 @pytest.mark.parametrize("key", ["falling", "own_pairs"])
 def test_readings_of_random_blk_2_are_refused_for_random_blk_1(key: str) -> None:
-    with pytest.raises(ValidationError, match=f"{key}: is for random-blk-2"):
+    with pytest.raises(ValidationError, match=f"{key}: applies to random-blk-2"):
         TOPOLOGY.validate_python({"kind": "random-blk-1", "devices": 8, key: False})
 
 

@@ -1,4 +1,4 @@
-"""Meshes, tori, clusters and matrices: who is next to whom, which way transfers go, how long they take."""
+"""Meshes, tori, clusters and matrices: neighbours, routes and transfer times."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_transfer_alone_takes_the_time_of_an_idle_network(switching: str) ->
 
 
 def test_the_narrowest_link_of_a_route_sets_its_speed() -> None:
-    """Two blocks of 2 × 2 side by side, slower between them (PALM, Table VI)."""
+    """Two adjacent blocks of 2 × 2, with slower links between them (PALM, Table VI)."""
     topology = mesh(TileGrid(2, 4), Wires(1024.0, 1.0, (2, 2), 256.0, 5.0))
     assert topology.seconds(0, 1, 1024.0) == 1 + 1
     assert topology.seconds(0, 3, 1024.0) == 1 + 5 + 1 + 4
@@ -59,7 +59,7 @@ def test_the_narrowest_link_of_a_route_sets_its_speed() -> None:
 
 
 def test_an_access_to_memory_takes_equation_5() -> None:
-    """Response 3 s, 8 bytes at 4 bytes/s, then three hops at 10 bytes/s; none from a tile with a port."""
+    """Response 3 s, 8 bytes at 4 bytes/s, then three hops at 10 bytes/s; no hops from a tile with a port."""
     grid, memory = TileGrid(3, 4), PortMemory((0,), 4.0, 3.0)
     topology = mesh(grid, Wires(10.0, 0.5), memory)
     assert topology.seconds(12, 3, 8.0) == 3 + 8 / 4 + (3 * 0.5 + 8 / 10)
@@ -90,7 +90,7 @@ def test_half_duplex_links_carry_one_direction_at_a_time() -> None:
 
 
 def test_a_cluster_has_two_levels() -> None:
-    """Four nodes of 8 GPUs, 8 adapters each: between nodes the adapter is the narrowest link."""
+    """Four nodes of 8 GPUs with 8 adapters each: between nodes the adapter is the narrowest link."""
     cluster = tree([Switches(8, 300e9, 2e-6), Switches(4, 25e9, 5e-6, uplinks=8)])
     assert cluster.devices == 32
     assert cluster.seconds(0, 7, 3e9) == pytest.approx(2e-6 + 0.01)
@@ -99,14 +99,16 @@ def test_a_cluster_has_two_levels() -> None:
 
 @pytest.mark.parametrize(("adapters", "times"), [(8, 1), (4, 2), (1, 8)])
 def test_devices_of_a_node_share_its_adapters(adapters: int, times: int) -> None:
-    """Every GPU of a node sends to its peer in another: so many follow each other at an adapter."""
+    """Every GPU of a node sends to its peer in another node, and transfers queue at the adapters."""
     cluster = tree([Switches(8, 300e9), Switches(2, 25e9, uplinks=adapters)])
     delivery = deliver(cluster, [Message(k, 8 + k, 25e9) for k in range(8)])
     assert delivery.time_s == pytest.approx(times)
 
 
 def test_a_fat_tree_with_full_width_carries_any_permutation_of_switches() -> None:
-    """Two uplinks for two devices: shifting everyone by a switch contends nowhere; one uplink takes twice."""
+    """Two uplinks for two devices: a shift by one switch has no contention; with one uplink it takes twice as
+    long.
+    """
     for uplinks, times in ((2, 1), (1, 2)):
         fat = tree([Switches(2, 1.0), Switches(2, 1.0, uplinks=uplinks), Switches(2, 1.0, uplinks=uplinks)])
         assert fat.devices == 8

@@ -1,4 +1,4 @@
-"""Printed tables on tiled accelerators beside ours."""
+"""Printed tables on tiled accelerators, compared with ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL: dict[str, int | str] = {
 
 
 def test_table_iv_is_predicted_with_a_constant_that_has_seen_its_rows_and_with_one_that_has_not() -> None:
-    """Other runs that took long say that kernels reach little of HBM's bandwidth."""
+    """Other long runs show that kernels reach a small share of the HBM bandwidth."""
     row = PALM.gpus["t-18b"].model_copy(update={"run": SMALL})
     slow = MeasuredRun(measured_s=10.0, run={**SMALL, "layers": 4})
     rows = besides(

@@ -38,14 +38,14 @@ BEST = (
 
 
 def reached(case: PrintedInference, choices: TileMappings) -> Throughput:
-    """Return what a few mappings of a case reach."""
+    """Return the results of several mappings of a case."""
     operators = partial(operators_of, load_model_named(case.model), sequence=case.sequence)
     return fastest(MACHINE, operators, case.numbers, choices)
 
 
 @cache
 def ours(i: int) -> Throughput:
-    """Return what the fastest mapping of a case reaches."""
+    """Return the result of the fastest mapping of a case."""
     return reached(CASES[i], BEST[i])
 
 
@@ -62,14 +62,16 @@ def test_resnet_50_is_as_fast_as_published() -> None:
 
 
 def test_bert_base_lies_between_weights_fetched_once_and_by_every_replica() -> None:
-    """2,830 sequences per second with 16 bits and 128 tokens; neither is within a fifth, and both say why."""
+    """2,830 sequences per second with 16 bits and 128 tokens; neither is within a fifth, and both are
+    explained.
+    """
     assert ours(2).samples_per_s < CASES[1].published < ours(1).samples_per_s
     assert CASES[1].explanation
     assert CASES[2].explanation
 
 
 def test_another_reading_of_bert_base_is_within_a_fifth_and_longer_sequences_are_slower() -> None:
-    """The same figure with 8-bit integers and 384 tokens, and with the 512 that BERT takes at most."""
+    """The same figure with 8-bit integers and 384 tokens, and with 512, the maximum of BERT."""
     assert abs(error(3)) < 0.2
     assert reading_of(CASES[4]) == "8-bit integers, 512 tokens"
     assert ours(4).samples_per_s < ours(3).samples_per_s
@@ -77,7 +79,7 @@ def test_another_reading_of_bert_base_is_within_a_fifth_and_longer_sequences_are
 
 @EVERY_CASE
 def test_the_slowest_stage_or_tensor_sets_the_pace(i: int) -> None:
-    """And nothing is faster than the arrays."""
+    """No throughput exceeds that of the arrays."""
     found = ours(i)
     slowest = max(*found.stage_s, *found.send_s)
     assert found.samples_per_s == pytest.approx(found.microbatch / slowest)
@@ -124,7 +126,7 @@ def test_eight_bit_integers_have_their_own_arrays() -> None:
 
 
 def test_tiles_that_follow_each_other_are_near() -> None:
-    """Column by column, over the rows and the column that have no tiles."""
+    """Column by column, skipping the rows and the column without tiles."""
     order = column_by_column(MACHINE)
     assert sorted(order) == sorted(MACHINE.tiles)
     assert max(MACHINE.grid.distance(a, b) for a, b in pairwise(order)) <= 2
@@ -137,6 +139,6 @@ def test_a_family_without_a_mapping_is_refused() -> None:
 
 
 def test_all_cases_choose_from_the_same_mappings() -> None:
-    """No case has a rule of its own, but for the one that leaves out shared weights."""
+    """No case has its own rule, except the one without shared weights."""
     assert [case.fetched for case in CASES].count(("own", "shared")) == len(CASES) - 1
     assert all(max(*choices.stages, *choices.microbatches) <= MOST for choices in BEST)

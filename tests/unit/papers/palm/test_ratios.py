@@ -1,4 +1,4 @@
-"""Table I of PALM from the files of systems."""
+"""Table I of PALM, computed from system files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_ratio_that_is_printed_is_there() -> None:
 
 @pytest.mark.parametrize("ratio", PRINTED, ids=ids)
 def test_what_the_paper_divides_gives_what_it_prints(ratio: PrintedRatio) -> None:
-    """With digits cut off, not rounded: 40/15 is 2.666."""
+    """With digits truncated, not rounded: 40/15 is 2.666."""
     if ratio.inputs is None:
         assert ratio.explanation
         return
@@ -32,12 +32,12 @@ def test_what_the_paper_divides_gives_what_it_prints(ratio: PrintedRatio) -> Non
 
 @pytest.mark.parametrize(("ratio", "ours"), list(zip(PRINTED, OURS, strict=True)), ids=ids)
 def test_a_ratio_that_differs_is_explained(ratio: PrintedRatio, ours: float) -> None:
-    """Without an explanation ours is within what rounding of figures does."""
+    """Without an explanation our ratio is within rounding of the printed figures."""
     assert ratio.explanation or abs(ours / ratio.published - 1) < 0.015
 
 
 def test_tiled_accelerators_have_more_sram_for_their_compute_than_gpus() -> None:
-    """What the paper concludes from the table, and that their memory is hops away."""
+    """The paper's conclusion from the table, and that their memory is several hops away."""
     by_kind = {(RATIOS[ratio.of].kind, ratio.system): ours for ratio, ours in zip(PRINTED, OURS, strict=True)}
     sram, links = (
         {system: ours for (which, system), ours in by_kind.items() if which == kind}

@@ -1,4 +1,4 @@
-"""The page of tiled accelerators, from runs with known numbers."""
+"""The page of tiled accelerators, from runs with known results."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_reading_has_its_error_over_all_printed_figures_that_it_gives() -> Non
 
 
 def test_only_strategies_with_their_best_adapters_are_said_to_be_faster() -> None:
-    """The slowest of one over the fastest of another is above one whichever is better."""
+    """Comparing the slowest of one strategy with the fastest of the other gives a gain for either."""
     found = inputs()
     study = STUDY.model_copy(update={"exchanges": {"best": ExchangeReading(compare="slowest-fastest")}})
     other = replace(found, study=study)
@@ -190,7 +190,7 @@ def test_the_authors_program_is_a_reading_that_is_not_ours() -> None:
 
 
 def test_the_page_says_what_the_authors_program_does_not_give_either() -> None:
-    """The sentence of the publication follows from its figures: within 1 %, no version gives them."""
+    """The publication's sentence follows from its figures: no version is within 1 %."""
     program = PALM.program
     assert program is not None
     versions = program.wafer.values()
@@ -222,7 +222,7 @@ def test_a_reading_that_another_beats_in_error_and_statements_is_not_in_the_answ
 def test_a_printed_throughput_needs_so_many_microbatches(
     batch: int, alone_s: float, samples_per_s: float, fewest: int | None
 ) -> None:
-    """T-145B in 20 stages: with 21 microbatches work and bubbles alone take longer than printed."""
+    """T-145B in 20 stages: with 21 microbatches work and bubbles alone exceed the printed time."""
     one = pd.Series({"batch": batch, "alone_s": alone_s, "microbatches": 20, "stages": 20})
     assert fewest_microbatches(one, samples_per_s) == fewest
     if fewest and fewest > 1:
@@ -231,7 +231,7 @@ def test_a_printed_throughput_needs_so_many_microbatches(
 
 
 def test_the_published_column_of_table_vii_is_that_of_table_iv_over_a_sixteenth_of_the_gpus() -> None:
-    """With the numerators of the last two rows cut, as the printed digits show."""
+    """With the numerators of the last two rows truncated, as the printed digits show."""
     for model, cut in (("t-18b", False), ("t-76b", True), ("t-145b", True)):
         row, figure = PALM.wafer[model], PALM.gpus[model].printed
         assert (floor(figure) if cut else figure) / (row.gpus / 16) == pytest.approx(row.printed, abs=1e-4)

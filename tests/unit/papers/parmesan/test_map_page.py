@@ -1,4 +1,4 @@
-"""Speed-ups are ratios of steps, medians over seeds; checks find what must not be."""
+"""Speed-ups are ratios of step times, medians over seeds; checks find violations."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ STEPS = dict(zip(WAYS, (4.0, 5.0, 3.0, 2.0, 12.0, 8.0), strict=True))
 
 
 def inputs_with(step_s: dict[str, float], bound_s: float = 0.5) -> MapInputs:
-    """Return the tables of ten seeds; seed k takes k per cent longer by hand."""
+    """Return the tables of ten seeds; for seed k the heuristics take k per cent longer."""
     rows = [
         {
             **POINT, "seed": seed, "way": way, "compute_s": 1.0, "samples_per_s": 16 / step,
@@ -152,7 +152,7 @@ def test_gaps_and_steps_by_k_are_shown() -> None:
 
 
 def test_scores_count_too_much_and_too_little_alike() -> None:
-    """Where nothing is printed there is nothing to be off."""
+    """Rows without printed figures do not count."""
     figures = pd.DataFrame({"ours": [2.0, 4.0, 9.0], "printed": [4.0, 2.0, 0.0]})
     assert mean_factor(figures) == pytest.approx(2.0)
     assert rms_factor(pd.Series([0.5, 2.0, 0.0])) == pytest.approx(2.0)

@@ -1,4 +1,4 @@
-"""Readings beside printed figures: mean factors, the nearest one, and what stands first on the page."""
+"""Readings compared with printed figures: mean factors, the nearest reading, and the order on the page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def test_a_page_shows_every_reading_and_how_far_off_it_is() -> None:
 
 
 def test_a_sensitivity_is_never_the_nearest() -> None:
-    """It is as near as objective (5) here, and comes after it; without the latter the authors' search is."""
+    """Here it is as near as objective (5) and comes after it; without the latter, the authors' search is
+    nearest.
+    """
     inputs = by_topology()
     readings = {key: one for key, one in READINGS.items() if key != "stages"}
     case = {**inputs.study.cases["table"].model_dump(), "readings": readings}
@@ -111,7 +113,7 @@ def test_what_is_unexplained_or_missing_is_said() -> None:
 
 @cache
 def by_partitioner() -> MapInputs:
-    """Return three partitions of a graph; what holds devices takes twice as long, by hand thrice."""
+    """Return three partitions of a graph; occupied devices take twice as long, heuristics three times."""
     one = inputs_with(STEPS).mappings
     one = one[one["seed"] == 0].drop(columns="partitioner").assign(seed=0)
     by_hand = one["way"].isin(["cs-map", "p2p-map"])
@@ -151,7 +153,7 @@ def by_partitioner() -> MapInputs:
 
 
 def test_measured_tables_are_read_by_what_messages_hold() -> None:
-    """The first row of a table, to which its figures are relative, is none of them."""
+    """The first row of a table, to which its figures are relative, is not counted."""
     figures = read_figures(by_partitioner()).set_index("reading")
     assert figures["ours"].to_dict() == pytest.approx({"links": 6.0, "held": 9.0})
     blocks = part(page(by_partitioner), ": table")

@@ -1,4 +1,4 @@
-"""The small study of the report beside the printed results of Phaze."""
+"""The report's small study, compared with the printed results of Phaze."""
 
 import pytest
 

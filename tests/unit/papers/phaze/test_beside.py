@@ -1,4 +1,4 @@
-"""Printed numbers stand beside ours, and reasons for differences come from the tables."""
+"""Printed numbers compared with ours, and reasons for differences computed from the tables."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_study_with_another_baseline_is_not_beside_the_paper(printed: Beside) 
 
 
 def test_a_printed_utilisation_implies_a_time_on_the_same_chip(printed: Beside) -> None:
-    """On the baseline the chips are the same, so that times are as utilisations, 8.8 % and 15.9 %."""
+    """On the baseline the chips are equal, so times are in the ratio of utilisations, 8.8 % and 15.9 %."""
     row = next(r for r in utilisation_sheet(printed).rows if r[:2] == ("bert-large", "tpu-v4 expert"))
     ours, theirs = float(row[2].split()[0]), float(row[3].split()[0])
     assert float(row[5].split()[0]) == pytest.approx(float(row[4].split()[0]) * ours / theirs, rel=0.01)

@@ -1,4 +1,4 @@
-"""Readings stand side by side, and say which printed figures they give; expected ones are by hand."""
+"""Readings next to each other, with the printed figures that they reproduce; expected values by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER = {"stages": 6, "data": 164, "layout": "tp1-b1", "recompute": False}
 
 
 def row(reading: str, architecture: str, planner: str, speed: float, **changes: object) -> dict[str, object]:
-    """Return a row of table readings of bert-large, with an utilisation that goes with the throughput."""
+    """Return a row of table readings of bert-large, with a utilisation proportional to the throughput."""
     return {
         "reading": reading, "model": "bert-large", "architecture": architecture, "hbm_gib": 32.0,
         "planner": planner, "status": "placed", "reason": "", **PLAN, "devices_used": 1024,
@@ -73,7 +73,7 @@ def with_readings(printed: Beside) -> Beside:
 
 
 def test_a_placement_agrees_by_its_widths_and_in_full_with_all_else(read: Beside) -> None:
-    """Of equal throughput within the tolerance the smallest HBM is the answer, with its microbatch."""
+    """Of equal throughputs within the tolerance the smallest HBM is the answer, with its microbatch."""
     found = reading_figures(read)
     placed = found[found["kind"] == "placement"].set_index("reading")
     assert placed.loc["study", ["printed", "ours"]].tolist() == [
@@ -85,7 +85,7 @@ def test_a_placement_agrees_by_its_widths_and_in_full_with_all_else(read: Beside
 
 
 def test_scores_are_root_mean_squares_and_geometric_means(read: Beside) -> None:
-    """Printed are 15.9, 47.4 and 88.1 %; the study has 4, 8 and 16, the reading the printed ones."""
+    """Printed are 15.9, 47.4 and 88.1 %; the study has 4, 8 and 16 %, the reading the printed ones."""
     scores = reading_scores(read, reading_figures(read)).set_index("reading")
     logs = [log(ours / theirs) for ours, theirs in ((4, 15.9), (8, 47.4), (16, 88.1))]
     assert scores.loc["study", "mfu_factor"] == pytest.approx(exp(sqrt(sum(x * x for x in logs) / 3)))
@@ -97,7 +97,7 @@ def test_scores_are_root_mean_squares_and_geometric_means(read: Beside) -> None:
 
 
 def test_a_workload_that_a_reading_changes_several_times_is_decided_by_it(read: Beside) -> None:
-    """8810 / 1590 is no three times 1600 / 400; with experts three times as slow it is."""
+    """8810 / 1590 is less than three times 1600 / 400; with experts three times as slow it is more."""
 
     def means_of(beside: Beside) -> set[str]:
         found = reading_figures(beside)

@@ -1,4 +1,4 @@
-"""The page of the plans: every figure and table, claims that are told apart, checks that can fail."""
+"""The page of plans: every figure and table, separate claims, and checks that can fail."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_page_has_every_section_and_table_once_and_is_written_equally(
 
 
 def test_what_stands_in_and_what_is_missing_is_said() -> None:
-    """Without the folder one input is ours, and the other is absent with the reason."""
+    """Without the folder one input is ours, and the other is missing with the reason."""
     plans = PLANS.model_dump(mode="json")
     plans["folder"] = None
     plans["inputs"]["bert"]["own"] = {"workload": "w", "microbatch": 4, "architecture": "tpu-v4"}

@@ -1,4 +1,4 @@
-"""Plans of a study as tables, made by formulas, with every way to show them."""
+"""Plans of a study as tables, made by formulas, with every kind of presentation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PRINTED: dict[str, object] = {
 
 
 def toy_claims(group: TableClaims) -> list[dict[str, object]]:
-    """Claims of a group with the toy's figures in place of printed ones."""
+    """Claims of a group with the toy's figures instead of printed ones."""
     found = [claim.model_dump() for claim in group.claims]
     for claim in found:
         own = [figure for words, figure in PRINTED.items() if words in claim["statement"]]
@@ -72,7 +72,7 @@ PUBLISHED = PublishedPlans.parse(
     },
     "toy",
 )
-"""The paper's claims with figures that the toy's plans have."""
+"""The paper's claims with figures of the toy's plans."""
 
 
 def time_of(planner: str, devices: int, memory_gib: float, mode: str) -> float:
@@ -127,7 +127,7 @@ def add_plan(rows: Rows, keys: dict[str, object], source: str, devices: int) -> 
 
 
 def toy_inputs(plans: PlanStudy = PLANS, published: PublishedPlans | None = PUBLISHED) -> PlanInputs:
-    """Return what the page is made from."""
+    """Return the inputs of the page."""
     rows: Rows = {name: [] for name in ("cases", "pipelines", "curves")}
     for case in plans.made:
         for point in plans.made[case].points().values():

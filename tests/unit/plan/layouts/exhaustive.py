@@ -1,6 +1,6 @@
-"""A second implementation of the search over layouts: every legal one with every division, each priced.
+"""A second implementation of the search over layouts: prices every valid layout with every pipeline split.
 
-It shares what a plan is and its price with phaze, and nothing else: no bounds, linear programs, orders.
+It shares only the definition of a plan and its price with phaze: no bounds, linear programs or orders.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ KNOWN = {
     "megatron": MEGATRON, "torchtitan": TORCHTITAN,
     "torchtitan in part": replace(TORCHTITAN, recomputes_part=True),
 }  # fmt: skip
-"""Runtimes, and one with all schedules whose stages choose the blocks that run forward again."""
+"""Runtimes, and one with all schedules and with recompute counts per stage."""
 
 
 @dataclass(frozen=True)
 class SmallCase:
-    """A model of few layers on few devices, with so little memory that not every layout fits."""
+    """A model of few layers on few devices, with too little memory for some layouts."""
 
     model: str
     layers: int
@@ -48,20 +48,20 @@ class SmallCase:
     global_batch: int = 8
     offload: Offload = "none"
     cp_kind: str = ""
-    """The only exchange of context-parallel ranks; any unless given."""
+    """The only exchange kind of context-parallel ranks; default: any."""
     lora: int | None = None
     compute: Compute = "bf16"
     load: Load = BALANCED
     pairs: bool = False
-    """Whether exchanges of experts hide behind the passes of another microbatch."""
+    """True if expert dispatch overlaps with the passes of another microbatch."""
     share: float = 1.0
-    """Of all communication that overlaps with compute; half of it is proven."""
+    """Overlapping share of all communication; half of it is proven."""
     prudent: bool = False
-    """Whether prices are prudent: proven overlap, the upper end of memory, the prudent load of experts."""
+    """True for prudent prices: proven overlap, the upper end of memory, the prudent expert load."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
-        """Fields that are given."""
+        """Fixed fields."""
         return {"offload": self.offload} | ({"cp_kind": self.cp_kind} if self.cp_kind else {})
 
     def question(self, runtime: str) -> PlanQuestion:
@@ -89,14 +89,14 @@ class SmallCase:
 
 @dataclass(frozen=True)
 class PricedDivision:
-    """A division of a layout, and what it costs."""
+    """Pipeline split of a layout, and its price."""
 
     blocks: Numbers
     recomputed: Numbers
     time_s: float
-    """Infinite where it does not fit."""
+    """Seconds; infinite if it does not fit."""
     peak_bytes: float
-    """Of the fullest rank."""
+    """Peak bytes of any rank."""
 
 
 def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterator[tuple[Layout, str]]:
@@ -109,7 +109,7 @@ def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterato
 
 
 def divisions(layout: Layout, layers: int, part: bool = True) -> Iterator[tuple[Numbers, Numbers]]:
-    """Blocks of every stage, and of these those that run forward again; only the ends may be empty."""
+    """Blocks of every stage, and recomputed blocks; only the ends may be empty."""
     for blocks in product(range(layers + 1), repeat=layout.stages):
         if sum(blocks) == layers and all(blocks[1:-1]):
             for again in product(*(range(0, n + 1, 1 if part else max(n, 1)) for n in blocks)):
@@ -129,7 +129,7 @@ def drawn_blocks(rng: np.random.Generator, ranges: list[tuple[int, int]], layers
 
 
 def planned(question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers) -> Plan:
-    """Plan of a division."""
+    """Plan of a pipeline split."""
     ends = [1 + sum(blocks[: q + 1]) for q in range(len(blocks))]
     ends[-1] += 1
     starts = [0, *ends[:-1]]
@@ -146,7 +146,7 @@ def _stage(question: PlanQuestion, layout: Layout, start: int, end: int, again: 
 def priced(
     question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers
 ) -> PricedDivision:
-    """A division with its price."""
+    """Pipeline split with its price."""
     found = price(planned(question, layout, schedule, blocks, again), question.machine)
     peak_bytes = float(found.peak_bytes.max())
     time_s = found.time_s if peak_bytes <= question.limit_bytes(layout) else inf
@@ -154,14 +154,14 @@ def priced(
 
 
 def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
-    """Every division of a layout, priced."""
+    """Every pipeline split of a layout, priced."""
     for blocks, again in divisions(layout, question.task.model.layers, question.runtime.recomputes_part):
         yield priced(question, layout, schedule, blocks, again)
 
 
 @cache
 def priced_layouts(case: SmallCase, runtime: str) -> dict[tuple[Layout, str], tuple[PricedDivision, ...]]:
-    """Every division of every layout of a case."""
+    """Every pipeline split of every layout of a case."""
     question = case.question(runtime)
     return {
         (layout, schedule): tuple(priced_divisions(question, layout, schedule))
@@ -170,5 +170,5 @@ def priced_layouts(case: SmallCase, runtime: str) -> dict[tuple[Layout, str], tu
 
 
 def fastest_s(divisions: tuple[PricedDivision, ...]) -> float:
-    """Seconds of the fastest division that fits; infinite where none does."""
+    """Seconds of the fastest pipeline split that fits; infinite if none does."""
     return min((one.time_s for one in divisions), default=inf)

@@ -1,4 +1,4 @@
-"""Layouts of published runs, priced as plans of the search are."""
+"""Layouts of published runs, priced like the plans of the search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = ("megatron-sc21", "korthikanti-mlsys23", "megatron-lm-h100-2024")
 
 @dataclass(frozen=True)
 class PublishedLayout:
-    """A row of a published table; what it leaves open is what is predicted fastest."""
+    """Row of a published table; open fields take the values predicted as the fastest."""
 
     source: str
     label: str
@@ -32,7 +32,7 @@ class PublishedLayout:
 
     @property
     def question(self) -> PlanQuestion:
-        """Question for the search: the same model, devices, batch, sequence and stack."""
+        """Question for the search with the same model, devices, batch, sequence and stack."""
         run = self.row.runs[0]
         model = run.model.model_copy(update={"vocabulary": run.vocab})
         task = TrainingTask(model, run.seq, run.global_batch, run.gpus)
@@ -40,7 +40,7 @@ class PublishedLayout:
         return PlanQuestion(task, replace(machine, stack=load_stack(self.row.stack)), MEGATRON)
 
     def fastest(self, question: PlanQuestion) -> tuple[Layout, float]:
-        """The published layout, and the seconds of its step; infinite where it does not fit."""
+        """Published layout and its step time; infinite if it does not fit."""
         found = [(run.layout, _time_s(run, question)) for run in self.row.runs if _is_possible(run)]
         return min(found, key=lambda one: one[1])
 

@@ -1,4 +1,4 @@
-"""Bounds of layouts hold for divisions that are far too many for a brute force."""
+"""Bounds of layouts hold for far too many pipeline splits for brute force."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=
 DIVISIONS = 3
 ROUNDING = 1e-9
 AGAIN = [LayerFigures._fields.index(name) for name in ("again_s", "saved_bytes")]
-"""Figures of layers that may run forward again."""
+"""Figures of layers that may be recomputed."""
 
 
 def leanest(figures: LayerFigures) -> LayerFigures:
-    """Return figures whose passes take only what does not hide, and which keep what recomputation leaves."""
+    """Return figures with only exposed time in passes, and with the smallest stored bytes of
+    recomputation.
+    """
     return figures._replace(
         stash_bytes=figures.stash_bytes - figures.saved_bytes,
         forward_s=figures.forward_s - figures.hidden_forward_s,
@@ -43,7 +45,7 @@ def leanest(figures: LayerFigures) -> LayerFigures:
 
 
 def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
-    """Yield prices of stages that are as equal as may be, and of others by lot."""
+    """Yield prices of nearly equal stages, and of random ones."""
     divided, rng = question.divided(layout, schedule), np.random.default_rng(0)
     drawn = [drawn_blocks(rng, blocks_at(divided), DEEP.layers) for _ in range(DIVISIONS)]
     for blocks in (np.array(even_blocks(divided)), *drawn):
@@ -67,7 +69,7 @@ def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str, share
 
 
 def test_ranks_hold_of_many_microbatches_what_they_hold_of_enough() -> None:
-    """Orders repeat in the middle of a step: the rows that bounds take are those of the whole order."""
+    """Orders repeat in the middle of a step: the rows used by the bounds equal those of the whole order."""
     for schedule, depth, rounds in product(
         ("interleaved", "interleaved-zb", "zbv", "dualpipev"), (2, 4, 5), (5, 9)
     ):
@@ -99,7 +101,7 @@ def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
 def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     name: str, pairs: bool, common: Common
 ) -> None:
-    """A microbatch that is k times as large takes at most k times as long, and keeps k times the bytes; so do
+    """A microbatch k times as large takes at most k times as long, and stores k times the bytes; likewise
     ranks with k times the tokens of a sequence.
     """
     case = replace(DEEP, model=name, layers=4, hbm_gib=1000.0, pairs=pairs)
@@ -134,7 +136,7 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
 
 
 def test_exchanges_of_experts_hide_in_no_pipeline_as_deep_as_its_batch() -> None:
-    """With as many microbatches as ranks none is passed in pairs, and with more of them some are."""
+    """With as many microbatches as ranks none is paired, and with more some are."""
     case = SmallCase("mixtral-8x7b", 8, 2048, devices=4, hbm_gib=300.0, global_batch=8)
     whole, paired = case.question("megatron"), replace(case, pairs=True).question("megatron")
     grid = legal_space(whole.runtime, whole.task, {"pp": 2, "ep": 2, "tp": 1, "recompute": "none"}).grid
@@ -150,7 +152,7 @@ def test_exchanges_of_experts_hide_in_no_pipeline_as_deep_as_its_batch() -> None
 
 @pytest.mark.parametrize("common", get_args(Common))
 def test_layers_that_wait_for_weights_hide_behind_layers_that_do_not(common: Common) -> None:
-    """With ZeRO 3: a stage takes its passes or its exchanges, and no sum of the longer of both by layer."""
+    """With ZeRO 3 a stage takes its passes or its exchanges, not the sum of the maxima by layer."""
     machine = load_machine("h100", devices=64)
     device = device_of(machine).model_copy(update={"hbm_gib": 1000.0})
     task = TrainingTask(load_transformer("nemotron-3-nano-30b-a3b", "test"), 8192, 2048, 64)

@@ -1,4 +1,4 @@
-"""The search for the best division of a layout where there are too many to simulate all."""
+"""The search for the best pipeline split of a layout with too many splits to simulate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.plan.layouts.exhaustive import (
 
 CASE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=14.0)
 EVERY = 31
-"""Of the pipelined layouts so many are left out between two."""
+"""Stride of the tested pipelined layouts."""
 ROUNDING = 1e-6
 RUNTIMES = ("megatron", "torchtitan")
 MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.01, 0.065, 0.03
@@ -75,7 +75,7 @@ def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
 
 
 def test_memory_of_the_program_is_that_of_the_simulation() -> None:
-    """The fullest moment of every rank, from the microbatches that it holds and the stage at work."""
+    """The peak moment of every rank, from its stored microbatches and the current stage."""
     for runtime in RUNTIMES:
         question = CASE.question(runtime)
         pipelines = [one for one in legal_layouts(question) if one[0].pp == 4 and one[0].recompute == "none"]
@@ -99,8 +99,8 @@ def test_memory_of_the_program_is_that_of_the_simulation() -> None:
 
 
 def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divisions of such layers are found as fast as the best ones, and few layers apart from their order keep
-    the bound from them.
+    """The search finds the fastest splits of such layers; the order of few layers is all that keeps it from
+    the bound.
     """
     monkeypatch.setattr(division_search, "FEW", 0)
     question = SmallCase("gpt-oss-20b", 6, 2048, devices=8, hbm_gib=40.0).question("megatron")

@@ -1,4 +1,4 @@
-"""Divisions of blocks into stages, by hand."""
+"""Pipeline splits of blocks, by hand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_all_divisions_are_those_of_the_brute_force() -> None:
 
 
 def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
-    """Also where its events and its costs are those of another layout, and some stages do not recompute."""
+    """Also if its events and costs are shared with another layout, and some stages do not recompute."""
     cases = (
         ("1f1b", 1, 3), ("interleaved", 2, 0), ("interleaved", 2, 1), ("interleaved", 3, 1), ("zb-h1", 1, 2),
         ("gpipe", 1, 2),
@@ -83,7 +83,7 @@ def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
 @pytest.mark.parametrize("prudent", [False, True])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_no_stage_lies_below_its_planes(zero: int, *, prudent: bool) -> None:
-    """Nor does it let gradients go earlier than the plane above says; also where transfers occupy ranks."""
+    """And gradients are not sent earlier than the upper plane states; also if transfers occupy ranks."""
     question = QUESTION.prudent if prudent else QUESTION
     for schedule in ("1f1b", "zb-h1"):
         layout = Layout(pp=4, dp=2, zero=zero, recompute="full")  # type: ignore[arg-type]

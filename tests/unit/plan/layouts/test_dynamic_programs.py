@@ -1,4 +1,4 @@
-"""Phaze's and Piper's plans for a question have the price of all plans, and beat no certificate."""
+"""Phaze's and Piper's plans for a question have the usual price, and none beats the certificate."""
 
 from __future__ import annotations
 

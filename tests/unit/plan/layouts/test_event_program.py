@@ -1,4 +1,4 @@
-"""Flows along the events of a step, as bounds of all divisions."""
+"""Flows along the events of a step, as bounds of all pipeline splits."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
 
 @pytest.mark.parametrize("recompute", ["layernorm", "full"])
 def test_only_layouts_that_recompute_whole_layers_take_their_number_from_a_point(recompute: str) -> None:
-    """A point of another layout with the same events says how many recompute there."""
+    """A point of another layout with the same events gives the number of recomputed layers."""
     divided = CASE.question("megatron").divided(Layout(pp=2, dp=4, recompute=recompute), "1f1b")
     planes = planes_of(divided, divided.layers, even_division(divided))
     paths = Paths(divided.frame, divided.events, planes)

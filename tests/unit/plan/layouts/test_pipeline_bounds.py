@@ -1,4 +1,4 @@
-"""Bounds by flows that pipelines of a shape have in common."""
+"""Bounds by flows that pipelines of a shape share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pipelines(question: PlanQuestion, **fixed: int | str) -> tuple[LayoutGrid, P
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("overlap", ["all", "proven", "none"])
 def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overlap: str) -> None:
-    """Whatever share of communication overlaps with compute."""
+    """For any overlapping share of communication."""
     question = CASES[case].question("megatron")
     if overlap == "proven":
         question = question.prudent
@@ -64,8 +64,8 @@ def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overla
 
 
 def test_the_flow_of_a_layout_is_nearly_its_best_division_and_above_its_bound() -> None:
-    """Nor far below the program of its own events, where memory is no matter: by the last piece of
-    gradients and the first one of weights, 4 % of this short step.
+    """Nor far below the program of its own events, without memory limits: within the last gradient bucket and
+    the first gathered weights, 4 % of this short step.
     """
     question = DENSE.question("megatron")
     grid, bounds = pipelines(question, recompute="none", tp=1, cp=1, zero=1, pp=4, vp=2, dp=2)
@@ -84,13 +84,13 @@ TIGHT = {
     "dense": replace(DENSE, hbm_gib=10.0, global_batch=32),
     "experts": SmallCase("mixtral-8x7b", 5, 2048, devices=4, hbm_gib=60.0, global_batch=32),
 }
-"""Memory in which some stages must recompute layers, and steps with rounds that shapes leave out."""
+"""Memory that forces recomputation in some stages, and steps with rounds that shapes omit."""
 
 
 @pytest.mark.parametrize("case", TIGHT)
 @pytest.mark.parametrize("prudent", [False, True])
 def test_no_division_that_fits_is_faster_than_any_flow_of_its_shape_says(case: str, prudent: bool) -> None:
-    """Nor where a flow of another layout of the shape, with other memory and recomputation, says it."""
+    """Nor if the flow is of another layout of the shape, with other memory and recomputation."""
     question = TIGHT[case].question("megatron")
     question = question.prudent if prudent else question
     grid, bounds = pipelines(question, microbatch=1)

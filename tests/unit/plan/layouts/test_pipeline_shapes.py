@@ -1,4 +1,4 @@
-"""Shapes of pipelines leave out the middle of a step, and no path through the rest takes longer."""
+"""Shapes of pipelines omit the middle of a step, and no remaining path is longer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_steps_with_more_rounds_have_the_shape_of_those_with_few() -> None:
 def test_no_path_through_a_short_step_takes_longer_than_the_step(
     schedule: str, depth: int, chunks: int, count: int
 ) -> None:
-    """Whatever its stages take; where they are alike nearly as long."""
+    """For any stage times; nearly as long if stages are equal."""
     shape, rng = PipelineShape.of(schedule, depth, chunks, count), np.random.default_rng(0)
     assert shape.microbatches < count
     for spread in (0.0, 0.2, 2.0):

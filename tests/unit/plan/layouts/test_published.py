@@ -1,4 +1,4 @@
-"""Plans of the search beside the layouts of published runs, under the same price."""
+"""Plans of the search compared with layouts of published runs, under the same price."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = [one for one in published_layouts() if one.row.runs[0].gpus < DEVICES]
 
 @pytest.mark.parametrize("one", SMALL, ids=lambda one: f"{one.label}-{one.source}")
 def test_the_first_plan_of_the_same_widths_is_at_most_as_slow(one: PublishedLayout) -> None:
-    """Benchmarks compare all rows, and over all widths."""
+    """Benchmarks compare all rows, and all widths."""
     question = one.question
     layout, published_s = one.fastest(question)
     assert published_s < inf

@@ -1,4 +1,4 @@
-"""The ranked table of plans as lines of a terminal."""
+"""The ranked table of plans as lines for a terminal."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ def asked(
 
 
 def rows(question: PlanQuestion, system: str) -> list[RecipeRow]:
-    """Rows next to a plan of two seconds."""
+    """Rows compared with a plan of two seconds."""
     return list(recipe_rows(question, system, 2.0, PricedLayout.row))
 
 
 def small() -> list[PublishedRecipe]:
-    """Newest recipes for one node, one of each model, system and precision."""
+    """Newest recipes for one node, one for each model, system and precision."""
     found = {
         (one.model, one.system, one.precision): one
         for one in published_recipes()

@@ -1,4 +1,4 @@
-"""What the order of the first plans rests on."""
+"""Assumptions that decide the order of the first plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 @pytest.fixture(scope="module")
 def plans() -> list[PricedLayout]:
-    """Return plans of a model whose slices hide what they exchange."""
+    """Return plans of a model whose tensor-parallel communication overlaps."""
     machine = load_machine("h100", stack="megatron-core-2024", devices=256)
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 32, 256)
     question = PlanQuestion(task, machine, MEGATRON)
@@ -63,7 +63,7 @@ def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: lis
 
 
 def test_more_plans_are_compared_than_a_short_table_shows() -> None:
-    """The plan that wins here without overlap is none that a table of one row shows."""
+    """The winner without overlap is not among the rows of a table of one row."""
     asked = AskedPlan(
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
         system="h100",
@@ -84,7 +84,7 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
 
 
 def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
-    """With memory for all of the range and for less: the way that is named fits, as the next plan does."""
+    """With memory for the whole range and for less: the named setting fits, and so does the next plan."""
     machine = plans[0].question.machine
     used = plans[0].price.memory.in_use
     tensors = used.tensors.high / (1 - machine.stack.fragments.lasting)

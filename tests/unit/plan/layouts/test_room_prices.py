@@ -1,4 +1,4 @@
-"""Prices of layers and bytes bound the cost of dealing layers to stages."""
+"""Prices of layers and bytes bound the cost of assigning layers to stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANK_OF = np.arange(STAGES) % DEPTH
 def least_by_program(
     costs: Floats, bytes_of: Floats, room: Floats, totals: Floats, held: Floats
 ) -> tuple[float, Floats]:
-    """Return the least cost by a linear program, and the prices of layers."""
+    """Return the minimum cost by a linear program, and the prices of layers."""
     kinds = len(totals)
     each = STAGES * kinds
     of_kind = np.hstack([np.tile(np.eye(kinds), STAGES), np.zeros((kinds, each))])

@@ -1,4 +1,4 @@
-"""The search over layouts finds what a brute force over all of them finds, and its certificate is right."""
+"""The search over layouts finds the brute-force optimum, and its certificate is right."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, fastes
 SPARSE = SmallCase("mixtral-8x7b", 2, 1024, devices=8, hbm_gib=12.0, global_batch=2)
 """Layers with experts."""
 PAIRED = replace(SPARSE, devices=4, hbm_gib=24.0, global_batch=4, pairs=True)
-"""Layers with experts, whose exchanges hide behind passes of other microbatches."""
+"""Layers with experts, whose dispatch overlaps with passes of other microbatches."""
 SKEWED = replace(SPARSE, load="power_law_1.2", hbm_gib=16.0)
-"""Experts of which some have more rows than others."""
+"""Experts with unequal numbers of dispatched tokens."""
 CASES = {
     "experts": SPARSE,
     "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=4, hbm_gib=10.0, global_batch=4),
@@ -39,19 +39,19 @@ CASES = {
     "llama on 16": SmallCase("llama2-70b", 2, 1024, devices=16, hbm_gib=4.0, global_batch=4),
 }
 OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+attn_proj+optimizer")
-"""Activations and states that wait in the host's memory, for which links take longer than passes."""
+"""Activations and states offloaded to host memory, with links slower than passes."""
 LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
-"""Heads exchanged inside pairs of ranks, keys and values passed around among pairs."""
+"""Heads exchanged inside pairs of ranks, keys and values in a ring of pairs."""
 ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=2.5, global_batch=4, lora=16)
-"""Adapters that alone are trained."""
+"""Training of adapters only."""
 EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_batch=4, compute="fp8-cs")
-"""Products of eight bits, whose inputs are kept alike."""
+"""Eight-bit products, with saved inputs of eight bits."""
 PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.5, global_batch=4, share=0.6)
-"""Communication of which a part overlaps with compute, and the rest never."""
+"""Communication that overlaps in part with compute."""
 SHORT = SmallCase("gpt2-xl", 2, 64, devices=2, hbm_gib=5.0, global_batch=256)
-"""Sequences so short that the best microbatch has more than 64 of them."""
+"""Sequences so short that the best microbatch has more than 64 samples."""
 UNEVEN = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=2.5, global_batch=6)
-"""Batches of 3 and 6 microbatches, in groups of that many on 2 and 4 ranks with virtual stages."""
+"""Batches of 3 and 6 microbatches, in single groups, on 2 and 4 ranks with virtual stages."""
 PRUDENT = {
     "prudent": replace(CASES["llama"], hbm_gib=12.0, prudent=True),
     "prudent experts": replace(SPARSE, devices=4, hbm_gib=32.0, prudent=True),
@@ -102,8 +102,8 @@ def the_first_plan_is_the_best_of_all_layouts_and_divisions(
 
 
 def the_rows_are_the_best_distinct_layouts(case: SmallCase, runtime: str, every: Priced) -> None:
-    """Every row is the fastest of its layout, no two are twins, and no layout without one is faster than the
-    last by more than a tie, of which the simpler layout has the row.
+    """Every row is the fastest of its layout, no two are equivalent, and no other layout is faster than the
+    last row by more than a tie. Of tied layouts the simpler one has the row.
     """
     question = case.question(runtime)
     best_s: dict[tuple[Layout, str], float] = {}
@@ -150,7 +150,7 @@ def no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
 def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
     case: SmallCase, runtime: str
 ) -> None:
-    """One test, as pricing every division of every layout takes longer than the search."""
+    """One test, because pricing every pipeline split of every layout takes longer than the search."""
     every = priced_layouts(case, runtime)
     the_first_plan_is_the_best_of_all_layouts_and_divisions(case, runtime, every)
     the_rows_are_the_best_distinct_layouts(case, runtime, every)
@@ -187,7 +187,7 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
 
 
 def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
-    """The simplest plan within a thousandth of the fastest one leads where it is within one gap."""
+    """The simplest plan within a thousandth of the fastest comes first if it is within one gap."""
     case = SmallCase("llama-3.1-8b", 8, 512, devices=4, hbm_gib=40.0, global_batch=32)
     question = case.question("torchtitan")
     for gap in (0.001, 0.0004):
@@ -203,7 +203,7 @@ def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
 def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In this case the bound of a layout in the queue is raised by the search for another one."""
+    """In this case the bound of a queued layout is raised by the search for another one."""
     searches: list[DivisionSearch] = []
 
     class Recorded(DivisionSearch):
@@ -228,7 +228,7 @@ def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
 
 
 def test_first_guesses_are_no_slower_than_layouts_of_one_stage() -> None:
-    """Where most pipelines with low bounds of time do not fit: a large model in short pipelines."""
+    """Most pipelines with low bounds do not fit: a large model in short pipelines."""
     case = SmallCase("llama-3.1-405b", 126, 8192, devices=8192, hbm_gib=77.3, global_batch=1024)
     machine = load_machine("h100", stack="torchtitan", devices=case.devices)
     question = replace(case.question("torchtitan"), machine=machine)
@@ -253,7 +253,7 @@ def test_fixed_fields_stay() -> None:
 
 
 def test_a_certificate_names_what_it_leaves_undecided() -> None:
-    """Layouts with bounds below the best plan, the least first; each can be asked for by its fields."""
+    """Layouts with bounds below the best plan, smallest first; each can be fixed by its fields."""
     question = SmallCase("llama-3.1-8b", 8, 2048, devices=8, hbm_gib=12.0, global_batch=16).question(
         "megatron"
     )
@@ -272,7 +272,7 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
 
 
 def test_layers_whose_collectives_fsdp_keeps_from_hiding_are_costed_apart() -> None:
-    """Whatever was costed before: one hardware queue hides them, and FSDP needs several."""
+    """Independent of earlier costs: overlap needs one hardware queue, and FSDP needs several."""
     question = CASES["llama"].question("megatron")
     stack = question.machine.stack.model_copy(update={"overlap": ("tp", "dp"), "ordered_queue": True})
     question = replace(question, machine=replace(question.machine, stack=stack))

@@ -1,4 +1,6 @@
-"""Checkpoints are as often as is best, goodput is what is left, and the cheapest in time is named."""
+"""Checkpoints are as frequent as is optimal, goodput is the remaining share, and the cheapest in time is
+named.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ HOUR_S = 3600.0
 
 @pytest.mark.parametrize(("hours", "minutes"), [(24.0, 117.0), (6.0, 57.0), (0.25, 9.1)])
 def test_intervals_are_those_of_daly(hours: float, minutes: float) -> None:
-    """Daly 2006, Figures 3 to 5: five minutes a checkpoint."""
+    """Daly 2006, Figures 3 to 5: five minutes per checkpoint."""
     assert checkpoint_interval_s(hours * HOUR_S, 300.0) / 60 == pytest.approx(minutes, abs=0.5)
 
 
@@ -32,7 +34,7 @@ def test_no_interval_trains_a_thousandth_more() -> None:
 
 
 def test_goodput_is_that_of_a_training_with_failures_at_random() -> None:
-    """Monte Carlo: segments are done again until no failure falls into them, restarts until one lasts."""
+    """Monte Carlo: segments are repeated until no failure occurs in them, and so are restarts."""
     rng = np.random.default_rng(0)
     failure_s, checkpoint_s, restart_s, interval_s, segments = 3000.0, 60.0, 200.0, 500.0, 40_000
     spent = 0.0

@@ -1,6 +1,6 @@
 """A second implementation of the placement: every cut and data width, each stage simulated layer by layer.
 
-It shares the definition of the costs with phaze and nothing else: no tables, sums of prefixes, useful widths.
+It shares only the definition of the costs with phaze: no tables, prefix sums or useful widths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from phaze.pipeline.flushing import Chain, Setting
 
 
 def forward_s(chain: Chain, stage: range, bandwidth: float, *, arrivals: bool) -> float:
-    """Run the forward pass of a stage; without `arrivals` its inputs are there already."""
+    """Run the forward pass of a stage; without `arrivals` its inputs are present at the start."""
     done: dict[int, float] = {}
     clock = 0.0
     for layer in stage:
@@ -28,7 +28,7 @@ def forward_s(chain: Chain, stage: range, bandwidth: float, *, arrivals: bool) -
 
 
 def backward_s(chain: Chain, stage: range, bandwidth: float, start: float) -> float:
-    """Run the backward pass of a stage from a start time; gradients travel from time 0 on."""
+    """Run the backward pass of a stage from a start time; gradients are sent from time 0 on."""
     done: dict[int, float] = {}
     clock = start
     for layer in reversed(stage):
@@ -65,7 +65,7 @@ def devices(chain: Chain, stage: range, tensor: int) -> int:
 
 
 def cuts(layers: int) -> Iterator[list[range]]:
-    """Yield every way to cut a chain into stages."""
+    """Yield all cuts of a chain into stages."""
     for ends in itertools.product((False, True), repeat=layers - 1):
         starts = [0, *(position + 1 for position, cut in enumerate(ends) if cut)]
         yield [range(i, j) for i, j in itertools.pairwise([*starts, layers])]

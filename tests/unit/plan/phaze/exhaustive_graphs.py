@@ -1,6 +1,6 @@
 """A second implementation of the placement of graphs with branches: every order of stages, every assignment.
 
-It shares the definition of the costs with phaze and nothing else: no downsets, tables, bounds or prunings.
+It shares only the definition of the costs with phaze: no downsets, tables, bounds or prunings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def successions(graph: Chain, left: Stage | None = None) -> Iterator[list[Stage]]:
-    """Yield every way to put all layers into stages, one after the other, without an edge that goes back."""
+    """Yield all sequences of stages that contain all layers, without backward edges."""
     left = frozenset(range(len(graph))) if left is None else left
     if not left:
         yield []
@@ -41,7 +41,7 @@ def branches(graph: Chain, stage: Stage) -> list[tuple[int, ...]]:
 
 
 def partitions(parts: list[tuple[int, ...]]) -> Iterator[Groups]:
-    """Yield every way to put branches into groups."""
+    """Yield all partitions of branches into groups."""
     if not parts:
         yield ()
         return
@@ -54,7 +54,7 @@ def partitions(parts: list[tuple[int, ...]]) -> Iterator[Groups]:
 def ends(
     graph: Chain, groups: Groups, bandwidth: float, start: list[float], *, forward: bool, arrivals: bool
 ) -> list[float]:
-    """Run a pass and return when each group ends it: no group waits while one of its layers could start."""
+    """Run a pass and return the end of each group; no group waits while one of its layers could start."""
     where = {v: g for g, layers in enumerate(groups) for v in layers}
     seconds = graph.forward_s if forward else graph.backward_s
     needs = [(u, v, size) if forward else (v, u, size) for u, v, size in graph.tensors]
@@ -76,7 +76,7 @@ def ends(
 
 
 def load_s(graph: Chain, groups: Groups, bandwidth: float, *, recompute: bool) -> float:
-    """Return the longest of the loads of groups that exchange tensors: their last ends of both passes."""
+    """Return the longest load of groups that exchange tensors: their last ends of both passes."""
     free = [0.0] * len(groups)
     first = ends(graph, groups, bandwidth, free, forward=True, arrivals=True)
     again = ends(graph, groups, bandwidth, free, forward=True, arrivals=False) if recompute else free
@@ -95,7 +95,7 @@ def devices(graph: Chain, groups: Groups, tensor: int) -> int:
 
 
 def memory_bytes(graph: Chain, groups: Groups, *, recompute: bool, in_flight: int) -> float:
-    """Return the memory of the fullest device."""
+    """Return the peak memory of any device."""
     stage = {v for layers in groups for v in layers}
     needed = []
     for layers in groups:
@@ -112,7 +112,7 @@ Choice = tuple[int, float, list[Groups]]
 
 
 def choices(graph: Chain, stage: Stage, tensor: int, bandwidth: float, *, recompute: bool) -> list[Choice]:
-    """Return, for each number of devices, the lowest load and all schedules that have it."""
+    """Return the lowest load and all schedules with it, for each number of devices."""
     found: dict[int, tuple[float, list[Groups]]] = {}
     for groups in partitions(branches(graph, stage)):
         load = load_s(graph, groups, bandwidth, recompute=recompute)

@@ -1,4 +1,4 @@
-"""JSON files for tests, and changes that spoil them."""
+"""JSON files for tests, and changes that make them invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement of graphs with branches equals exhaustive search, and that of chains on chains."""
+"""The placement of graphs with branches equals exhaustive search, and the chain placement on chains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES = 300
 
 
 def random_graph(rng: Generator, layers: int, tensor: int = 1) -> Chain:
-    """Return a graph in topological order; its numbers are whole, so that sums have no rounding."""
+    """Return a graph in topological order with whole numbers, so that sums have no rounding."""
     whole, density = bool(rng.random() < 0.5), float(rng.choice([0.2, 0.4, 0.7]))
     weights = rng.integers(0, 20, layers).astype(float)
     return Chain(
@@ -78,7 +78,7 @@ def test_no_placement_of_six_layers_is_faster_than_the_one_found() -> None:
 
 
 def test_the_cases_are_not_all_alike() -> None:
-    """Memory, more devices than t, recomputation and both schedules change what is best in many of them."""
+    """Memory, more devices than t, recomputation and both schedules change the best in many cases."""
     cases = [random_case(seed) for seed in range(CASES)]
     times = np.array([best_time(*case) for case in cases])
     free = np.array([best_time(g, t, replace(s, memory_bytes=1e9)) for g, t, s in cases])
@@ -140,7 +140,7 @@ def test_a_chain_is_placed_as_the_planner_of_chains_places_it() -> None:
 
 
 def test_layers_on_one_group_run_as_fast_as_any_order_allows() -> None:
-    """The list schedule of one group, which waits only when all that is left has to, is optimal."""
+    """The list schedule of one group, which waits only if all remaining layers have to, is optimal."""
     for seed in range(40):
         graph = random_graph(np.random.default_rng(seed), 5)
         one_stage = Setting(1, 1, bandwidth_bytes_per_s=4.0, memory_bytes=1e9)
@@ -163,7 +163,7 @@ def test_layers_on_one_group_run_as_fast_as_any_order_allows() -> None:
 
 
 def end_of(graph: Chain, order: tuple[int, ...]) -> float:
-    """Return when layers that run in this order are done, infinite where an edge forbids it; 4 bytes/s."""
+    """Return the end of layers that run in this order, infinite if an edge forbids it; 4 bytes/s."""
     end = 0.0
     for place, v in enumerate(order):
         before = [(u, size) for u, target, size in graph.tensors if target == v]

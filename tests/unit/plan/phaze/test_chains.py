@@ -1,4 +1,4 @@
-"""Many architectures at once get the same best time per batch as the dynamic program gives each of them."""
+"""The best times of many architectures at once equal those of the dynamic program for each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def random_runs(rng: Generator, counts: tuple[int, ...], tensor: int) -> Runs:
 
 
 def random_latencies(rng: Generator, runs: int) -> tuple[Floats, Floats]:
-    """Return latencies of some architectures; whole numbers now and then, for ties."""
+    """Return latencies of several architectures; sometimes whole numbers, for ties."""
     forward = rng.random((ARCHITECTURES, runs)) * rng.choice([1.0, 10.0], runs)
     backward = 2 * rng.random((ARCHITECTURES, runs))
     return (np.round(forward), np.round(backward)) if rng.random() < 0.25 else (forward, backward)
@@ -101,7 +101,7 @@ def test_any_sequence_of_kinds_of_layers_has_it_too() -> None:
 
 @pytest.mark.parametrize("gradients", get_args(Gradients))
 def test_two_kinds_of_block_in_turns_have_the_best_of_all_cuts(gradients: Gradients) -> None:
-    """Embedding, two kinds of block in turns, head, against every cut and data width."""
+    """Embedding, two alternating kinds of blocks, head, compared with every cut and data width."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         each = random_runs(rng, (1,) * 4, 2)

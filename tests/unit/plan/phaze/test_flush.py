@@ -1,4 +1,4 @@
-"""The placement equals published optima and exhaustive search, and behaves as its cost model says."""
+"""The placement equals published optima and exhaustive search, and follows its cost model."""
 
 from __future__ import annotations
 

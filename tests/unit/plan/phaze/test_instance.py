@@ -1,4 +1,4 @@
-"""Placement instances are read strictly, and results are written as the authors' program writes them."""
+"""Placement instances are parsed strictly, and results are written like those of the authors' program."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_fields_of_the_expert_placement_may_be_left_out(tmp_path: Path) -> N
 
 
 def branched(**changes: object) -> Plain:
-    """Return the example with layers 3 and 7 beside each other after layer -1."""
+    """Return the example with layers 3 and 7 parallel to each other after layer -1."""
     edges = [edge(-1, 3), edge(-1, 7)]
     return {**example(), "edges": {"1": edges, "2": edges}, **changes}
 
@@ -191,7 +191,7 @@ def test_a_single_layer_without_edges_is_an_instance(tmp_path: Path) -> None:
             put("edges", "1", 0, "sourceId", value=99),
             "edges.1: edge 99 -> 7: sourceId 99 is not the id of a node",
         ),
-        (put("edges", "1", 0, value=edge(3, 3)), "joins a layer to itself"),
+        (put("edges", "1", 0, value=edge(3, 3)), "connects a layer to itself"),
         (put("edges", "1", 0, value=edge(-1, 3)), "edges.1: edge -1 -> 3 is given 2 times"),
         (put("edges", "1", value=[edge(-1, 3), edge(3, 7), edge(7, 3)]), "form or follow a cycle"),
         (put("edges", "1", value=[edge(-1, 3), edge(3, 7)]), "ends differ from edges."),

@@ -1,4 +1,4 @@
-"""Tables become tables: every kept architecture is placed at every HBM size, or the reason is given."""
+"""Placement tables from tables: every kept architecture at every HBM size, or the reason."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_throughput_and_utilisation_follow_from_the_time(placed: tuple[pd.DataFr
 def test_energy_of_a_sample_is_the_sum_of_its_parts_counted_by_hand(
     placed: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
-    """Forward again in all stages but the last, two slices of every layer, links, and leakage of 2 um2."""
+    """Recomputation in all stages but the last, two tensor-parallel ranks, links, and leakage of 2 um2."""
     energy = {"embedding": 1.0, "block": 2.0, "head": 4.0}
     chain = ["embedding", *["block"] * 10, "head"]
     keys = list(Placements.keys)

@@ -1,4 +1,4 @@
-"""What takes more memory than the machine has is refused before it is allocated, with both sizes."""
+"""Requests for more memory than the machine has are refused before allocation, with both sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Has = Callable[[float], None]
 
 @pytest.fixture(name="machine_has")
 def machine_of_size(monkeypatch: pytest.MonkeyPatch) -> Has:
-    """Return what lets the machine have so many GiB of memory."""
+    """Return a function that sets the machine's memory in GiB."""
 
     def has(gib: float) -> None:
         monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: int(gib * GIB))
@@ -31,7 +31,7 @@ def machine_of_size(monkeypatch: pytest.MonkeyPatch) -> Has:
 
 
 def chain(layers: int, *, mixed: bool = False) -> Chain:
-    """Return equal layers, of which every other one is split among t devices if they are mixed."""
+    """Return equal layers; with `mixed`, every other one is split among t devices."""
     one = np.ones(layers)
     edges = tuple((i, i + 1, 1e6) for i in range(layers - 1))
     split = (np.arange(layers) % 2 == 0) & mixed
@@ -42,18 +42,18 @@ def test_tables_of_many_layers_are_refused_with_the_size_that_they_need(machine_
     machine_has(0.05)
     assert not isinstance(place_chain(chain(500), Layout(tp=1), SETTING), Infeasible)
     with pytest.raises(
-        PhazeError, match=r"all stages of 1,000 layers take 0\.0895 GiB of memory, this machine has 0\.05 GiB"
+        PhazeError, match=r"all stages of 1,000 layers need 0\.0895 GiB of memory, this machine has 0\.05 GiB"
     ):
         place_chain(chain(1000), Layout(tp=1), SETTING)
 
 
 def test_a_model_of_a_hundred_thousand_layers_is_refused(machine_has: Has) -> None:
-    """Layers are counted, so that it takes no more than another until its stages are."""
+    """The number of layers is known early, so the refusal takes no more time or memory than other inputs."""
     machine_has(100)
     one = np.ones(1)
     runs = Runs((100_000,), one, one, one, one, np.zeros(1, bool))
     with pytest.raises(
-        PhazeError, match=r"100,000 layers take 894\.1 GiB of memory, this machine has 100 GiB"
+        PhazeError, match=r"100,000 layers need 894\.1 GiB of memory, this machine has 100 GiB"
     ):
         best_times(runs, np.ones((1, 1)), np.ones((1, 1)), Layout(), [SETTING])
 

@@ -1,4 +1,4 @@
-"""A small model with repeated layers and a mask that all of them take, in the authors' format."""
+"""A small model with repeated layers and a mask read by all of them, in the authors' format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configuration(name: str, time: float, sources: list[int], targets: list[int]
 
 
 def repeated(count: int = 4) -> Plain:
-    """Return an embedding, a mask, so many layers that differ a little in time, and a head."""
+    """Return an embedding, a mask, several layers with slightly different times, and a head."""
     block = {i: 2 + i for i in range(count)}
     head = 2 + count
     edges = [(0, block[0], 50.0), *((block[i], block[i + 1], 60.0 + i) for i in range(count - 1))]

@@ -1,7 +1,8 @@
-"""Piper's objective by plain search over all partitions, degrees and, with `exact`, configurations.
+"""Piper's objective by brute force over all partitions, degrees and, with `exact`, configurations.
 
-Nothing here is shared with the planner: no downsets as bits, no tables, no compiled code. Times are rational:
-of steps with equal ratios the one of the first layer, and of those the smallest, is taken, free of rounding.
+It shares no code with the planner: no downsets as bits, no tables, no compiled code. Times are rational
+numbers. Of steps with equal ratios, the one of the first layer is taken, and of those the smallest, without
+rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers, Synchronisation
 
 Choice = tuple[Fraction, float]
-"""What a configuration adds to the time and to the memory of a stage."""
+"""Contribution of a configuration to the time and the memory of a stage."""
 
 
 def choices_of(
@@ -51,7 +52,7 @@ def choices_of(
 
 
 def time_by_the_rule(choices: list[list[Choice]], limit: float) -> float:
-    """Return the time of a stage by the paper's rule, infinite where nothing fits."""
+    """Return the time of a stage by the paper's rule; infinite if nothing fits."""
     if not all(choices):
         return inf
     picked = [min(options) for options in choices]
@@ -74,7 +75,7 @@ def time_by_the_rule(choices: list[list[Choice]], limit: float) -> float:
 
 
 def time_exactly(choices: list[list[Choice]], limit: float) -> float:
-    """Return the least time of a stage over all choices of configurations."""
+    """Return the minimum time of a stage over all choices of configurations."""
     fits = (p for p in product(*choices) if sum(memory for _, memory in p) <= limit)
     return float(min((sum(time for time, _ in p) for p in fits), default=inf))
 
@@ -88,7 +89,7 @@ def stage_time(
     degree: int,
     exact: bool = False,
 ) -> float:
-    """Return TPS(S, t, d, s), infinite where it does not fit."""
+    """Return TPS(S, t, d, s); infinite if it does not fit."""
     choices = choices_of(layers, cluster, members, tensor, data, ceil(degree / data))
     return (time_exactly if exact else time_by_the_rule)(choices, cluster.memory_bytes)
 
@@ -120,7 +121,7 @@ def best_times(
     exact: bool = False,
     most_data: int | None = None,
 ) -> list[float]:
-    """Return (K + 1,) the least time per sample on at most k devices, infinite where no plan fits."""
+    """Return the minimum time per sample on at most k devices, (K + 1,); infinite if no plan fits."""
     best = [inf] * (cluster.devices + 1)
     timed = lru_cache(maxsize=None)(partial(stage_time, layers, cluster, exact=exact))
     degrees = [d for d in range(1, (most_data or cluster.devices) + 1) if _allowed(cluster, d)]
@@ -150,7 +151,7 @@ def _allowed(cluster: FlatCluster, data: int) -> bool:
 def instances(
     draw: st.DrawFn, most_layers: int = 4, most_devices: int = 5
 ) -> tuple[ProfiledLayers, FlatCluster]:
-    """Draw a small graph of layers, a cluster whose memory may bind, and the way of counting."""
+    """Draw a small graph of layers, a cluster whose memory may bind, and the mode."""
     seed = draw(st.integers(0, 2**32 - 1))
     n = draw(st.integers(1, most_layers))
     synchronisation: Synchronisation = draw(st.sampled_from(("batch", "round")))
@@ -193,7 +194,7 @@ def draw_layers(rng: np.random.Generator, n: int, alike: bool) -> ProfiledLayers
 def draw_options(
     rng: np.random.Generator, counts: Ints, sources: Ints, targets: Ints, *, alike: bool
 ) -> Configurations:
-    """Return so many configurations a layer; small numbers, so that some are equal."""
+    """Return several configurations per layer, with small numbers so that some are equal."""
     layer = np.repeat(np.arange(len(counts)), counts)
     like = np.repeat(np.cumsum(counts) - counts, counts) if alike else np.arange(len(layer))
     shape = (len(layer), len(sources))
@@ -213,7 +214,7 @@ def draw_options(
 def with_extremes(
     rng: np.random.Generator, layers: ProfiledLayers, share: float, alike: bool
 ) -> ProfiledLayers:
-    """Return layers of whose numbers a share is anything from 1e-6 to 1e20; alike: as in `draw_layers`."""
+    """Return layers with a share of their numbers between 1e-6 and 1e20; alike: as in `draw_layers`."""
 
     def widened(values: Floats, part: float = share) -> Floats:
         chosen = (rng.random(values.shape) < part) & (values > 0)

@@ -1,6 +1,6 @@
-"""Appendix E's objective by plain search: every nested partition, costed from the outermost level inwards.
+"""Appendix E's objective by brute force: every nested partition, costed from the outermost level inwards.
 
-Nothing here is shared with the planner: no downsets, tables, thresholds or compiled code.
+It shares no code with the planner: no downsets, tables, thresholds or compiled code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Members = frozenset[int]
 
 
 class Node(NamedTuple):
-    """A superstage or a stage: what it holds, how it runs, and what is in it (nothing at level 1)."""
+    """A superstage or a stage: its layers, its degrees, and its parts (none at level 1)."""
 
     members: Members
     data: int
@@ -33,17 +33,17 @@ Nodes = tuple[Node, ...]
 
 
 def least_time(layers: ProfiledLayers, hierarchy: Hierarchy) -> float:
-    """Return the least time per sample over all nested plans, infinite where none fits."""
+    """Return the minimum time per sample over all nested plans; infinite if none fits."""
     judge = Judge(layers, hierarchy)
     everything = frozenset(range(len(layers)))
     return min((judge.time(nodes) for nodes in judge.splits(everything, len(hierarchy.levels))), default=inf)
 
 
 class Judge:
-    """Enumerates and judges nested plans of some layers on some levels."""
+    """Enumerates and evaluates nested plans of layers on a hierarchy."""
 
     def __init__(self, layers: ProfiledLayers, hierarchy: Hierarchy) -> None:
-        """Remember the times of stages, which recur."""
+        """Cache the times of stages, which recur."""
         self.layers, self.levels, self.inner = layers, hierarchy.levels, hierarchy.inner
         self.stage_time = lru_cache(maxsize=None)(self._stage_time)
         self.splits = lru_cache(maxsize=None)(lambda members, level: tuple(self._splits(members, level)))
@@ -62,7 +62,7 @@ class Judge:
         return [Node(members, d, 1, inside) for d in degrees for inside in self.splits(members, level - 1)]
 
     def time(self, nodes: Nodes) -> float:
-        """Return the time of the slowest device of any level, infinite where the plan is not allowed."""
+        """Return the time of the slowest device of any level; infinite if the plan is not allowed."""
         degree, most = sum_of_degrees(nodes), self.inner.microbatches
         if degree > most or (self.inner.exactly and degree < most):
             return inf
@@ -99,12 +99,12 @@ class Judge:
         return moved / self.levels[level - 1].bandwidth_bytes_per_s
 
     def synchronised(self, data: int, around: int) -> float:
-        """Return what one device sends for each byte of weights and sample of the whole."""
+        """Return the bytes that one device sends per byte of weights and sample of the whole."""
         together = self.inner.microbatches if self.inner.synchronisation == "batch" else data * around
         return 4 * (data - 1) / data / together
 
     def _stage_time(self, members: Members, data: int, tensor: int, around: int, in_flight: int) -> float:
-        """Return the least time of a stage over all choices of configurations that fit."""
+        """Return the minimum time of a stage over all configurations that fit."""
         options, layers = self.layers.options[tensor], self.layers
         bandwidth, replicas = self.inner.bandwidth_bytes_per_s, data * around
         each: list[list[tuple[float, float]]] = []
@@ -139,7 +139,7 @@ def whole_weight(layers: ProfiledLayers, v: int) -> float:
 
 
 def ordered_cuts(layers: ProfiledLayers, members: Members) -> Iterator[list[Members]]:
-    """Yield all ways to cut layers into a sequence of groups that no edge runs back through."""
+    """Yield all cuts of layers into a sequence of groups without backward edges."""
     if not members:
         yield []
     for size in range(1, len(members) + 1):

@@ -1,4 +1,4 @@
-"""Knapsacks of stages: made ones, and those that arise in planning, with two ways to choose and a third."""
+"""Knapsacks of stages, generated or from planning, with two methods to choose and an independent third."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
 from phaze.plan.piper.stages import costs_of, price_stage
 
 SHAPES = 20
-"""Sets of layers with degrees that are drawn together, for the number of microbatches in flight."""
+"""Shapes of layers and degrees drawn together, for the number of microbatches in flight."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Knapsack:
     """Layers with the time and the memory of each configuration."""
 
     first: Ints
-    """(n + 1,) where a layer's configurations begin."""
+    """Index of each layer's first configuration, (n + 1,)."""
     member: NDArray[np.bool_]
-    """(n,) the layers of the stage."""
+    """Layers of the stage, (n,)."""
     time_s: Floats
     memory_bytes: Floats
     limit_bytes: float
     common_s: float = 0.0
-    """What is paid whatever is chosen."""
+    """Time independent of the choice."""
 
     @property
     def choices(self) -> list[list[tuple[float, float]]]:
@@ -48,11 +48,11 @@ class Knapsack:
         return bool(small <= self.limit_bytes < fast)
 
     def by_the_rule(self) -> float | None:
-        """Return the time by the paper's rule, None where nothing fits."""
+        """Return the time by the paper's rule; None if nothing fits."""
         return self._time(choose_by_ratio)
 
     def exactly(self) -> float | None:
-        """Return the least time, None where nothing fits."""
+        """Return the minimum time; None if nothing fits."""
         return self._time(choose_exactly)
 
     def _time(self, choose: object) -> float | None:
@@ -66,7 +66,7 @@ class Knapsack:
         return float(self.time_s[picked].sum() + self.common_s)
 
     def by_integer_program(self) -> float | None:
-        """Return the least time that HiGHS finds, None where nothing fits; it takes memory in shares of M."""
+        """Return the minimum time found by HiGHS; None if nothing fits. Memory is in shares of M."""
         choices = self.choices
         owner = np.repeat(np.arange(len(choices)), [len(c) for c in choices])
         time, memory = np.array([pair for c in choices for pair in c]).T
@@ -139,7 +139,7 @@ def _doubled(options: Configurations, rng: np.random.Generator) -> Configuration
 
 
 def drawn(rng: np.random.Generator, layers: int, most: int) -> Knapsack:
-    """Return a made knapsack with at most `most` configurations a layer, some of them equal."""
+    """Return a generated knapsack with at most `most` configurations per layer, some of them equal."""
     counts = rng.integers(1, most + 1, layers)
     return Knapsack(
         first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),

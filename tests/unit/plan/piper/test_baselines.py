@@ -1,4 +1,4 @@
-"""What Piper is compared with chooses from less than it does, as in the authors' program."""
+"""Baselines of Piper choose from a smaller space, as in the authors' program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A point of a case becomes rows: plans with their stages, and curves where they change."""
+"""A point of a case becomes rows: plans with their stages, and the steps of curves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINT = {
 
 
 class OneStage:
-    """Plans one stage on two devices and nothing on one, and notes what it is asked."""
+    """Planner of one stage on two devices and none on one, which records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, FlatCluster, SearchOptions]] = []

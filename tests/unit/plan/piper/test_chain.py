@@ -1,4 +1,4 @@
-"""What Phaze estimates and schedules becomes Piper's configurations as the appendices say."""
+"""Phaze's estimates and schedules become Piper's configurations as in the appendices."""
 
 from __future__ import annotations
 

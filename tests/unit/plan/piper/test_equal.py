@@ -1,4 +1,4 @@
-"""Equal stages: the best of all, and the published and the authors' program's times."""
+"""Equal stages: the best of all, with the published times and those of the authors' program."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def draw(seed: int) -> tuple[ProfiledLayers, FlatCluster]:
 
 
 def best_of_all(layers: ProfiledLayers, cluster: FlatCluster) -> float:
-    """Return the least time over widths, names, cuts and every d, each stage priced by itself."""
+    """Return the minimum time over widths, names, cuts and every d, each stage priced separately."""
     order = depth_first_order(layers).tolist()
     best = inf
     for cut in equal_cuts([layers.names[v] for v in order]):
@@ -132,7 +132,7 @@ def test_the_plan_is_the_best_of_all_alike_complete_in_the_order_of_the_flow_and
 
 
 def test_the_order_goes_into_depth_along_edges_as_given() -> None:
-    """From 0: to 2 first, which ends, then to 1; what is found last stands first."""
+    """From 0: first 2, which has no successor, then 1; layers found last come first."""
     edges = [(0, 2), (0, 1), (1, 3)]
     layers = ProfiledLayers((0, 1, 2, 3), ("", "", "", ""), {}, edges=np.array(edges), edge_bytes=np.zeros(3))
     assert depth_first_order(layers).tolist() == [0, 1, 3, 2]
@@ -145,13 +145,13 @@ TABLE_1 = {
     "32 1.5 OOM, 32 2 OOM, 32 4 OOM, 32 8 41.0398, 32 16 27.2214, 64 1.5 OOM, 64 2 OOM, 64 4 OOM, "
     "64 8 20.5199, 64 16 13.6107, 128 1 OOM, 128 1.5 OOM, 128 2 OOM, 128 4 OOM, 128 8 10.26, 128 16 6.80536",
 }
-"""The column `equi` of Table 1 (Tarnawski et al., NeurIPS 2021): devices, GB a device, time per sample."""
+"""Column `equi` of Table 1 (Tarnawski et al., NeurIPS 2021): devices, GB per device, time per sample."""
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", TABLE_1)
 def test_the_papers_table_1_comes_out_to_the_printed_digits(name: str, shared_data: Path) -> None:
-    """With gradients synchronised once a round, and any d."""
+    """With gradients synchronised once per round, and any d."""
     instance = read_instance(shared_data / "piper" / f"{name}.json")
     layers, differ = instance.layers(), []
     for row in TABLE_1[name].split(", "):

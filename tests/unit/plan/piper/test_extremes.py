@@ -1,4 +1,4 @@
-"""Numbers of any size: a configuration that costs 1e20 leaves all others as they are."""
+"""Numbers of any size: a configuration that costs 1e20 does not affect others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.plan.piper.test_planner import time_of
 from tests.unit.plan.piper.test_stages import layers_of
 
 NEVER = 1e20
-"""What a profile says of that which must not be chosen."""
+"""Cost of a configuration that must not be chosen."""
 
 
 def test_a_forbidden_configuration_that_comes_first_takes_nothing_off_the_next() -> None:
@@ -43,7 +43,7 @@ def test_an_exchange_that_comes_first_and_takes_forever_leaves_the_next_as_it_is
 
 
 def test_a_layer_that_is_forbidden_at_one_width_leaves_the_others_there_as_they_are() -> None:
-    """Layer 0 has to be sliced, layer 1 must not be: a stage at each width, neither for nothing."""
+    """Layer 0 has to be sharded, layer 1 must not be: one stage at each width."""
     chain = layers_of((0, 1.0, 0.0, 0.0, 0.0), (1, 1.0, 0.0, 0.0, 0.0))
     layers = replace(chain, options={1: of_widths([NEVER, 3.0]), 2: of_widths([5.0, NEVER])})
     assert time_of(plan(layers, FlatCluster(3, 1.0, 4.0, 2))) == 5.0 + 2 * 3.0 / 4.0
@@ -104,13 +104,13 @@ def test_a_knapsack_is_the_best_of_all_whatever_the_size_of_the_numbers() -> Non
 
 
 def extremes(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Return numbers of which some are from 1e-6 to 1e20, and the others below 20."""
+    """Return numbers, some of them from 1e-6 to 1e20, the others below 20."""
     some = rng.random(shape) < rng.choice([0.2, 0.5, 1.0])
     return np.where(some, 10.0 ** rng.uniform(-6, 20, shape), rng.integers(1, 20, shape).astype(float))
 
 
 def least_time(given: Knapsack) -> float:
-    """Return the least time of all choices that fit, infinite where none does."""
+    """Return the minimum time of all choices that fit; infinite if none does."""
     sums = np.zeros((1, 2))
     for pairs in given.choices:
         sums = (sums[:, None] + np.array(pairs)).reshape(-1, 2)

@@ -31,14 +31,14 @@ def time_of(plan: PiperPlan | None) -> float:
 @profile
 @given(st.one_of(hierarchies(TWO, 4), hierarchies(THREE, 3)))
 def test_a_plan_equals_exhaustive_search(instance: Levelled) -> None:
-    """Branches, several widths, memory that binds, both ways to synchronise, two and three levels."""
+    """Branches, several widths, tight memory, both kinds of synchronisation, two and three levels."""
     assert time_of(plan_hierarchy(*instance)) == pytest.approx(least_time(*instance), rel=1e-9)
 
 
 @profile
 @given(hierarchies((*TWO, *THREE, (4, 3), (6,)), 6))
 def test_a_plan_takes_the_time_it_says(instance: Levelled) -> None:
-    """Judged from the outside in; its layers, devices and degrees are within what is given."""
+    """Evaluated from the outside in; its layers, devices and degrees are within the limits."""
     layers, hierarchy = instance
     found = plan_hierarchy(layers, hierarchy)
     if found is None:
@@ -59,7 +59,9 @@ def test_a_plan_takes_the_time_it_says(instance: Levelled) -> None:
 def test_one_level_equals_the_flat_planner_and_levels_of_one_device_change_nothing(
     instance: Levelled, linear: bool
 ) -> None:
-    """Whatever their bandwidth: nothing crosses their border. Both choose configurations exactly."""
+    """For any bandwidth: no bytes cross the borders of levels of one device. Both choose configurations
+    exactly.
+    """
     layers, hierarchy = instance
     flat = plan(layers, hierarchy.inner, SearchOptions(linear=linear, exact_knapsack=True))
     slow = replace(hierarchy, above=(*hierarchy.above, NetworkLevel(1, 1e-6)))

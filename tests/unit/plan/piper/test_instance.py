@@ -1,4 +1,4 @@
-"""Instances of the authors' program are read strictly, with a message for each mistake."""
+"""Instances of the authors' program are parsed strictly, with a message for each error."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def spoil_many(content: Plain) -> Plain:
         (put("edges", 0, "communicationCost", value=-1), "edges.0.communicationCost: should be greater than"),
         (put("edges", 0, "destId", value=99), "edges: edge 5 -> 99: destId 99 is not the id of a node"),
         (put("edges", 0, "sourceId", value=99), "edges: edge 99 -> 2: sourceId 99 is not the id of a node"),
-        (put("edges", 0, value=edge(2, 2)), "edges: edge 2 -> 2: joins a layer to itself"),
+        (put("edges", 0, value=edge(2, 2)), "edges: edge 2 -> 2: connects a layer to itself"),
         (put("edges", 1, value=edge(5, 2)), "edges: edge 5 -> 2 is given 2 times"),
         (close_a_cycle, "is a cycle; the graph must have none"),
         (
@@ -185,12 +185,12 @@ def test_edges_are_looked_at_once_and_not_for_every_layer(tmp_path: Path) -> Non
 
 
 class Counting(list[LayerEdge]):
-    """Edges that count how often they are gone through."""
+    """Edges that count their iterations."""
 
     looked = 0
 
     def __iter__(self) -> Iterator[LayerEdge]:
-        """Count, and go through them."""
+        """Count, and iterate."""
         self.looked += 1
         return super().__iter__()
 
@@ -199,7 +199,7 @@ def test_exchanges_beyond_the_memory_of_the_machine_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: 1000)
-    with pytest.raises(PhazeError, match="what 10 configurations exchange over 3 edges take"):
+    with pytest.raises(PhazeError, match="the exchanges of 10 configurations over 3 edges need"):
         read_instance(saved(tmp_path, example())).layers()
 
 

@@ -1,4 +1,4 @@
-"""The exact knapsack is the best of all choices, and the paper's rule is often that and not always."""
+"""The exact knapsack finds the best choice, and the paper's rule often but not always does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phaze.plan.piper.layers import FlatCluster, ProfiledLayers
 from tests.unit.plan.piper.knapsacks import Knapsack, arising, drawn, with_more_configurations
 
 PAPERS = FlatCluster(512, 8.0 * GIB, 25.0 * GIB, 512)
-"""The cluster of Appendix C."""
+"""Cluster of Appendix C."""
 
 
 def best_of_all(knapsack: Knapsack) -> float | None:
@@ -47,7 +47,7 @@ def test_an_integer_program_agrees_on_larger_ones() -> None:
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_the_price_of_memory_gives_the_best_lagrangian_bound(seed: int, layers: int) -> None:
-    """No other price does, and the bound is never above the best choice."""
+    """No other price is better, and the bound is never above the best choice."""
     k = drawn(np.random.default_rng(seed), layers, 4)
     members = np.flatnonzero(k.member)
 
@@ -66,7 +66,7 @@ def test_the_price_of_memory_gives_the_best_lagrangian_bound(seed: int, layers: 
 
 
 def test_a_price_decides_between_time_and_memory() -> None:
-    """One layer: 1 second with 10 bytes, or 3 with 4; a byte is worth a third of a second between them."""
+    """One layer: 1 second with 10 bytes, or 3 with 4; at the price a byte is worth a third of a second."""
     first, members = np.array([0, 2]), np.array([0])
     time, memory = np.array([1.0, 3.0]), np.array([10.0, 4.0])
     assert cheapest(first, members, time, memory, 0.2) == (1.0, 10.0)
@@ -76,7 +76,7 @@ def test_a_price_decides_between_time_and_memory() -> None:
 
 
 def test_the_rule_may_take_a_step_that_a_later_one_makes_needless() -> None:
-    """Two bytes are too many: the rule saves one for 1 second first, then has to save ten for 11 seconds."""
+    """Two bytes too many: the rule first saves one for 1 second, then has to save ten for 11 seconds."""
     made = Knapsack(
         first=np.array([0, 2, 4]),
         member=np.ones(2, dtype=np.bool_),
@@ -107,7 +107,7 @@ def bert(shared_data: Path) -> ProfiledLayers:
 @pytest.mark.parity
 @pytest.mark.parametrize("most", [2, 4])
 def test_stages_of_bert_are_chosen_as_an_integer_program_would(most: int, shared_data: Path) -> None:
-    """And never slower than by the rule, which is slower rarely for two configurations, often for four."""
+    """And never slower than the rule, which is rarely slower for two configurations, often for four."""
     layers = bert(shared_data) if most == 2 else with_more_configurations(bert(shared_data), 1)
     slower = []
     for i, knapsack in enumerate(arising(layers, PAPERS, 400, 5)):

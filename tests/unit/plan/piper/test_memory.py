@@ -22,7 +22,7 @@ FIGURE_5 = {
     "stage 3, device 5": (1, 2, "1 . 2 1 3 2 4 3 5 4 6 5 7 6 8 7 9 8 10 9"),
     "stage 4, device 6": (1, 1, "1 1 2 2 3 3 4 4 5 5 6 6 7 7 8 8 9 9 10"),
 }
-"""The schedule of the paper's Figure 5 as far as its rows are printed."""
+"""Schedule of the paper's Figure 5, for the printed rows."""
 
 
 def most_waiting(row: str, cells: int) -> int:
@@ -46,7 +46,9 @@ def test_as_many_microbatches_wait_as_the_papers_schedule_shows() -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize(("name", "closeness"), [("gnmt", 1e-12), ("resnet", 1e-12), ("bert32a100", 2e-3)])
 def test_the_authors_inputs_count_as_pipedream_2bw(name: str, closeness: float, shared_data: Path) -> None:
-    """As a chain's layers with these weights, activations and inputs; BERT's, profiled, up to 0.2 % more."""
+    """Exactly like chain layers with these weights, activations and inputs; BERT, which was profiled, within
+    0.2 %.
+    """
     nodes = read_instance(shared_data / "piper" / f"{name}.json").nodes
     plain, again = zip(*(pair for node in nodes for pair in node.configurations.values()), strict=True)
     n = len(plain)

@@ -1,4 +1,4 @@
-"""The planner finds what plain search finds, and its plans are plans."""
+"""The planner finds the brute-force optimum, and its plans are valid."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_run_gives_the_best_of_every_number_of_devices(instance: Instance) -
 
 
 def test_larger_graphs_with_branches_are_planned_as_well_as_plain_search_does() -> None:
-    """Six layers of which two run beside each other, without their number deciding what comes first."""
+    """Six layers, two of them parallel, numbered so that ids do not give the order."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
         layers = branched(rng)
@@ -107,7 +107,7 @@ def assert_is_whole(layers: ProfiledLayers, cluster: FlatCluster, found: PiperPl
 
 
 def assert_is_a_plan(layers: ProfiledLayers, cluster: FlatCluster, found: PiperPlan) -> None:
-    """Check everything that Section 3 asks of a solution, and the time that it claims."""
+    """Check all conditions of Section 3 on a solution, and its claimed time."""
     assert_is_whole(layers, cluster, found)
     degree = found.degree
     for stage in found.stages:
@@ -127,7 +127,7 @@ def test_nothing_fits_where_a_layer_is_too_large() -> None:
 
 
 def test_memory_counts_the_microbatches_of_later_stages_only() -> None:
-    """The first of two stages holds two microbatches, the second one."""
+    """The first of two stages stores two microbatches, the second one."""
     layers = layers_of((0, 4.0, 0, 1, 0), (1, 4.0, 0, 2, 0))
     found = plan(layers, cluster_of(2.0, 2))
     assert found is not None
@@ -175,13 +175,13 @@ def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
     assert planner_of(layers, 1000).table.shape == (3, 1001)
     with pytest.raises(
-        PhazeError, match=r"3 downsets with sums of degrees up to 1,001 take .* GiB of memory"
+        PhazeError, match=r"3 downsets with sums of degrees up to 1,001 need .* GiB of memory"
     ):
         _ = planner_of(layers, 1001).table
 
 
 def planner_of(layers: ProfiledLayers, devices: int) -> ThresholdSearch:
-    """Return a search for so many devices and microbatches."""
+    """Return a search for these numbers of devices and microbatches."""
     return ThresholdSearch(layers, FlatCluster(devices, 1000.0, 1.0, devices), SearchOptions())
 
 
@@ -189,7 +189,7 @@ def test_choices_beyond_the_memory_of_the_machine_are_refused(monkeypatch: pytes
     monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: 2**16)
     layers = layers_of((0, 1.0, 0, 1, 0), (1, 1.0, 0, 1, 0))
     assert plan(layers, FlatCluster(100, 1000.0, 1.0, 100)) is not None
-    with pytest.raises(PhazeError, match=r"with up to 1000 microbatches in flight take .* GiB of memory"):
+    with pytest.raises(PhazeError, match=r"with up to 1000 microbatches in flight need .* GiB of memory"):
         plan(layers, FlatCluster(1000, 1000.0, 1.0, 1000))
 
 
@@ -201,7 +201,7 @@ def test_layers_without_any_configuration_have_no_plan_and_no_layers_are_refused
 
 
 def test_the_search_can_be_interrupted_between_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled code hears nothing of Ctrl-C: what waits for it looks after each of the slices."""
+    """Compiled code does not see Ctrl-C: the caller checks after each slice."""
     layers = layers_of(*((k, 1.0, 0, 0, 0) for k in range(6)))
     ends = list[int]()
 

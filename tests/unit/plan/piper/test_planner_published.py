@@ -1,4 +1,4 @@
-"""The planner gives the optima of the authors' program and the times that the paper prints."""
+"""The planner gives the optima of the authors' program and the printed times of the paper."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PRINTED = """
     resnet 128 1 19.8685, resnet 128 1.5 7.02514, resnet 128 2 5.50138, resnet 128 4 4.29729,
     resnet 128 8 3.90292, resnet 128 16 3.63534
 """
-"""Table 1 of the paper: model, devices, GB a device, time per sample."""
+"""Table 1 of the paper: model, devices, GB per device, time per sample."""
 ROWS = [tuple(row.split()) for row in PRINTED.split(",")]
 SLOW = {("resnet", "32", "1.5"), ("resnet", "64", "1.5"), ("resnet", "64", "2")} | {
     ("resnet", "128", gb) for gb in ("1", "1.5", "2", "4")
 }
-"""Rows of some seconds, which tests/benchmarks/test_piper.py checks."""
+"""Rows that take seconds, which tests/benchmarks/test_piper.py checks."""
 
 
 @cache
@@ -86,7 +86,7 @@ def test_optima_are_those_of_the_authors_program(
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[:3] not in SLOW], ids="-".join)
 def test_table_1_comes_out_along_one_linear_order(row: tuple[str, str, str, str]) -> None:
-    """Gradients are synchronised for every d microbatches, and d is any (Piper, Appendix F)."""
+    """Gradients are synchronised once per d microbatches, for any d (Piper, Appendix F)."""
     name, devices, gib, printed = row
     found = time_on(f"{name}.json", int(devices), float(gib), MICROBATCHES[name], "piper", "round")
     assert found is not None

@@ -1,4 +1,4 @@
-"""A given plan costs what the formula of Piper's planner says, and is refused for what it lacks."""
+"""A given plan costs the time of Piper's formula, and is refused for violated limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile is made deeper or shallower by repeating what stands between the first and the last layer."""
+"""A profile becomes deeper or shallower by repeating the layers between the first and the last."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_as_often_as_given_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_every_copy_takes_the_mask_and_the_tensor_before_it(tmp_path: Path) -> None:
-    """Sizes and synchronised bytes are those of the original's own edges; embedding and head stay outside."""
+    """Sizes and synchronised bytes are those of the original edges; embedding and head stay outside."""
     found = repeat_layers(layers_of(repeated(), tmp_path), 9)
     chain = blocks(found)
     sizes = dict(zip(found.pairs, found.edge_bytes.tolist(), strict=True))
@@ -93,7 +93,9 @@ def test_a_single_layer_is_too_few(tmp_path: Path) -> None:
 
 @pytest.mark.parity
 def test_bert_grows_from_its_profile(shared_data: Path) -> None:
-    """BERT-64 of the authors' BERT-32 has twice the layers, weights but for the ends, and every mask."""
+    """BERT-64 from the authors' BERT-32 has twice the layers, twice the weights except for the ends, and
+    every mask.
+    """
     from phaze.plan.piper.instance import read_instance
 
     layers = read_instance(shared_data / "piper" / "bert32a100.json").layers()

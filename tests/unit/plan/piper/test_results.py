@@ -1,4 +1,4 @@
-"""Answers say what is planned, or why nothing is, and become JSON."""
+"""Answers as JSON: the plan, or the reason for infeasibility."""
 
 from __future__ import annotations
 

@@ -57,7 +57,9 @@ def test_a_stage_costs_what_the_formula_and_the_rule_say(
 
 
 def test_the_time_of_a_stage_by_hand() -> None:
-    """Three layers, the middle one alone: it receives and sends 3 bytes twice, and synchronises 5 bytes."""
+    """Three layers, the middle one as a stage: it receives and sends 3 bytes twice, and synchronises 5
+    bytes.
+    """
     layers = layers_of((0, 1.0, 0.0, 0.0, 0.0), (1, 10.0, 5.0, 2.0, 1.0), (2, 1.0, 0.0, 0.0, 0.0))
     batch = best_stage(layers, cluster_of(100.0), [1], Layout(tp=1, dp=4), 7)
     assert batch is not None
@@ -69,7 +71,7 @@ def test_the_time_of_a_stage_by_hand() -> None:
 
 
 def test_the_most_memory_for_the_least_time_goes_first() -> None:
-    """Two layers each could save memory: one 4 bytes for 1 second, the other 6 bytes for 2."""
+    """Each of two layers could save memory: one 4 bytes for 1 second, the other 6 bytes for 2."""
     layers = layers_of((0, 1.0, 0, 0, 10), (0, 2.0, 0, 0, 6), (1, 1.0, 0, 0, 10), (1, 3.0, 0, 0, 4))
     chosen = {}
     for memory in (20, 19, 16, 15, 10, 9):
@@ -86,7 +88,7 @@ def test_the_most_memory_for_the_least_time_goes_first() -> None:
 
 
 def test_the_rule_is_not_monotone_in_the_microbatches_in_flight() -> None:
-    """The second layer saves 3 bytes a microbatch, and is the better step only with two of them in flight."""
+    """The second layer saves 3 bytes per microbatch, and is the better step only with two in flight."""
     layers = layers_of((0, 1.0, 0, 0, 8), (0, 2.0, 0, 0, 3), (1, 1.0, 0, 3, 0), (1, 1.9, 0, 0, 0))
     times = [
         best_stage(layers, cluster_of(m), [0, 1], Layout(tp=1, dp=1), s) for m, s in ((8.0, 1), (8.0, 2))

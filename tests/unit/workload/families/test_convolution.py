@@ -1,4 +1,4 @@
-"""Convolutions as matrix multiplications, and the networks that are made of them."""
+"""Convolutions as matrix multiplications, and convolutional networks."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def unroll(x: np.ndarray, window: int, stride: int) -> np.ndarray:
 def test_a_convolution_is_the_product_of_its_unrolled_input(
     samples: int, channels: int, size: int, kernels: int, window: int, stride: int
 ) -> None:
-    """Rows, columns and what unrolling adds are those of the matrix itself."""
+    """Rows, columns and additional elements are those of the unrolled matrix itself."""
     conv = ConvolutionShape(samples, channels, size, kernels, window, stride)
     x = np.arange(samples * channels * size**2, dtype=float).reshape(samples, channels, size, size)
     matrix = unroll(x, window, stride)
@@ -72,7 +72,7 @@ def test_a_convolution_is_the_product_of_its_unrolled_input(
 @pytest.mark.parametrize("name", VISION)
 @pytest.mark.parametrize("microbatch", [1, 3])
 def test_operators_take_the_flops_of_the_spec(name: str, microbatch: int) -> None:
-    """The sum over the operators of all layers, and the closed form of the spec, are counted apart."""
+    """The sum over the operators of all layers equals the closed form of the spec."""
     whole = network_of(name, microbatch).unroll()
     model = model_of_images(name)
     assert forward_flops(whole) == 2 * microbatch * model.multiply_accumulates
@@ -81,7 +81,7 @@ def test_operators_take_the_flops_of_the_spec(name: str, microbatch: int) -> Non
 @pytest.mark.parametrize("name", VISION)
 @pytest.mark.parametrize("form", ["paired", "split"])
 def test_the_backward_pass_takes_two_products_but_of_the_image(name: str, form: str) -> None:
-    """Training takes the FLOPs that the spec says, in both forms of the backward pass."""
+    """Training takes the FLOPs of the spec, in both forms of the backward pass."""
     whole = network_of(name).unroll()
     groups = fuse(whole)
     backward = backward_pass(whole, groups, 2, "split" if form == "split" else "paired")
@@ -91,7 +91,7 @@ def test_the_backward_pass_takes_two_products_but_of_the_image(name: str, form: 
 
 @pytest.mark.parametrize("name", VISION)
 def test_layers_hand_on_what_the_next_ones_get(name: str) -> None:
-    """What a run ends with is the input of the run after, or the pieces of it where that reads several."""
+    """The output of a run is the input of the next one; or its parts, if that one reads several."""
     network = network_of(name, 2)
     layers = {layer.name: layer for layer in network.layers}
     outputs = [layers[run.layer].output_elements for run in network.runs]
@@ -102,7 +102,7 @@ def test_layers_hand_on_what_the_next_ones_get(name: str) -> None:
 
 @pytest.mark.parametrize("name", VISION)
 def test_unrolled_operators_are_those_of_the_layers(name: str) -> None:
-    """Every operator is there as often as its layer, under a name of its own, in topological order."""
+    """Every operator occurs as often as its layer, with a unique name, in topological order."""
     network = network_of(name)
     counts = dict.fromkeys((layer.name for layer in network.layers), 0)
     for run in network.runs:
@@ -118,7 +118,7 @@ def test_unrolled_operators_are_those_of_the_layers(name: str) -> None:
 
 @pytest.mark.parametrize("name", VISION)
 def test_one_gradient_comes_back_to_every_operator(name: str) -> None:
-    """What several operators read is forked, also where they are of different layers."""
+    """Tensors with several readers are forked, also across layers."""
     whole = network_of(name).unroll()
     for primitive, readers in zip(whole.primitives, whole.readers(), strict=True):
         sizes = [tensor.elements for _, tensor in readers if tensor.gradient]
@@ -139,7 +139,7 @@ def test_resnet_50_has_53_convolutions_and_as_many_norms() -> None:
 
 
 def test_the_layers_of_resnet_50_are_a_chain() -> None:
-    """Stem, four stages whose first block differs, head."""
+    """Stem, four stages with a different first block, head."""
     network = network_of("resnet-50")
     assert [(run.layer, run.count) for run in network.runs] == [
         ("stem", 1),
@@ -170,7 +170,7 @@ def test_the_pyramid_reads_the_last_block_of_every_stage() -> None:
 
 
 def test_only_shifted_windows_are_masked() -> None:
-    """A stage of a single window shifts nothing."""
+    """A stage with a single window has no shift."""
     whole = network_of("swin-l").unroll()
     names = [p.name for p in whole.primitives if p.kind == "mask"]
     assert names == [
@@ -181,7 +181,7 @@ def test_only_shifted_windows_are_masked() -> None:
 
 
 def test_a_batch_norm_reads_its_input_twice() -> None:
-    """Means and variances come from all samples before any element can be normalised."""
+    """Means and variances of all samples are needed before any element can be normalised."""
     layer = network_of("resnet-50").layers[0]
     (norm,) = (o for o in forward_pass(layer, fuse(layer), 2).operators if o.name == "stem_norm")
     elements = 64 * 112**2
@@ -189,7 +189,7 @@ def test_a_batch_norm_reads_its_input_twice() -> None:
 
 
 def test_pooling_keeps_a_place_for_each_of_its_outputs() -> None:
-    """The backward pass of max pooling needs to know which pixel was the largest."""
+    """The backward pass of max pooling needs the position of the largest pixel."""
     layer = network_of("resnet-50").layers[0]
     (made,) = (o for o in forward_pass(layer, fuse(layer), 2).operators if "stem_pool" in o.name)
     assert made.name == "stem_relu+stem_pool"

@@ -1,4 +1,4 @@
-"""Blocks of several kinds: parameters, FLOPs and collectives, whole and cut over ranks."""
+"""Blocks of several kinds: parameters, FLOPs and collectives, whole and sharded."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -50,7 +50,9 @@ def sent(layer: Layer, direction: Direction) -> dict[tuple[str, str], int]:
 
 @pytest.mark.parametrize("name", OF_TODAY)
 def test_layers_have_the_parameters_of_the_model(name: str) -> None:
-    """All that the published model has, once; layers of further tokens hold a copy of the embedding."""
+    """All parameters of the published model, once; multi-token prediction layers have a copy of the
+    embedding.
+    """
     model, found = model_of(name), library_workload(model_of(name), SEQUENCE, Layout())
     own = found.parameters() - found.parameters("tied")
     assert own == model.parameters + model.mtp_parameters
@@ -60,7 +62,7 @@ def test_layers_have_the_parameters_of_the_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in OF_TODAY if not model_of(n).mamba and not model_of(n).delta])
 def test_products_are_those_of_the_closed_form(name: str) -> None:
-    """Of scores a causal mask leaves half, also of those of an indexer; in windows what they reach."""
+    """A causal mask leaves half of the scores, also for an indexer; windows leave the scores inside."""
     model = model_of(name)
     layers = layers_of(name)
     for kind, block in model.blocks.items():
@@ -73,7 +75,7 @@ def test_products_are_those_of_the_closed_form(name: str) -> None:
 
 
 def test_a_state_space_multiplies_chunks_and_states() -> None:
-    """A token meets its chunk in all groups and heads, writes to states and reads them."""
+    """A token interacts with its chunk in all groups and heads, and writes and reads states."""
     own = model_of("nemotron-3-nano-30b-a3b").mamba
     assert own is not None
     layer = layers_of("nemotron-3-nano-30b-a3b")["mamba"]
@@ -84,7 +86,7 @@ def test_a_state_space_multiplies_chunks_and_states() -> None:
 
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b"])
 def test_a_study_takes_experts_and_scans(name: str) -> None:
-    """Every operator is of a core type, and tables hold all that a study reads."""
+    """Every operator has a core type, and tables contain everything that a study reads."""
     model = model_of(name).distinct()
     found = extract_workload(model, 512, ONE, ExtractSettings())
     assert Workload.of_tables(found.tables, found.graph) == found
@@ -115,8 +117,8 @@ CASES = [(name, layout) for name, layouts in CUTS.items() for layout in layouts]
 
 @pytest.mark.parametrize(("name", "layout"), CASES)
 def test_ranks_together_do_what_one_does(name: str, layout: Layout) -> None:
-    """FLOPs of experts, attention and scans add up over the ranks that share a microbatch; what is not cut is
-    the router, without sequence parallelism, alone.
+    """FLOPs of experts, attention and scans add up over the ranks that share a microbatch; only the router is
+    not sharded, without sequence parallelism.
     """
     whole, own = layers_of(name), layers_of(name, layout)
     ranks = layout.tp * layout.cp
@@ -133,7 +135,7 @@ def test_ranks_together_do_what_one_does(name: str, layout: Layout) -> None:
 
 
 def test_experts_send_their_rows_twice_in_each_direction() -> None:
-    """T·k·h·w to the experts and back, in both passes; a load makes more of it, and of the products."""
+    """T·k·h·w to the experts and back, in both passes; a load multiplies them, and the products."""
     layout = Layout(ep=8, dp=8, microbatch=2)
     layer = library_workload(model_of("qwen3-30b-a3b"), SEQUENCE, layout).layer("block")
     rows = 2 * SEQUENCE * 8 * 2048 * 2
@@ -144,8 +146,8 @@ def test_experts_send_their_rows_twice_in_each_direction() -> None:
 
 
 def test_slices_of_experts_gather_and_scatter_rows() -> None:
-    """All rows of the etp ranks go into each, and sums come back; slices of attention gather and scatter
-    once more than that, dispatch is among own tokens.
+    """All dispatched tokens of the etp ranks go to each of them, and sums return; tensor-parallel ranks
+    gather and scatter once more, and dispatch only their own tokens.
     """
     layout = Layout(tp=2, etp=2, ep=4, dp=4, sequence_parallel=True)
     layer = library_workload(model_of("mixtral-8x7b"), SEQUENCE, layout).layer("block")
@@ -162,7 +164,7 @@ def test_slices_of_experts_gather_and_scatter_rows() -> None:
 
 def test_context_parallel_kinds_send_what_they_must() -> None:
     """A ring and a gather send (c - 1)/c of all keys and values, twice that backward; an exchange of heads
-    those of queries, keys, values and results, once in each direction.
+    sends queries, keys, values and results, once in each direction.
     """
     c, one = 4, SEQUENCE * 8 * 128 * 2
     for kind, name, size in (("all_gather", "all_gather", 2 * one), ("p2p", "send", 2 * one * (c - 1) // c)):
@@ -198,7 +200,7 @@ def test_what_cannot_be_cut_is_refused(message: str) -> None:
 
 
 def test_ranks_that_share_heads_of_a_group_each_get_it() -> None:
-    """Eight groups over tp 2 and cp 8: each of four goes to two ranks."""
+    """Eight groups over tp 2 and cp 8: each of four groups goes to two ranks."""
     own = model_of("nemotron-3-nano-30b-a3b").mamba
     assert own is not None
     assert own.groups == 8

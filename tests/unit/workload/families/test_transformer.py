@@ -15,7 +15,7 @@ from tests.unit.workload.examples import NAMES, forward_flops, layer_of, model_o
 
 
 def test_a_gpt_block_has_the_operators_of_the_published_model() -> None:
-    """The primitives of a GPT-2 block, in order; queries, keys and values come from one matrix."""
+    """The primitives of a GPT-2 block, in order; queries, keys and values are computed from one matrix."""
     found = [p.name for p in layer_of(slice_of("gpt2"), "block").primitives]
     assert found == [
         "input_fork",
@@ -54,7 +54,7 @@ def test_a_gpt_block_has_the_operators_of_the_published_model() -> None:
 
 
 def test_a_bert_block_has_three_projections_and_35_operators() -> None:
-    """BERT projects queries, keys and values apart, and normalises after the sums."""
+    """BERT projects queries, keys and values separately, and normalises after the sums."""
     primitives = layer_of(slice_of("bert-large"), "block").primitives
     kinds = Counter(p.kind for p in primitives)
     assert len(primitives) == 35
@@ -63,7 +63,7 @@ def test_a_bert_block_has_three_projections_and_35_operators() -> None:
 
 
 def test_a_llama_block_is_rotary_gated_and_without_bias() -> None:
-    """Llama turns queries and keys, multiplies two projections, and drops nothing."""
+    """Llama rotates queries and keys, multiplies two projections, and has no dropout."""
     kinds = Counter(p.kind for p in layer_of(slice_of("llama2-7b"), "block").primitives)
     assert (kinds["rotary"], kinds["silu"], kinds["mul"], kinds["rms_norm"], kinds["matmul"]) == (
         2,
@@ -76,7 +76,7 @@ def test_a_llama_block_is_rotary_gated_and_without_bias() -> None:
 
 
 def test_opt_350m_projects_its_word_embedding_in_and_out() -> None:
-    """OPT-350m looks up 512 wide words, projects them to 1024 and back, and has no final norm."""
+    """OPT-350m looks up embeddings of width 512, projects them to 1024 and back, and has no final norm."""
     part = slice_of("opt-350m")
     project_in = next(p for p in layer_of(part, "embedding").primitives if p.name == "project_in")
     head = layer_of(part, "head").primitives
@@ -87,7 +87,7 @@ def test_opt_350m_projects_its_word_embedding_in_and_out() -> None:
 
 
 def test_berts_head_predicts_masked_tokens_and_the_next_sentence() -> None:
-    """The masked-lm head has a transform before the decoder; the pooler sees the first token of every
+    """The masked-lm head has a transform before the decoder; the pooler reads the first token of every
     sample.
     """
     head = {p.name: p for p in layer_of(slice_of("bert-large", microbatch=4), "head").primitives}
@@ -110,7 +110,7 @@ def test_matmul_flops_of_a_gpt_block_are_24bsh2_plus_4bs2h() -> None:
 @some
 @given(slices().filter(lambda part: part.layout.tp == 1))
 def test_matmul_flops_of_random_models_equal_the_closed_form(part: ModelSlice) -> None:
-    """The closed form holds whatever the model's options, grouped and gated ones included."""
+    """The closed form holds for any options of a model, including grouped and gated ones."""
     model, tokens = part.model, part.tokens
     matrices = model.hidden * 2 * (model.query_width + model.kv_width)
     matrices += (3 if model.gated else 2) * model.hidden * model.feed_forward
@@ -136,7 +136,7 @@ def _head_flops(part: ModelSlice) -> int:
 @some
 @given(slices().filter(lambda part: part.layout.tp == 1))
 def test_parameters_of_random_models_agree(part: ModelSlice) -> None:
-    """The count of the spec and the sum over the operators agree whatever the model's options."""
+    """The count of the spec equals the sum over the operators for any options of a model."""
     model = part.model
     counts = {"embedding": 1, "block": model.layers, "head": 1}
     found = sum(
@@ -154,7 +154,7 @@ def test_grouped_heads_share_one_product() -> None:
 
 
 def test_dropout_of_nothing_is_no_operator() -> None:
-    """OPT drops no attention probabilities and nothing after the embedding."""
+    """OPT has no dropout of attention probabilities or embeddings."""
     dropped = [
         p.name
         for x in transformer_graph(slice_of("opt-350m")).layers
@@ -165,7 +165,7 @@ def test_dropout_of_nothing_is_no_operator() -> None:
 
 
 def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
-    """A layer without operators is no layer."""
+    """Layers without operators are omitted."""
     model = model_of("bert-large").model_copy(update={"head": "none", "pooler": False})
     part = ModelSlice(model, Layout(), 8, 2)
     assert [layer.name for layer in transformer_graph(part).layers] == ["embedding", "block"]
@@ -174,9 +174,7 @@ def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
 @some
 @given(slices())
 def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
-    """Only a fork sends a gradient to more than one reader; a split's readers share it out without
-    overlap.
-    """
+    """Only a fork sends a gradient to several readers; the readers of a split share it without overlap."""
     for layer in transformer_graph(part).layers:
         for primitive, readers in zip(layer.primitives, layer.readers(), strict=True):
             sizes = [tensor.elements for _, tensor in readers if tensor.gradient]
@@ -189,7 +187,7 @@ def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
 @some
 @given(slices())
 def test_every_primitive_leads_to_the_end_of_its_layer(part: ModelSlice) -> None:
-    """Inputs come before their readers, sizes are positive, and only the last primitive has no reader."""
+    """Inputs precede their readers, sizes are positive, and only the last primitive has no reader."""
     for layer in transformer_graph(part).layers:
         unread = [index for index, readers in enumerate(layer.readers()) if not readers]
         assert unread == [len(layer.primitives) - 1]

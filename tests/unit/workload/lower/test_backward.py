@@ -1,4 +1,4 @@
-"""The backward pass: mirrors the forward pass, and makes every gradient once."""
+"""The backward pass mirrors the forward pass, and computes every gradient once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tensor_flops(graph: LayerPass) -> int:
 
 
 def streamed(graph: LayerPass) -> int:
-    """Return the HBM bytes beside matrix multiplications."""
+    """Return the HBM bytes in addition to matrix multiplications."""
     return sum(part.streamed_bytes for o in graph.operators for part in o.parts)
 
 
@@ -65,7 +65,7 @@ def streamed(graph: LayerPass) -> int:
 @some
 @given(part=slices())
 def test_paired_operators_mirror_the_forward_pass(part: ModelSlice, fused: bool) -> None:
-    """One backward operator for each forward operator, in reverse, and every edge is turned around."""
+    """One backward operator for each forward operator, in reverse, with every edge reversed."""
     for layer in transformer_graph(part).layers:
         ahead, back = forward(layer, fused=fused), passed(layer, fused=fused)
         assert [o.name for o in back.operators] == [f"{o.name}.backward" for o in reversed(ahead.operators)]
@@ -77,14 +77,14 @@ def test_paired_operators_mirror_the_forward_pass(part: ModelSlice, fused: bool)
 @some
 @given(slices())
 def test_products_take_twice_the_flops_of_the_forward_pass(part: ModelSlice) -> None:
-    """Every matrix multiplication has two gradients of its own cost, in both forms."""
+    """Every matrix multiplication has two gradients of the same cost, in both forms."""
     for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
             assert tensor_flops(passed(layer, form)) == 2 * tensor_flops(forward(layer))
 
 
 def test_the_products_of_a_gradient_have_the_right_shapes() -> None:
-    """Of (m x k)(k x n) the left gradient is (m x n)(n x k), the right (k x m)(m x n)."""
+    """For (m x k)(k x n) the left gradient is (m x n)(n x k), the right one (k x m)(m x n)."""
     o = operator("feed_forward_in")
     shapes = {p.role: (p.batch, p.m, p.k, p.n) for p in o.parts if p.kind == "matmul"}
     assert shapes == {
@@ -172,7 +172,7 @@ def test_what_an_operator_reads_and_writes(
 
 
 def test_collectives_change_sides() -> None:
-    """What is summed forward costs nothing backward, and what was handed to all slices is summed."""
+    """Tensors summed forward have no collective backward, and tensors copied to all ranks are summed."""
     model = "megatron-gpt-2.5b"
     assert operator("attention_out_all_reduce", model=model, tensor=4).core == "none"
     copied = operator("attention_copy", model=model, tensor=4)
@@ -182,8 +182,8 @@ def test_collectives_change_sides() -> None:
 
 
 def test_a_leaf_waits_only_for_what_it_needs() -> None:
-    """QKV's weight gradient needs what arrives, not the data gradient; behind a GELU it needs the
-    gradient made there.
+    """QKV's weight gradient needs the arriving gradient, not the data gradient; after a GELU it needs the
+    GELU's gradient.
     """
     graph = passed(layer_of(slice_of("gpt2"), "block"), "split")
     names = [o.name for o in graph.operators]
@@ -197,7 +197,7 @@ def test_a_leaf_waits_only_for_what_it_needs() -> None:
 
 
 def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:
-    """Alone, a bias passes the gradient on for free, and its leaf sums it."""
+    """Alone, a bias passes the gradient on without work, and its leaf sums it."""
     data = operator("gelu", "split", fused=False)
     bias = operator("feed_forward_in_bias", "split", end="data_gradient", fused=False)
     leaf = operator("feed_forward_in_bias", "split", end="weight_gradient", fused=False)
@@ -208,7 +208,7 @@ def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:
 @some
 @given(slices())
 def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(part: ModelSlice) -> None:
-    """Nothing waits for a weight gradient, and no operator with parameters is without."""
+    """No operator waits for a weight gradient, and every operator with parameters has one."""
     for layer in transformer_graph(part).layers:
         groups = fuse(layer)
         graph = passed(layer, "split")
@@ -222,7 +222,7 @@ def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(p
 @some
 @given(slices())
 def test_every_backward_operator_follows_from_the_layers_end(part: ModelSlice) -> None:
-    """Edges go forward in the order of operators, and all but the first operators follow an edge."""
+    """Edges follow the order of operators, and all but the first operators have an incoming edge."""
     for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
             graph = passed(layer, form)
@@ -244,6 +244,6 @@ def test_fusion_never_adds_traffic_backward(part: ModelSlice) -> None:
 @some
 @given(slices())
 def test_splitting_never_saves_traffic(part: ModelSlice) -> None:
-    """Making gradients apart reads no less than making them together."""
+    """Separate gradients read no less than joint ones."""
     for layer in transformer_graph(part).layers:
         assert streamed(passed(layer)) <= streamed(passed(layer, "split"))

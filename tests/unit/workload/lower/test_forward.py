@@ -1,4 +1,4 @@
-"""The forward pass: core types, and the traffic that fusion leaves."""
+"""The forward pass: core types, and the traffic that remains after fusion."""
 
 import pytest
 from hypothesis import given
@@ -34,14 +34,14 @@ RESIDUAL = 2 * TOKENS * HIDDEN
 
 
 def test_the_core_type_is_that_of_the_parts() -> None:
-    """Products run on tensor cores, with elementwise work on fused cores; what is only a view on none."""
+    """Products run on tensor cores, with elementwise work on fused cores; views need no core."""
     cores = {"input_fork": "none", "attention_norm": "vector", "qkv": "fused", "query_reshape": "none"}
     cores |= {"scores": "fused", "softmax": "vector", "context": "tensor", "attention_out": "fused"}
     assert {start: operator("gpt2", 1, start).core for start in cores} == cores
 
 
 def test_collectives_run_on_the_network() -> None:
-    """An all-reduce is a network operator; handing a tensor to all slices is free forward."""
+    """An all-reduce is a network operator; copying a tensor to all ranks needs no work forward."""
     assert operator("megatron-bert", 2, "attention_out_all_reduce").core == "network"
     assert operator("megatron-bert", 2, "attention_copy").core == "none"
 
@@ -93,7 +93,7 @@ def test_an_all_reduce_reads_and_writes_its_tensor() -> None:
 
 
 def test_a_loss_reads_one_value_a_token() -> None:
-    """The loss picks the label's log-probability."""
+    """The loss reads the label's log-probability."""
     loss = operator("gpt2", 1, "nll_loss", layer="head")
     assert (loss.input_bytes, loss.output_bytes) == (2 * TOKENS, 2 * TOKENS)
 
@@ -114,7 +114,7 @@ def test_fusion_never_adds_traffic(part: ModelSlice) -> None:
 @some
 @given(slices())
 def test_fusion_changes_nothing_that_is_kept(part: ModelSlice) -> None:
-    """What is kept for the backward pass is the same with and without fusion."""
+    """The tensors stored for the backward pass are the same with and without fusion."""
     for layer in transformer_graph(part).layers:
         kept = [sum(o.stashed_bytes for o in passed(layer, fused=f).operators) for f in (True, False)]
         assert kept[0] == kept[1]
@@ -123,7 +123,7 @@ def test_fusion_changes_nothing_that_is_kept(part: ModelSlice) -> None:
 @some
 @given(slices())
 def test_edges_carry_what_their_target_reads(part: ModelSlice) -> None:
-    """The bytes of the edges into an operator are its input, but for what the layer before hands over."""
+    """The bytes of the edges into an operator are its input, except for the input of the layer."""
     for layer in transformer_graph(part).layers:
         graph = passed(layer)
         for number, o in enumerate(graph.operators):

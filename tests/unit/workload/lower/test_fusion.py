@@ -1,4 +1,4 @@
-"""Fusion: what runs together, and that the graph stays acyclic."""
+"""Fusion: joined primitives, and acyclic graphs."""
 
 from itertools import product
 
@@ -15,8 +15,8 @@ from tests.unit.workload.examples import layer_of, named_groups, names, slice_of
 
 
 def test_a_gpt_block_fuses_into_14_operators() -> None:
-    """Biases, activation, dropout, sum, scale and mask run with the product before them; softmax and
-    norms do not.
+    """Biases, activation, dropout, sum, scale and mask join the product before them; softmax and norms do
+    not.
     """
     assert named_groups(layer_of(slice_of("gpt2"), "block")) == [
         ["input_fork"],
@@ -62,7 +62,7 @@ def test_operators_that_run_together(name: str, tensor: int, groups: list[list[s
 
 
 def test_a_result_with_two_readers_stays_outside() -> None:
-    """What several operators read is made once, in memory."""
+    """Results with several readers are computed once, and stored in memory."""
     layer = LayerBuilder(4)
     x = layer.add("scale", "x", layer.input)
     layer.add("add", "sum", layer.add("gelu", "a", x), layer.add("relu", "b", x))
@@ -78,7 +78,7 @@ def test_nothing_joins_the_input_of_a_product() -> None:
 
 
 def test_nothing_joins_a_reduction_in_the_paper() -> None:
-    """What follows a softmax is an operator of its own."""
+    """Operators after a softmax stay separate."""
     layer = LayerBuilder(4)
     x = layer.add("softmax", "x", layer.add("scale", "s", layer.input))
     layer.add("dropout", "y", x)
@@ -86,7 +86,7 @@ def test_nothing_joins_a_reduction_in_the_paper() -> None:
 
 
 def test_elementwise_operators_may_join_a_reduction() -> None:
-    """The dropout of attention then drops what its softmax has at hand; a second reduction is on its own."""
+    """Then attention dropout joins its softmax; a second reduction stays separate."""
     layer = LayerBuilder(4)
     x = layer.add("softmax", "x", layer.add("scale", "s", layer.input))
     y = layer.add("softmax", "z", layer.add("dropout", "y", x))
@@ -97,7 +97,7 @@ def test_elementwise_operators_may_join_a_reduction() -> None:
 
 
 def test_no_product_joins_a_reduction_by_way_of_an_elementwise_operator() -> None:
-    """A sum of a norm and of a product joins one of them only, and both orders are tried."""
+    """A sum of a norm and a product joins only one of them; both orders are tried."""
     layer = LayerBuilder(4)
     norm = layer.add("layer_norm", "norm", layer.input, parameters=8)
     matmul = layer.add("matmul", "product", layer.input, elements=4, gemm=Gemm(1, 2, 2, 2), parameters=4)
@@ -109,8 +109,8 @@ def test_no_product_joins_a_reduction_by_way_of_an_elementwise_operator() -> Non
 
 
 def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
-    """Fused, probabilities are written for the backward pass, and not read again: forward one tensor less,
-    backward two.
+    """Fused, probabilities are written for the backward pass, but not read again: one tensor less forward,
+    two less backward.
     """
     layer = layer_of(slice_of("gpt2"), "block")
     elements = next(p.elements for p in layer.primitives if p.name == "softmax")
@@ -146,7 +146,7 @@ def test_operators_are_a_partition_in_topological_order(part: ModelSlice) -> Non
 @some
 @given(slices())
 def test_an_operator_has_one_product_and_no_company_for_collectives(part: ModelSlice) -> None:
-    """No operator has two products, a product with a reduction, or a collective with anything."""
+    """No operator has two products, a product with a reduction, or a collective with another primitive."""
     for layer, after in product(transformer_graph(part).layers, (False, True)):
         for group in fuse(layer, after_reductions=after):
             roles = [layer.primitives[index].traits.role for index in group]

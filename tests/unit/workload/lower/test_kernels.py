@@ -26,7 +26,7 @@ def collectives(layer: Layer, direction: Direction) -> list[str]:
 
 
 def test_a_megatron_block_has_the_kernels_of_megatron() -> None:
-    """Narayanan et al., SC 2021, Section 4.2: what is elementwise is fused, products are apart."""
+    """Narayanan et al., SC 2021, Section 4.2: elementwise work is fused, products are separate."""
     assert [operator.name for operator in block().forward.operators if operator.parts] == [
         "attention_norm",
         "qkv",
@@ -64,7 +64,7 @@ def test_sequence_parallelism_replaces_every_all_reduce_by_its_two_halves() -> N
 
 
 def test_sequence_parallelism_cuts_what_is_not_cut_by_heads() -> None:
-    """Of 10 + 24/t + 5as/(ht), the 10 become 10/t (Korthikanti et al. 2023, Equation 4)."""
+    """Of 10 + 24/t + 5as/(ht), the 10 becomes 10/t (Korthikanti et al. 2023, Equation 4)."""
     part = slice_of("megatron-gpt-2.5b", 2)
     tensor = part.hidden_elements
     assert block().activation_bytes - block(sequence_parallel=True).activation_bytes == 10 * tensor // 2

@@ -1,4 +1,4 @@
-"""Megatron's slices: work is shared out, and what is summed goes over the network."""
+"""Megatron's sharding: work is divided, and sums pass over the network."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,7 +17,7 @@ SLICED = [(name, t) for name, t in POINTS if t > 1]
 
 
 def unsliced(part: ModelSlice) -> ModelSlice:
-    """Return the whole model of a slice."""
+    """Return the whole model of a shard."""
     return replace(part, layout=replace(part.layout, tp=1))
 
 
@@ -27,7 +27,7 @@ def network(layer: LayerGraph) -> Counter[str]:
 
 
 def test_berts_transform_and_pooler_run_on_every_slice() -> None:
-    """Only the decoder of BERT's head is cut."""
+    """Only the decoder of BERT's head is sharded."""
     heads = (layer_of(slice_of("megatron-bert", t), "head") for t in (1, 4))
     whole, part = ({p.name: p.gemm for p in head.primitives if p.gemm} for head in heads)
     assert set(whole) == {"transform", "logits", "pooler", "next_sentence"}
@@ -37,7 +37,7 @@ def test_berts_transform_and_pooler_run_on_every_slice() -> None:
 @some
 @given(slices())
 def test_slices_share_out_the_blocks_of_random_models(part: ModelSlice) -> None:
-    """Whatever the model, t slices of a block have its FLOPs, and their cut parameters sum to its own."""
+    """For any model, t shards of a block have its FLOPs, and their sharded parameters add up to its own."""
     whole = layer_of(unsliced(part), "block")
     assert part.layout.tp * forward_flops(layer_of(part, "block")) == forward_flops(whole)
     weights = [sum(p.parameters for p in x.primitives if p.gemm) for x in (layer_of(part, "block"), whole)]
@@ -53,8 +53,8 @@ def test_slices_share_out_the_head_of_a_language_model(name: str, tensor: int) -
 
 @pytest.mark.parametrize(("name", "tensor"), SLICED)
 def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
-    """Two all-reduces a block and pass; one after the embedding; three small ones in the loss, one
-    behind the head.
+    """Two all-reduces per block and pass; one after the embedding; three small ones in the loss, one after
+    the head.
     """
     counts = {layer.name: network(layer) for layer in transformer_graph(slice_of(name, tensor)).layers}
     assert counts["block"] == {"all_reduce": 2, "copy": 2}
@@ -63,7 +63,7 @@ def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
 
 
 def test_all_reduces_carry_the_residual_stream() -> None:
-    """Every all-reduce of a block carries b s h elements, those of the loss one a token."""
+    """Every all-reduce of a block has b s h elements, those of the loss one per token."""
     part = slice_of("megatron-gpt-2.5b", 4, 2)
     for layer, size in (("block", 2 * 1024 * 1920), ("embedding", 2 * 1024 * 1920), ("head", 2 * 1024)):
         found = {p.elements for p in layer_of(part, layer).primitives if p.kind == "all_reduce"}
@@ -71,7 +71,7 @@ def test_all_reduces_carry_the_residual_stream() -> None:
 
 
 def test_norms_and_row_biases_are_whole_on_every_slice() -> None:
-    """A slice holds its part of the matrices and of the column biases, and all of the rest."""
+    """A rank has its share of the matrices and column biases, and all other parameters."""
     h, t = 1920, 4
     found = {
         p.name: p.parameters
@@ -93,7 +93,7 @@ def test_norms_and_row_biases_are_whole_on_every_slice() -> None:
 
 
 def test_bias_and_dropout_follow_the_all_reduce() -> None:
-    """What would be counted t times before the sum comes after it."""
+    """Otherwise they would be counted t times in the sum."""
     found = [p.name for p in layer_of(slice_of("megatron-gpt-2.5b", 2), "block").primitives]
     start = found.index("attention_out")
     assert found[start : start + 5] == [
@@ -106,7 +106,7 @@ def test_bias_and_dropout_follow_the_all_reduce() -> None:
 
 
 def test_a_vocabulary_is_padded_to_equal_slices() -> None:
-    """GPT-2's odd vocabulary is cut into slices of equal size, the last one padded."""
+    """GPT-2's odd vocabulary is padded and split into equal shards."""
     part = slice_of("gpt2", 2)
     assert part.vocabulary == 25129
     assert part.vocabulary * 2 >= part.model.vocabulary
@@ -114,7 +114,7 @@ def test_a_vocabulary_is_padded_to_equal_slices() -> None:
 
 @pytest.mark.parametrize(("name", "tensor"), [("llama2-70b", 16), ("llama-3.1-405b", 32)])
 def test_slices_that_share_a_head_gather_queries_keys_and_values(name: str, tensor: int) -> None:
-    """Every slice has its even share of the matrices, and the attention of its own heads with one key."""
+    """Every rank has its share of the matrices, and the attention of its own heads with one key."""
     part = slice_of(name, tensor)
     sliced, whole = layer_of(part, "block"), layer_of(unsliced(part), "block")
     assert tensor * forward_flops(sliced) == forward_flops(whole)
@@ -132,6 +132,6 @@ def test_slices_that_share_a_head_gather_queries_keys_and_values(name: str, tens
     ("name", "tensor", "word"), [("gpt2-xl", 2, "heads 25"), ("llama2-70b", 24, "heads 64")]
 )
 def test_slices_that_cut_a_head_are_refused(name: str, tensor: int, word: str) -> None:
-    """The width must divide the heads; the message names model and heads."""
+    """The width must divide the heads; the message gives model and heads."""
     with pytest.raises(PhazeError, match=f"model {name}: tensor: {tensor} must .* divide {word}"):
         slice_of(name, tensor)

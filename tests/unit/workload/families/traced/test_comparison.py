@@ -1,4 +1,4 @@
-"""What PyTorch counts of models beside what their specs count."""
+"""PyTorch's counts for models, compared with those of their specs."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def counted(model: str, who: str, table: pd.DataFrame = TABLE) -> Counts:
 
 
 def test_the_table_has_every_module() -> None:
-    """Every spec of a module has been compared."""
+    """All specs of modules."""
     assert sorted(TABLE["model"].unique()) == sorted(
         path.stem for path in (ROOT / "config/torch").glob("*.yaml")
     )
@@ -40,7 +40,7 @@ def test_the_table_has_every_module() -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED["model"].unique()))
 def test_families_count_what_pytorch_counts_of_published_configurations(name: str) -> None:
-    """But for windows: PyTorch masks scores outside of them, kernels do not make them."""
+    """Except for windows: PyTorch masks scores outside of them, kernels do not compute them."""
     path = CONFIGURATIONS / f"{name}.json"
     if not path.exists():
         pytest.skip("no published configurations beside the checkout")
@@ -62,14 +62,14 @@ def test_families_count_what_pytorch_counts_of_published_configurations(name: st
 
 @pytest.mark.parametrize("model", sorted(TABLE["model"].unique()))
 def test_specs_count_what_pytorch_counts(model: str) -> None:
-    """Parameters, and FLOPs of both passes, are the same to the last one."""
+    """Parameters, and FLOPs of both passes, agree exactly."""
     tokens = load_torch_module(ROOT / f"config/torch/{model}.yaml").tokens
     spec = count(extract_workload(load_model_named(model), tokens, Layout(), UNFUSED))
     assert spec == counted(model, "torch") == counted(model, "traced")
 
 
 def test_a_comparison_is_three_rows() -> None:
-    """One for each that counts."""
+    """One row per method of counting."""
     one, two = Counts(1, 2, 3), Counts(1, 2, 4)
     same, other = CountComparison("m", one, one, one), CountComparison("m", one, one, two)
     assert (same.agrees, other.agrees) == (True, False)

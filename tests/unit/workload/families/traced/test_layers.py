@@ -1,4 +1,4 @@
-"""Layers of traced models: cut out of a trace, written as a spec, and made again for any microbatch."""
+"""Layers of traced models: extracted from a trace, written as a spec, and rebuilt for any microbatch."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def seen(number: int, *shape: int, origin: str = "made") -> SeenTensor:
 
 
 def chain(*paths: str) -> Trace:
-    """A lookup, products of these modules one after the other, 4 tokens of width 8."""
+    """A lookup, then products of these modules in sequence, with 4 tokens of width 8."""
     lookup = Call("words", "embedding", (seen(0, 16, 8, origin="parameter"),), (seen(1, 4, 8),))
     products = [
         Call(path, "mm", (seen(n, 4, 8), seen(n + 1, 8, 8, origin="parameter")), (seen(n + 2, 4, 8),))
@@ -61,7 +61,7 @@ def test_what_is_no_chain_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "nemotron-3-nano-30b-a3b"])
 def test_layers_of_a_family_as_a_spec_are_the_same_for_any_microbatch(name: str, tmp_path: Path) -> None:
-    """Written, read, and made for three samples: FLOPs, parameters and activations of every layer."""
+    """Written, read, and rebuilt for three samples: FLOPs, parameters and activations of every layer."""
     model = MODELS[name]
     assert isinstance(model, Model)
     spec = described(build_graph(model, SEQUENCE, Layout(), 2), name, SEQUENCE)
@@ -102,11 +102,11 @@ def test_a_traced_model_is_whole_and_has_samples_of_one_length() -> None:
     spec = described(layers_of(chain("h.0.a", "h.1.a")), "small", 4)
     with pytest.raises(PhazeError, match="sequence: 8 must be 4, for which small was traced"):
         spec.check_sequence(8, "test")
-    with pytest.raises(PhazeError, match="tensor: 2 must be 1, model small is not cut"):
+    with pytest.raises(PhazeError, match="tensor: 2 must be 1: model small has no tensor parallelism"):
         build_graph(spec, 4, Layout(tp=2), 2)
     fields = spec.model_dump()
     fields["layers"][0]["operators"][0]["inputs"] = [{"source": 0, "elements": 1}]
-    with pytest.raises(PhazeError, match="reads what is made after it"):
+    with pytest.raises(PhazeError, match="reads the result of a later operator"):
         Traced.parse(fields, "test")
     wrong = spec.layers[0].operators[0].model_copy(update={"kind": "cook"})
     layer = spec.layers[0].model_copy(update={"operators": (wrong,)})
@@ -115,7 +115,7 @@ def test_a_traced_model_is_whole_and_has_samples_of_one_length() -> None:
 
 
 def test_layers_of_a_configuration_are_those_of_its_trace(tmp_path: Path) -> None:
-    """Of several samples PyTorch runs copies that one does not need; products are the same."""
+    """For several samples PyTorch has copies that are not needed for one; products are equal."""
     for library in ("torch", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     from phaze.spec.torch_module import load_torch_module

@@ -1,4 +1,4 @@
-"""Modules of PyTorch, where it is installed."""
+"""PyTorch modules, if PyTorch is installed."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ LINEAR = {
 
 
 def test_code_runs_only_if_that_is_said() -> None:
-    """The message names what would run."""
+    """The message names the code."""
     with pytest.raises(
         PhazeError, match=r"torch: os:system would be imported and called; allow it with --run"
     ):
@@ -30,14 +30,14 @@ def test_code_runs_only_if_that_is_said() -> None:
 
 
 def test_a_model_spec_that_names_code_is_refused() -> None:
-    """No study and no other verb runs it."""
-    with pytest.raises(PhazeError, match=r"resnet-50\.yaml: torch: names code, which a spec must not run"):
+    """No study and no other command runs it."""
+    with pytest.raises(PhazeError, match=r"resnet-50\.yaml: torch: names code, and a spec must not run code"):
         load_model(SPECS / "resnet-50.yaml")
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_module_has_a_spec_of_the_same_model(path: Path) -> None:
-    """It is read without running anything."""
+    """It is read without running code."""
     assert load_torch_module(path).name == load_model_named(path.stem).name
 
 
@@ -50,13 +50,13 @@ def test_every_module_has_a_spec_of_the_same_model(path: Path) -> None:
     ],
 )
 def test_a_spec_of_a_module_is_checked(changes: dict[str, object], message: str) -> None:
-    """One message names the key."""
+    """One message gives the key."""
     with pytest.raises(PhazeError, match=message):
         TorchModule.parse({**LINEAR, **changes}, "test")
 
 
 def test_a_module_is_traced_forward_and_backward() -> None:
-    """The gradient of the input is not made, that of the weight is."""
+    """The gradient of the input is not computed, that of the weight is."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     found = trace(TorchModule.parse(LINEAR, "test"), 3, run_code=True)
     assert (found.parameters, found.forward_flops, found.backward_flops) == (45, 2 * 3 * 8 * 5, 2 * 3 * 8 * 5)
@@ -75,7 +75,7 @@ def test_a_module_is_traced_forward_and_backward() -> None:
     ],
 )
 def test_what_is_no_module_is_refused(torch: str, message: str) -> None:
-    """One message names the callable."""
+    """One message gives the callable."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     given = TorchModule.parse({**LINEAR, "torch": torch, "arguments": {}}, "test")
     with pytest.raises(PhazeError, match=message):
@@ -83,7 +83,7 @@ def test_what_is_no_module_is_refused(torch: str, message: str) -> None:
 
 
 def test_without_pytorch_the_message_says_what_works_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No index of packages has phaze."""
+    """Phaze is not in a package index."""
     monkeypatch.setattr("phaze.workload.families.traced.trace.find_spec", lambda _: None)
     with pytest.raises(
         PhazeError, match=r"not installed: \.venv/bin/pip install -e '\.\[torch\]' in the folder"
@@ -93,7 +93,7 @@ def test_without_pytorch_the_message_says_what_works_in_a_checkout(monkeypatch: 
 
 @pytest.mark.parametrize("name", ["resnet-50", "swin-l", "gpt2"])
 def test_traced_models_agree_with_their_specs(name: str) -> None:
-    """Parameters, and FLOPs of both passes, are the same to the last one."""
+    """Parameters, and FLOPs of both passes, agree exactly."""
     for library in ("torch", "torchvision", "timm", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     module = load_torch_module(SPECS / f"{name}.yaml")
@@ -121,7 +121,7 @@ def test_a_configuration_names_no_code_and_what_is_the_checkpoints_is_left_aside
 
 
 def test_experts_of_a_configuration_are_products_of_their_rows(tmp_path: Path) -> None:
-    """PyTorch, the trace and the family count the same; 32 tokens have 64 rows."""
+    """PyTorch, the trace and the family agree; 32 tokens have 64 dispatched rows."""
     for library in ("torch", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     path = tmp_path / "tiny.json"

@@ -1,4 +1,4 @@
-"""From calls of PyTorch's operators to primitives; the calls are written by hand, without PyTorch."""
+"""Primitives from calls of PyTorch's operators; the calls are handwritten, without PyTorch."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ LINEAR = (
 
 
 def test_a_linear_layer_is_one_product_with_its_parameters() -> None:
-    """The transposed weight is the weight; nothing makes a gradient of the input."""
+    """The transposed weight is the weight; no gradient of the input is computed."""
     (product,) = traced(*LINEAR, results=(4,)).primitives
     assert (product.name, product.kind, product.parameters) == ("fc.addmm", "matmul", WIDE * N + WIDE)
     assert product.gemm is not None
@@ -43,7 +43,7 @@ def test_a_linear_layer_is_one_product_with_its_parameters() -> None:
 
 
 def test_a_shared_weight_belongs_to_its_first_reader() -> None:
-    """Parameters are counted once, however often they are read."""
+    """Parameters are counted once, for any number of readers."""
     again = (
         Call("fc", "mm", (seen(4, B, WIDE), WEIGHT), (seen(5, B, N),)),
         Call("fc", "add", (seen(4, B, WIDE), BIAS), (seen(6, B, WIDE),)),
@@ -53,7 +53,7 @@ def test_a_shared_weight_belongs_to_its_first_reader() -> None:
 
 
 def test_what_is_changed_in_place_is_read_after_the_change() -> None:
-    """A ReLU in place writes the tensor that it reads."""
+    """An in-place ReLU writes the tensor that it reads."""
     y = seen(4, B, WIDE)
     graph = traced(*LINEAR, Call("", "relu_", (y,), (y,)), Call("", "mul", (y, y), (seen(5, B, WIDE),)),
                    results=(5,))  # fmt: skip
@@ -62,7 +62,7 @@ def test_what_is_changed_in_place_is_read_after_the_change() -> None:
 
 
 def test_only_what_the_results_need_is_there() -> None:
-    """A detached copy, and what is made of it, is no part of the model."""
+    """A detached copy, and results computed from it, are not part of the model."""
     y, aside = seen(4, B, WIDE), seen(5, B, WIDE)
     graph = traced(*LINEAR, Call("", "detach", (y,), (aside,)), Call("", "exp", (y,), (seen(6, B, WIDE),)),
                    results=(4,))  # fmt: skip
@@ -70,7 +70,7 @@ def test_only_what_the_results_need_is_there() -> None:
 
 
 def test_random_masks_are_constants_and_products_with_them_dropout() -> None:
-    """PyTorch draws a mask apart; a mask of one number a sample scales, as stochastic depth does."""
+    """PyTorch draws a mask separately; a mask with one number per sample scales, as in stochastic depth."""
     y, mask, each = seen(4, B, WIDE), seen(5, B, WIDE), seen(6, B, 1)
     calls = (
         Call("drop", "empty_like", (y,), (mask,)),
@@ -87,7 +87,7 @@ def test_random_masks_are_constants_and_products_with_them_dropout() -> None:
 
 
 def test_a_lookup_reads_indices_and_owns_its_table() -> None:
-    """Token ids have no gradient and come before everything."""
+    """Token ids have no gradient and precede all operators."""
     ids = seen(0, B, N, origin="input", floating=False)
     table = seen(1, 100, 4, origin="parameter")
     (lookup,) = traced(Call("word", "embedding", (table, ids), (seen(2, B, N, 4),)), results=(2,)).primitives
@@ -108,7 +108,7 @@ def test_a_convolution_is_the_product_of_its_unrolled_input(groups: int) -> None
 
 
 def test_pieces_of_a_tensor_are_a_split() -> None:
-    """Queries, keys and values share out the gradient of what they are cut from."""
+    """Queries, keys and values share the gradient of the tensor that they are split from."""
     y = seen(4, 3, B, N)
     pieces = tuple(seen(5 + i, B, N) for i in range(3))
     graph = traced(
@@ -123,7 +123,7 @@ def test_pieces_of_a_tensor_are_a_split() -> None:
 
 
 def test_unknown_operators_are_elementwise_or_reductions() -> None:
-    """What makes more than it reads cannot be guessed."""
+    """An operator with more output than input cannot be classified."""
     y = seen(4, B, WIDE)
     (_, exp, std) = traced(
         *LINEAR,
@@ -144,7 +144,7 @@ def test_unknown_operators_are_elementwise_or_reductions() -> None:
 
 
 def test_products_must_take_what_pytorch_counts() -> None:
-    """What a fused operator multiplies inside is not seen, which is an error and no smaller model."""
+    """Products inside a fused operator are not visible, which is an error and not a smaller model."""
     trace = Trace(LINEAR, (4,), 45, 2 * B * N * WIDE, 0)
     assert graph_of(trace) == traced(*LINEAR, results=(4,))
     with pytest.raises(PhazeError, match="take 160 FLOPs forward, PyTorch counts 200: phaze does not see"):
@@ -152,7 +152,7 @@ def test_products_must_take_what_pytorch_counts() -> None:
 
 
 def test_a_traced_graph_can_be_profiled() -> None:
-    """It has times on a device as the graph of a spec has; views take none."""
+    """Its operators have times on a device like those of a spec's graph; views take no time."""
     y, flat = seen(4, B, WIDE), seen(5, B * WIDE)
     whole = traced(*LINEAR, Call("", "view", (y,), (flat,)), Call("", "gelu", (flat,), (seen(6, B * WIDE),)),
                    results=(6,))  # fmt: skip
@@ -164,7 +164,7 @@ def test_a_traced_graph_can_be_profiled() -> None:
 
 
 def test_a_traced_module_is_a_workload_of_one_layer() -> None:
-    """Its operators, parameters and tables are those of any other."""
+    """Its operators, parameters and tables have the usual form."""
     trace = Trace(LINEAR, (4,), WIDE * N + WIDE, 2 * B * N * WIDE, 2 * B * N * WIDE)
     found = traced_workload(trace, "linear", UNFUSED)
     assert count(found) == (WIDE * N + WIDE, 2 * B * N * WIDE, 2 * B * N * WIDE)
