@@ -37,6 +37,10 @@ class LayoutFamilies:
     """Recompute options of each family, (F, options)."""
     bounds: LayoutBounds
     """Bounds of the families; for an open family the smallest of its layouts."""
+    bounded: Bools
+    """True for families with a first bound, (F,)."""
+    sharpened: Bools
+    """True for families with a bound from less widely shared shards, (F,)."""
     opened: Bools
     """True for open families, (F,)."""
     grid: LayoutGrid
@@ -54,7 +58,7 @@ class LayoutFamilies:
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Families of a space with a first bound; equivalent recompute options are left out."""
+        """Families of a space, without bounds yet; equivalent recompute options are left out."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         some: Bools = np.asarray(options.any(axis=1))
@@ -66,7 +70,9 @@ class LayoutFamilies:
             question,
             every,
             options[some][:, kept],
-            bound_layouts(question, every, "tokens"),
+            LayoutBounds(np.zeros(len(every)), np.zeros(len(every))),
+            np.zeros(len(every), np.bool_),
+            np.zeros(len(every), np.bool_),
             np.zeros(len(every), np.bool_),
             none,
             np.zeros(0, np.int64),
@@ -77,9 +83,16 @@ class LayoutFamilies:
         """Closed families that may fit and may be faster than `enough_s`, by increasing bound."""
         return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
 
+    def bound(self) -> None:
+        """Give all families a first bound."""
+        self.sharpen(np.flatnonzero(~self.bounded), "tokens")
+
     def sharpen(self, which: Ints, common: Common) -> None:
-        """Raise the bounds of some families."""
+        """Raise the bounds of some families, unless this was done before."""
+        which = which[~(self.sharpened if common == "microbatch" else self.bounded)[which]]
         self.bounds.sharpen(which, bound_layouts(self.question, self.every.take(which), common))
+        self.bounded[which] = True
+        self.sharpened[which] |= common == "microbatch"
 
     def open(self, which: Ints) -> None:
         """List the layouts of families that are still closed, with their own bounds."""

@@ -25,12 +25,12 @@ from phaze.plan.layouts.contenders import Contenders, LayoutContender
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
+from phaze.plan.layouts.guesses import Guesses
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.shape_flows import ShapeFlows
 from phaze.plan.layouts.slices import distinct_rows
 from phaze.plan.layouts.undecided import undecided_layouts
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import ENDS
 from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE, PlanCertificate
 
@@ -44,8 +44,6 @@ MOST_SHARPENED = 30_000
 """Families with sharpened bounds per attempt to find a better plan."""
 MOST_OPENED = 3_000
 """Families opened per attempt to find a better plan."""
-MOST_GUESSED = 3
-"""Layouts of a family that are simulated, until one fits."""
 MOST_SLICES = 300
 """Shards whose costs stay in memory for later use."""
 MOST_WORK = 20_000
@@ -58,8 +56,6 @@ MORE_LOOKED_AT = 150
 """Maximum number of layouts whose pipeline splits are searched for further rows."""
 MOST_QUEUED = 3000
 """Maximum number of queued layouts for further rows."""
-ALIKE = ("vp", "tp", "cp", "microbatch", "zero")
-"""Fields by which families are grouped; one family per group is simulated early."""
 
 
 @dataclass(eq=False)
@@ -74,15 +70,15 @@ class LayoutSearch:
     """Maximum number of linear programs; the gap covers the rest."""
     contenders: Contenders = field(init=False)
     """Layouts of open families."""
+    guesses: Guesses = field(init=False)
+    """Simulations of promising families."""
     _shapes: ShapeFlows = field(init=False)
     _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
-    _sharpened: Bools = field(init=False)
-    """True for families with sharpened bounds."""
 
     def __post_init__(self) -> None:
         self.contenders = Contenders(self.question, self.families, self.gap, self.on_better)
         self._shapes = ShapeFlows(self.question, self.families)
-        self._sharpened = np.zeros(len(self.families.every), np.bool_)
+        self.guesses = Guesses(self.contenders)
 
     @property
     def grid(self) -> LayoutGrid:
@@ -106,9 +102,12 @@ class LayoutSearch:
 
     def run(self, wanted: int) -> None:
         """Close the gap, and simulate more layouts until there are `wanted` plans."""
-        self._guess_short()
-        self._guess("tp", "zero")
+        self.guesses.start()
+        self.guesses.descend()
+        self.families.bound()
         self._sharpen()
+        self.guesses.alike()
+        self.guesses.descend()
         self._open()
         self._fill(10 * wanted)
         self._bound_shapes()
@@ -121,7 +120,7 @@ class LayoutSearch:
         while len(self.distinct.found) < wanted and len(some := self.families.closed(inf)[:wanted]):
             self.families.open(some)
             for family in some.tolist():
-                self._begin(family, inf)
+                self.guesses.begin(family, inf)
 
     def run_on(self, rows: int) -> None:
         """Search for layouts faster than the last of `rows` rows, until no other layout can be."""
@@ -157,23 +156,18 @@ class LayoutSearch:
                 heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
 
     def _sharpen(self) -> None:
-        """Raise the bounds of all families that may be faster than the best plan, smallest bounds first.
-
-        Between batches, search for better plans.
-        """
-        left = ~self.families.opened & ~self._sharpened
+        """Raise the bounds of all families that may be faster than the best plan, smallest bounds first."""
+        left = ~self.families.opened & ~self.families.sharpened
         while len(some := self._closed(left)[:MOST_SHARPENED]):
             self.families.sharpen(some, "microbatch")
-            self._sharpened[some], left[some] = True, False
-            self._guess(*ALIKE)
+            left[some] = False
         self.question.forget(MOST_SLICES)
 
     def _open(self) -> None:
-        """Open families that may be faster than the best plan, and search for better plans between."""
+        """Open families that may be faster than the best plan, smallest bounds first."""
         left = ~self.families.opened
         while len(some := self._closed(left)[:MOST_OPENED]):
             self.families.open(some)
-            self._guess(*ALIKE)
 
     def _closed(self, left: Bools) -> Ints:
         """Closed families that may be faster than the best plan, by increasing bound."""
@@ -200,52 +194,6 @@ class LayoutSearch:
     def enough_s(self) -> float:
         """Time that a bound need not exceed."""
         return self.contenders.enough_s
-
-    def _guess(self, *names: str) -> None:
-        """Simulate even splits of the families with the smallest bound per group.
-
-        Families are grouped by depth, interleaving and the fields `names`. A plan that is hard to beat
-        excludes more families later.
-        """
-        bounds, every = self.families.bounds, self.families.every
-        order = bounds.in_order(bounds.time_s < self.enough_s)
-        grid = every.take(order)
-        even = (self.question.task.model.layers + ENDS) % grid.stages == 0
-        kinds = np.stack([grid.pp, grid.vp > 1, *(getattr(grid, name) for name in names)], axis=1)
-        firsts = [
-            order[own][np.sort(distinct_rows(kinds[own].astype(np.int64))[1])[:FIRST]]
-            for own in (even, ~even)
-        ]
-        for some in firsts:
-            self.families.open(some)
-            for family in some.tolist():
-                self._begin(family, self.enough_s)
-
-    def _begin(self, family: int, most_s: float) -> None:
-        """Simulate layouts of an open family by increasing bound, until one fits."""
-        places = np.flatnonzero(self.families.family == family)
-        for place in places[np.argsort(self.bounds.time_s[places], kind="stable")][:MOST_GUESSED].tolist():
-            if self.bounds.time_s[place] >= most_s or self.contenders.begun(self.contenders.at(place)).found:
-                return
-
-    def _guess_short(self) -> None:
-        """Simulate layouts with one stage, then with more stages, until one fits.
-
-        Memory bounds are tighter for fewer stages, and most layouts with the smallest time bounds may not
-        fit.
-        """
-        every = self.families.every
-        kinds = np.stack([every.tp, every.zero, every.sequence_parallel], axis=1).astype(np.int64)
-        for stages in np.unique(every.pp).tolist():
-            some = self.families.closed(inf)
-            some = some[(every.pp[some] == stages) & (every.vp[some] == 1)]
-            self.families.open(some[np.sort(distinct_rows(kinds[some])[1])])
-            order = self._order()
-            for place in order[(self.grid.pp[order] == stages) & (self.grid.vp[order] == 1)].tolist():
-                if self.bounds.time_s[place] < self.enough_s:
-                    self.contenders.begun(self.contenders.at(place))
-            if self.best_s < inf:
-                return
 
     def _look_at_kinds(self) -> None:
         """Raise the smallest bound of each kind of layout by one step, and climb from the best splits.

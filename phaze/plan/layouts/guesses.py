@@ -1,0 +1,150 @@
+"""First plans of a search, without a proof. The better they are, the fewer layouts need exact bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Ints
+from phaze.plan.layouts.contenders import Contenders
+from phaze.plan.layouts.families import LayoutFamilies
+from phaze.plan.layouts.slices import distinct_rows
+from phaze.runtimes.rules import ENDS
+
+CHOICES = ("schedule", "pp", "vp", "tp", "cp", "ep", "etp", "microbatch", "zero", "cp_kind")
+"""Fields in which two families differ; the others follow from them."""
+MOST_STEPS = 2
+"""Fields in which a neighbour may differ, each to the next value."""
+MOST_NEIGHBOURS = 40
+"""Neighbours that are simulated, those with the smallest bounds."""
+AT_ONCE = 10
+"""Families opened together."""
+CLEARLY = 0.02
+"""Relative gain of a neighbour from which its own neighbours follow at once."""
+FAR = 0.2
+"""Relative distance from the best plan up to which the neighbours of a plan are simulated."""
+ALIKE = ("pp", "vp", "tp", "cp", "microbatch", "zero")
+"""Fields by which families are grouped; one family per group is simulated."""
+FIRST = 30
+"""Groups of families of which one is simulated."""
+MOST_TRIED = 3
+"""Layouts of a family that are simulated, until one fits."""
+
+
+@dataclass(eq=False)
+class Guesses:
+    """Simulations of promising families."""
+
+    contenders: Contenders
+    _started: set[int] = field(default_factory=set)
+    """Families whose neighbours were simulated."""
+
+    @property
+    def families(self) -> LayoutFamilies:
+        """Families of the search."""
+        return self.contenders.families
+
+    def start(self) -> None:
+        """Simulate one layout that fits with each pipeline depth, as far as a simple one does.
+
+        Simple layouts have one sample a microbatch and one stage a rank. Their memory bounds are tighter.
+        """
+        every = self.families.every
+        simple = (every.microbatch == 1) & (every.vp == 1) & ((every.etp == 1) | (every.etp == every.tp))
+        for depth in np.unique(every.pp[simple]).tolist():
+            for cp in np.unique(every.cp[simple & (every.pp == depth)]).tolist():
+                if self._start(np.flatnonzero(simple & (every.pp == depth) & (every.cp == cp))):
+                    break
+
+    def _start(self, some: Ints) -> bool:
+        """Simulate layouts of these families by increasing bound, until one fits; True if one does."""
+        every = self.families.every
+        self.families.sharpen(some, "tokens")
+        some = some[self.families.bounds.fits[some]]
+        some = some[np.argsort(self.families.bounds.time_s[some], kind="stable")]
+        kinds = np.stack([every.tp, every.zero, every.sequence_parallel], axis=1)[some].astype(np.int64)
+        some = some[np.sort(distinct_rows(kinds)[1])]
+        self.families.open(some)
+        own = np.flatnonzero(np.isin(self.families.family, some))
+        for place in own[np.argsort(self.contenders.bounds.time_s[own], kind="stable")].tolist():
+            if self.contenders.begun(self.contenders.at(place)).found:
+                return True
+        return False
+
+    def descend(self) -> None:
+        """From the fastest plans of several pipeline depths, follow neighbours while they are faster."""
+        depths, distinct = self.families.every.pp, self.contenders.distinct
+        while True:
+            fastest = dict[int, int]()
+            for family in sorted(distinct.found, key=distinct.fastest_s):
+                fastest.setdefault(int(depths[family]), family)
+            near_s = distinct.best_s * (1 + FAR)
+            near = (one for one in fastest.values() if distinct.fastest_s(one) < near_s)
+            left = [one for one in near if one not in self._started]
+            if not left:
+                return
+            self._started.add(left[0])
+            self._look_around(left[0])
+
+    def _look_around(self, start: int) -> None:
+        """Simulate neighbours of a plan with the smallest bounds, until one is clearly faster."""
+        known_s = self.contenders.distinct.fastest_s(start)
+        near = self._near(start)
+        self.families.sharpen(near, "microbatch")
+        bounds = self.families.bounds
+        near = near[bounds.fits[near] & (bounds.time_s[near] < known_s)]
+        near = near[np.argsort(bounds.time_s[near], kind="stable")][:MOST_NEIGHBOURS]
+        for some in np.array_split(near, -(-len(near) // AT_ONCE)) if len(near) else []:
+            self.families.open(some)
+            for family in some.tolist():
+                self.begin(family, known_s)
+                if self.contenders.distinct.fastest_s(family) < known_s * (1 - CLEARLY):
+                    return
+
+    def _near(self, start: int) -> Ints:
+        """Closed families that differ from one in a few fields, each by one step."""
+        near = np.flatnonzero(~self.families.opened)
+        steps = np.zeros(len(near), np.int64)
+        for places in self._places:
+            apart = np.abs(places[near] - places[start])
+            steps = steps + apart
+            kept = (apart <= 1) & (steps <= MOST_STEPS)
+            near, steps = near[kept], steps[kept]
+        return near
+
+    @cached_property
+    def _places(self) -> list[Ints]:
+        """Place of each family's value among all values of a field, (F,) for each of `CHOICES`."""
+        found = []
+        for name in CHOICES:
+            values = getattr(self.families.every, name)
+            found.append((np.cumsum(np.bincount(values) > 0) - 1)[values])
+        return found
+
+    def alike(self) -> None:
+        """Simulate the family with the smallest bound of each group, among those that may be faster.
+
+        Families of a group have the same `ALIKE` fields. Layouts with even splits come first.
+        """
+        bounds, every = self.families.bounds, self.families.every
+        order = bounds.in_order(bounds.time_s < self.contenders.enough_s)
+        grid = every.take(order)
+        even: Bools = (self.contenders.question.task.model.layers + ENDS) % grid.stages == 0
+        kinds = np.stack([getattr(grid, name) for name in ALIKE], axis=1)
+        for own in (even, ~even):
+            some: Ints = order[own][np.sort(distinct_rows(kinds[own].astype(np.int64))[1])[:FIRST]]
+            self.families.open(some)
+            for family in some.tolist():
+                self.begin(family, self.contenders.enough_s)
+
+    def begin(self, family: int, most_s: float) -> None:
+        """Simulate layouts of an open family by increasing bound, until one fits."""
+        places = np.flatnonzero(self.families.family == family)
+        bounds_s = self.contenders.bounds.time_s[places]
+        for at in np.argsort(bounds_s, kind="stable")[:MOST_TRIED].tolist():
+            if bounds_s[at] >= most_s:
+                return
+            if self.contenders.begun(self.contenders.at(int(places[at]))).found:
+                return
