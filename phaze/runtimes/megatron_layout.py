@@ -186,7 +186,7 @@ def recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[
     method = word_of(flags, METHOD, {"uniform": "uniform", "block": "block"})
     count = whole_number(flags, AGAIN_LAYERS)
     if method == "uniform" and count > 1:
-        raise PhazeError(f"{AGAIN_LAYERS}: must be 1 with uniform, got {count}")
+        raise PhazeError(f"{AGAIN_LAYERS}: must be 1 with uniform recomputation, got {count}")
     return "full", blocks if method == "uniform" else tuple(min(count, held) for held in blocks)
 
 
