@@ -49,10 +49,14 @@ class Guesses:
     def start(self) -> None:
         """Simulate one layout that fits with each pipeline depth, as far as a simple one does.
 
-        Simple layouts have one sample a microbatch and one stage a rank. Their memory bounds are tighter.
+        Simple layouts have the smallest microbatch and the fewest stages per rank. Their memory bounds are
+        tighter.
         """
         every = self.families.every
-        simple = (every.microbatch == 1) & (every.vp == 1) & ((every.etp == 1) | (every.etp == every.tp))
+        if not len(every):
+            return
+        simple = (every.microbatch == every.microbatch.min()) & (every.vp == every.vp.min())
+        simple &= (every.etp == every.etp.min()) | (every.etp == every.tp)
         for depth in np.unique(every.pp[simple]).tolist():
             for cp in np.unique(every.cp[simple & (every.pp == depth)]).tolist():
                 if self._start(np.flatnonzero(simple & (every.pp == depth) & (every.cp == cp))):
@@ -91,7 +95,7 @@ class Guesses:
     def _look_around(self, start: int) -> None:
         """Simulate neighbours of a plan with the smallest bounds, until one is clearly faster."""
         known_s = self.contenders.distinct.fastest_s(start)
-        near = self._near(start)
+        near = self.near(start)
         self.families.sharpen(near, "microbatch")
         bounds = self.families.bounds
         near = near[bounds.fits[near] & (bounds.time_s[near] < known_s)]
@@ -103,7 +107,7 @@ class Guesses:
                 if self.contenders.distinct.fastest_s(family) < known_s * (1 - CLEARLY):
                     return
 
-    def _near(self, start: int) -> Ints:
+    def near(self, start: int) -> Ints:
         """Closed families that differ from one in a few fields, each by one step."""
         near = np.flatnonzero(~self.families.opened)
         steps = np.zeros(len(near), np.int64)
