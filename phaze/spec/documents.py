@@ -122,6 +122,6 @@ def _compare_checksum(path: Path, given: Plain) -> None:
     text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
     if _digest(text) != given:
         raise PhazeError(
-            f"{path}: content does not match its {CHECKSUM}: delete the file and run again; if you "
+            f"{path}: content does not match its {CHECKSUM}; delete it and run again; if you "
             "edited it yourself, delete only that key"
         )

@@ -48,7 +48,8 @@ def test_who_edits_a_checked_file_is_told_what_to_do(tmp_path: Path) -> None:
     edited = path.read_text().replace('"replicas": 2', '"replicas": 3')
     path.write_text(edited)
     with pytest.raises(
-        PhazeError, match=r"content does not match its sha256: delete the file .* if you edited it yourself"
+        PhazeError,
+        match=r"content does not match its sha256; delete it and run again; if you edited it yourself",
     ):
         read_as(StoredStages, path)
     path.write_text(edited.partition(',\n "sha256"')[0] + "\n}\n")
