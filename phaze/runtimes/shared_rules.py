@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
@@ -79,6 +81,12 @@ def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return np.array([not task.model.divides_scans(tp, cp) for tp, cp in pairs.T.tolist()], bool)[place]
 
 
+def _shared_evenly(name: str, said: str, number: Callable[[Model], int]) -> Rule:
+    """Rule that tensor-parallel ranks share a number of the model evenly."""
+    broken = f"{said} must be a multiple of tp, got {{tp}}"
+    return Rule(name, broken, ("tp",), lambda task, grid: leaves_rest(number(task.model), grid.tp))
+
+
 EXPERTS = Rule(
     "experts",
     "ep must divide the {experts} experts of a layer, got {ep}",
@@ -131,24 +139,13 @@ PIPELINE = Rule(
     ("schedule", "pp"),
     lambda _, grid: grid.under(*PIPELINED) & (grid.pp < 2),
 )
-HEADS = Rule(
-    "heads",
-    "heads {heads} must be a multiple of tp, got {tp}",
-    ("tp",),
-    lambda task, grid: leaves_rest(task.model.heads, grid.tp),
-)
-KEY_VALUE_HEADS = Rule(
-    "key-value heads",
-    "key-value heads {kv_heads} must be a multiple of tp, got {tp}",
-    ("tp",),
-    lambda task, grid: leaves_rest(task.model.kv_heads, grid.tp),
+HEADS = _shared_evenly("heads", "heads {heads}", lambda model: model.heads)
+KEY_VALUE_HEADS = _shared_evenly(
+    "key-value heads", "key-value heads {kv_heads}", lambda model: model.kv_heads
 )
 """For runtimes that never replicate key-value heads."""
-FEED_FORWARD = Rule(
-    "feed-forward",
-    "the feed-forward width {feed_forward} must be a multiple of tp, got {tp}",
-    ("tp",),
-    lambda task, grid: leaves_rest(task.model.feed_forward, grid.tp),
+FEED_FORWARD = _shared_evenly(
+    "feed-forward", "the feed-forward width {feed_forward}", lambda model: model.feed_forward
 )
 BATCH = Rule(
     "batch",
