@@ -85,7 +85,7 @@ class LayoutFamilies:
 
     def bound(self) -> None:
         """Give all families a first bound."""
-        self.sharpen(np.flatnonzero(~self.bounded), "tokens")
+        self.sharpen(np.arange(len(self.every)), "tokens")
 
     def sharpen(self, which: Ints, common: Common) -> None:
         """Raise the bounds of some families, unless this was done before."""

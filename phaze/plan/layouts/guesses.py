@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
 from phaze.plan.layouts.contenders import Contenders
 from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.slices import distinct_rows
+from phaze.plan.layouts.slices import first_of_each
 from phaze.runtimes.rules import ENDS
 
 CHOICES = ("schedule", "pp", "vp", "tp", "cp", "ep", "etp", "microbatch", "zero", "cp_kind")
@@ -64,18 +65,13 @@ class Guesses:
 
     def _start(self, some: Ints) -> bool:
         """Simulate layouts of these families by increasing bound, until one fits; True if one does."""
-        every = self.families.every
+        every, bounds = self.families.every, self.families.bounds
         self.families.sharpen(some, "tokens")
-        some = some[self.families.bounds.fits[some]]
-        some = some[np.argsort(self.families.bounds.time_s[some], kind="stable")]
-        kinds = np.stack([every.tp, every.zero, every.sequence_parallel], axis=1)[some].astype(np.int64)
-        some = some[np.sort(distinct_rows(kinds)[1])]
+        some = some[bounds.fits[some]]
+        some = some[np.argsort(bounds.time_s[some], kind="stable")]
+        some = first_of_each(some, every.tp, every.zero, every.sequence_parallel)
         self.families.open(some)
-        own = np.flatnonzero(np.isin(self.families.family, some))
-        for place in own[np.argsort(self.contenders.bounds.time_s[own], kind="stable")].tolist():
-            if self.contenders.begun(self.contenders.at(place)).found:
-                return True
-        return False
+        return self.begin(some)
 
     def descend(self) -> None:
         """From the fastest plans of several pipeline depths, follow neighbours while they are faster."""
@@ -103,7 +99,7 @@ class Guesses:
         for some in np.array_split(near, -(-len(near) // AT_ONCE)) if len(near) else []:
             self.families.open(some)
             for family in some.tolist():
-                self.begin(family, known_s)
+                self.begin(family, known_s, MOST_TRIED)
                 if self.contenders.distinct.fastest_s(family) < known_s * (1 - CLEARLY):
                     return
 
@@ -134,21 +130,24 @@ class Guesses:
         """
         bounds, every = self.families.bounds, self.families.every
         order = bounds.in_order(bounds.time_s < self.contenders.enough_s)
-        grid = every.take(order)
-        even: Bools = (self.contenders.question.task.model.layers + ENDS) % grid.stages == 0
-        kinds = np.stack([getattr(grid, name) for name in ALIKE], axis=1)
+        layers = self.contenders.question.task.model.layers + ENDS
+        even: Bools = layers % every.stages[order] == 0
         for own in (even, ~even):
-            some: Ints = order[own][np.sort(distinct_rows(kinds[own].astype(np.int64))[1])[:FIRST]]
+            some = first_of_each(order[own], *(getattr(every, name) for name in ALIKE))[:FIRST]
             self.families.open(some)
             for family in some.tolist():
-                self.begin(family, self.contenders.enough_s)
+                self.begin(family, self.contenders.enough_s, MOST_TRIED)
 
-    def begin(self, family: int, most_s: float) -> None:
-        """Simulate layouts of an open family by increasing bound, until one fits."""
-        places = np.flatnonzero(self.families.family == family)
+    def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
+        """Simulate layouts of open families by increasing bound, until one fits; True if one does.
+
+        Only bounds below `most_s` count, and at most `most` layouts are simulated.
+        """
+        places = np.flatnonzero(np.isin(self.families.family, families))
         bounds_s = self.contenders.bounds.time_s[places]
-        for at in np.argsort(bounds_s, kind="stable")[:MOST_TRIED].tolist():
+        for at in np.argsort(bounds_s, kind="stable")[:most].tolist():
             if bounds_s[at] >= most_s:
-                return
+                return False
             if self.contenders.begun(self.contenders.at(int(places[at]))).found:
-                return
+                return True
+        return False

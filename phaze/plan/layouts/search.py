@@ -1,6 +1,7 @@
 """Fastest plan among all layouts of a runtime, with a certificate of its distance from the optimum.
 
-Every family of valid layouts that may fit has a lower bound on its time (`families`). The first bound needs
+First plans come from neighbours of simple layouts (`guesses`). Then every family of valid layouts that may
+fit gets a lower bound on its time (`families`). The first bound needs
 few shards. If it is below a known plan, a bound from less widely shared shards follows, and finally each
 layout of the family gets its own bound. The layout with the smallest bound is examined next: even stages are
 simulated, a linear program raises its bound and finds other pipeline splits (`division_search`).
@@ -12,23 +13,23 @@ further rows of the table ends when no bound is below the time of the last row.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Ints
+from phaze.base.arrays import Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.contenders import Contenders, LayoutContender
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
-from phaze.plan.layouts.guesses import Guesses
+from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.shape_flows import ShapeFlows
-from phaze.plan.layouts.slices import distinct_rows
+from phaze.plan.layouts.slices import first_of_each
 from phaze.plan.layouts.undecided import undecided_layouts
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
@@ -41,9 +42,9 @@ FIRST = 30
 BEST = 3
 """Layouts whose best pipeline splits then have their neighbours simulated."""
 MOST_SHARPENED = 30_000
-"""Families with sharpened bounds per attempt to find a better plan."""
+"""Families whose bounds are raised together; more need more memory."""
 MOST_OPENED = 3_000
-"""Families opened per attempt to find a better plan."""
+"""Families opened together; more need more memory."""
 MOST_SLICES = 300
 """Shards whose costs stay in memory for later use."""
 MOST_WORK = 20_000
@@ -120,7 +121,7 @@ class LayoutSearch:
         while len(self.distinct.found) < wanted and len(some := self.families.closed(inf)[:wanted]):
             self.families.open(some)
             for family in some.tolist():
-                self.guesses.begin(family, inf)
+                self.guesses.begin(family, most=MOST_TRIED)
 
     def run_on(self, rows: int) -> None:
         """Search for layouts faster than the last of `rows` rows, until no other layout can be."""
@@ -156,23 +157,16 @@ class LayoutSearch:
                 heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
 
     def _sharpen(self) -> None:
-        """Raise the bounds of all families that may be faster than the best plan, smallest bounds first."""
-        left = ~self.families.opened & ~self.families.sharpened
-        while len(some := self._closed(left)[:MOST_SHARPENED]):
-            self.families.sharpen(some, "microbatch")
-            left[some] = False
+        """Raise the bounds of all closed families that may be faster than the best plan."""
+        some = self.families.closed(self.enough_s)
+        for part in _parts(some[~self.families.sharpened[some]], MOST_SHARPENED):
+            self.families.sharpen(part, "microbatch")
         self.question.forget(MOST_SLICES)
 
     def _open(self) -> None:
-        """Open families that may be faster than the best plan, smallest bounds first."""
-        left = ~self.families.opened
-        while len(some := self._closed(left)[:MOST_OPENED]):
-            self.families.open(some)
-
-    def _closed(self, left: Bools) -> Ints:
-        """Closed families that may be faster than the best plan, by increasing bound."""
-        found = self.families.closed(self.enough_s)
-        return found[left[found]]
+        """Open all families that may be faster than the best plan."""
+        for part in _parts(self.families.closed(self.enough_s), MOST_OPENED):
+            self.families.open(part)
 
     def _bound_shapes(self) -> None:
         """Raise bounds by flows, starting with the smallest bound, until no flow is left to compute."""
@@ -200,10 +194,9 @@ class LayoutSearch:
 
         A plan that is hard to beat leaves fewer layouts to examine.
         """
-        kinds = np.stack([self.grid.pp, self.grid.vp > 1, self.grid.microbatch, self.grid.tp], axis=1)
-        order = self._order()
-        first = np.sort(distinct_rows(kinds[order].astype(np.int64))[1])[:FIRST]
-        for place in order[first].tolist():
+        grid = self.grid
+        kinds = grid.pp, grid.vp > 1, grid.microbatch, grid.tp
+        for place in first_of_each(self._order(), *kinds)[:FIRST].tolist():
             if self.bounds.time_s[place] < self.enough_s:
                 self.contenders.look_at(self.contenders.at(place))
         self.contenders.climb(BEST)
@@ -254,6 +247,12 @@ class LayoutSearch:
     @property
     def _work(self) -> int:
         return self._shapes.work + self.contenders.work
+
+
+def _parts(which: Ints, most: int) -> Iterator[Ints]:
+    """Parts of indices in their order, each of at most `most`."""
+    for start in range(0, len(which), most):
+        yield which[start : start + most]
 
 
 def plan_layouts(

@@ -307,6 +307,13 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
     return rows[first], first, where
 
 
+def first_of_each(order: Ints, *columns: Ints | Bools) -> Ints:
+    """First index of every kind, in the given order; a kind has equal values in all columns."""
+    kinds = np.stack([column[order] for column in columns], axis=1).astype(np.int64)
+    found: Ints = order[np.sort(distinct_rows(kinds)[1])]
+    return found
+
+
 def _numbered(values: Ints) -> tuple[Ints, Ints]:
     """Distinct values in ascending order, and the index of each value among them."""
     most = int(values.max(initial=0))
