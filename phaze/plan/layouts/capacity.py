@@ -152,9 +152,12 @@ def holds_all(
     depth, chunks, head = shape[0], shape[1], shape[3]
     layers, totals = len(before) - 1, before[-1]
     work = 0.0
+    usual = 0
     for kind in range(len(totals)):
         work += totals[kind] * kinds[kind, 0]
-    placed, taken, done = 0, layers // depth, 0.0
+        if totals[kind] > totals[usual]:
+            usual = kind
+    placed, taken, done, number = 0, layers // depth, 0.0, 0.0
     for rank in range(depth):
         start, end = rank == 0, rank == head
         room = limit - start * row[3] - end * row[4]
@@ -172,8 +175,13 @@ def holds_all(
             if placed == layers:
                 return True
         else:
-            done += work_of_rank(kinds, totals, held[rank], room, spare, back, count)
-            if done >= work * (1 - 1e-9):
+            extra = least_extra(kinds, held[rank])
+            done += work_of_rank(kinds, totals, held[rank], extra, room, spare, back, count)
+            if len(kinds) > 1:
+                own, total = kinds[usual : usual + 1], totals[usual : usual + 1]
+                own_s = work_of_rank(own, total, held[rank], extra, room, spare, back, count)
+                number += np.floor(own_s / own[0, 0] + 1e-9)
+            if done >= work * (1 - 1e-9) and (len(kinds) == 1 or number >= totals[usual]):
                 return True
     return False
 
@@ -257,18 +265,39 @@ def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) 
 
 
 @njit
-def work_of_rank(
-    kinds: Floats, totals: Ints, held: Floats, room: float, spare_s: float, back_s: float, count: float
-) -> float:
-    """Most seconds per microbatch that a rank has room and time to spend on layers of any kinds."""
-    cheapest, share = np.inf, 0.0
-    # Activations of the b additional layers, for the kind that stores the least, without and with recompute.
+def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
+    """Activations of the b additional layers of a rank, without and with recompute.
+
+    They count for the kind that stores the least.
+    """
     extra = lean = np.inf
     for kind in range(len(kinds)):
         own = kinds[kind]
-        share = max(share, own[0] / (own[0] + own[3] / count))
         extra = min(extra, held[1] * own[5])
         lean = min(lean, held[1] * (own[5] - own[6]))
+    return extra, lean
+
+
+@njit
+def work_of_rank(
+    kinds: Floats,
+    totals: Ints,
+    held: Floats,
+    added: tuple[float, float],
+    room: float,
+    spare_s: float,
+    back_s: float,
+    count: float,
+) -> float:
+    """Most seconds per microbatch that a rank has room and time to spend on layers of these kinds.
+
+    `added` are the activations of the additional layers, see `least_extra`.
+    """
+    cheapest, share = np.inf, 0.0
+    extra, lean = added
+    for kind in range(len(kinds)):
+        own = kinds[kind]
+        share = max(share, own[0] / (own[0] + own[3] / count))
         if own[6] > 0:
             cheapest = min(cheapest, own[2] / (own[6] * held[2]))
     found = min(spare_s * share, spare_s - back_s / count)

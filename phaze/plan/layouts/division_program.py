@@ -190,9 +190,14 @@ class DivisionProgram:
         again = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks) * self.divided.partial
         return tuple(blocks.tolist()), tuple(again.tolist())
 
+    @property
+    def usual(self) -> int:
+        """Kind that most layers are of."""
+        return int(np.argmax(self.totals))
+
     def layers_of(self, rank: int) -> int:
-        """Index of the variable for the layers of a rank, with a single kind."""
-        return 2 * self.divided.count + rank
+        """Index of the variable for the layers of the usual kind on a rank."""
+        return (2 * self.divided.count + rank) * len(self.totals) + self.usual
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:

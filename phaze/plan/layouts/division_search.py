@@ -224,7 +224,7 @@ class DivisionSearch:
         """Raise the bound with whole layers until it reaches `enough_s` or stops rising."""
         if not len(self._centre):
             self._look_at_first()
-        several = self.divided.count > self.divided.layout.pp > 1 and len(self._program.totals) == 1
+        several = self.divided.count > self.divided.layout.pp > 1
         ranked = several and (self._events.key, -1, 0) in self.flows
         if ranked:
             self.bound_s = max(self.bound_s, self._with_whole_ranks(enough_s))
@@ -250,10 +250,11 @@ class DivisionSearch:
     def _with_whole_ranks(self, enough_s: float) -> float:
         """Lower bound from ranks with whole layers.
 
-        In a split faster than `enough_s` each rank has at most a limited number of layers. If the limits
-        exceed the layers of the model by s in total, at least one of any s + 1 ranks is at its limit.
+        Layers of the usual kind count. In a split faster than `enough_s` each rank has at most a limited
+        number of them. If the limits exceed those of the model by s in total, at least one of any s + 1
+        ranks is at its limit.
         """
-        depth, layers = self.divided.layout.pp, self.divided.layers
+        depth, layers = self.divided.layout.pp, int(self._program.totals.max())
         most = [-(-layers // depth)] * depth
         for rank in range(depth):
             while most[rank] < layers and self._followed(None, rank, most[rank] + 1) < enough_s:
