@@ -16,7 +16,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
-from phaze.plan.layouts.divisions import DividedLayout, Numbers, blocks_at, ordered_blocks
+from phaze.plan.layouts.divisions import DividedLayout, Division, Numbers, blocks_at, ordered_blocks
 from phaze.plan.layouts.held import held_at_work
 from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearProgram
@@ -167,6 +167,18 @@ class DivisionProgram:
                 rows.append(row.ravel() / GIB)
                 room.append((self.limit_bytes - each[:, 0].sum() - work) / GIB)
         return np.array(rows), np.array(room)
+
+    def excess(self, blocks: Ints) -> tuple[Floats, Floats]:
+        """GiB per layer of the usual kind on each stage (rows, stages), and the excess of each row, (rows,).
+
+        Rows are ranks at their peak moments; `blocks` are the layers per stage, (stages,).
+        """
+        rows, room = self._memory_rows
+        each = rows[:, : self.divided.count * len(self.totals)].reshape(len(rows), self.divided.count, -1)
+        windows = Division(tuple(blocks.tolist()), (0,) * len(blocks)).windows
+        counts = np.array([self.divided.order.counts(window) for window in windows])
+        found: Floats = np.einsum("rsk,sk->r", each, counts) - room
+        return each[:, :, self.usual], found
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:
         """Integer layers and recomputed layers near the program's (stages, K), adding up to all layers.

@@ -391,9 +391,10 @@ class DivisionSearch:
             ):
                 return
             over = self._measure(division)
-            if (over <= 0).all() or not self.divided.partial:
+            if (over <= 0).all():
                 return
-            division = self._leaner(division, over)
+            division = self._leaner(division, over) if self.divided.partial else self._shifted(division)
+            blocks = division.blocks
 
     def _measure(self, division: Division) -> Floats:
         """Simulate a pipeline split; excess memory of every rank in bytes, (ranks,)."""
@@ -403,6 +404,23 @@ class DivisionSearch:
         if (over <= 0).all() and (self.found is None or timeline.time_s < self.found.time_s):
             self.found = FoundDivision(division, timeline.time_s)
         return over
+
+    def _shifted(self, division: Division) -> Division:
+        """The same pipeline split with layers moved one by one until, by the program, all ranks have room."""
+        blocks = np.array(division.blocks)
+        few = np.array([low for low, _ in blocks_at(self.divided)])
+        each, excess = self._program.excess(blocks)
+        for _ in range(len(blocks)):
+            lacking = np.maximum(excess, 0.0).sum()
+            moved = each[:, None, :] - each[:, :, None]  # (rows, from, to)
+            after = np.maximum(excess[:, None, None] + moved, 0.0).sum(axis=0)
+            after[blocks <= few] = inf
+            source, target = np.unravel_index(np.argmin(after), after.shape)
+            if after[source, target] >= lacking:
+                break
+            blocks[[source, target]] += -1, 1
+            excess = excess + moved[:, source, target]
+        return Division(tuple(blocks.tolist()), division.recomputed)
 
     def _leaner(self, division: Division, over: Floats) -> Division:
         """The same pipeline split with more recomputed layers on ranks that lack memory."""
