@@ -49,7 +49,6 @@ wildcard_constraints:
     model="|".join(map(re.escape, settings.study.workloads)),
     layout=KEY_PATTERN,
     shard="small-buffer|large-buffer|smaller|named",
-    reading="|".join(map(re.escape, settings.study.shown_readings)) or "none",
     input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",
     tiled="|".join(map(re.escape, settings.study.tiled.cases)) or "none",
     case="|".join(map(re.escape, settings.study.plans.cases)) or "none",

@@ -56,7 +56,7 @@ rule report_papers:
         page="<results>/report/papers.html",
         markdown="<results>/report/papers.md",
     params:
-        study={key: value for key, value in study.items() if key not in ("measured", "layouts")},
+        **study_without(("measured", "layouts")),
         published={part: PUBLISHED[part] for part in PAPERS if part in PUBLISHED},
         models=(
             {

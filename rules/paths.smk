@@ -91,6 +91,26 @@ def store_of(answers):
     return lambda w: f"{EVALUATIONS}/{answers}/{w.scenario}/{w.model}"
 
 
+HAS_GRID = settings.study.architectures.grid is not None
+
+
+def problem_of(scenario=None):
+    """Return params functions for the parts of the `Problem` of a rule's model, by default in the rule's scenario.
+
+    Each part is a param of its own, because Snakemake prints params that changed as the reason of a job.
+    """
+
+    def of_rule(part):
+        return lambda w: part(scenario or w.scenario, w.model)
+
+    return {name: of_rule(part) for name, part in settings.problem_parts.items()}
+
+
+def study_without(others):
+    """Return params for the sections of the study other than some, one for each like the parts of a problem."""
+    return {f"study_{section}": value for section, value in study.items() if section not in others}
+
+
 def training_of(microbatch):
     """Return the training settings with a single microbatch, so that jobs do not depend on the others."""
     return study["training"] | {"microbatches": [int(microbatch)]}
@@ -111,11 +131,8 @@ def planned(table):
 
 def readings():
     """Return the files of the readings of the study, including its own settings."""
-    each = [(reading, model) for reading in settings.study.shown_readings for model in settings.study.models]
-    named = [f"<results>/readings/{reading}/{model}.parquet" for reading, model in each]
-    if settings.study.architectures.grid is None:
-        return named
-    return named + [f"<results>/readings/{reading}/{model}/winners.parquet" for reading, model in each]
+    models = settings.study.models if settings.study.readings else ()
+    return [f"<results>/readings/{model}.parquet" for model in models]
 
 
 def plan_maps(table):

@@ -61,7 +61,7 @@ rule place_front:
         placements="<results>/placements/{scenario}/{model}/front.parquet",
         stages="<results>/stages/{scenario}/{model}/front.parquet",
     params:
-        problem=lambda w: settings.problem(w.scenario, w.model),
+        **problem_of(),
         space=lambda w: settings.front_space(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,

@@ -21,7 +21,7 @@ rule plan:
         plans="<results>/plans/{scenario}/{model}.parquet",
         plan_stages="<results>/plan_stages/{scenario}/{model}.parquet",
     params:
-        problem=lambda w: settings.problem(w.scenario, w.model),
+        **problem_of(),
         choice={
             "baseline": study["architectures"]["baseline"],
             "named": study["architectures"]["named"],
@@ -36,8 +36,8 @@ rule plan:
         code=source_digest(
             "phaze.cost.space",
             "phaze.plan.side_by_side",
-            "phaze.report.winners",
             "phaze.search.cosearch",
+            "phaze.search.winners",
             programs=("glpsol",),
         ),
     log:

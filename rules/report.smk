@@ -49,7 +49,7 @@ rule place_common:
             for table in ("placements", "stages", "solves", "schedules")
         },
     params:
-        problem=lambda w: settings.problem(w.scenario, w.model),
+        **problem_of(),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest("phaze.search.cosearch", programs=("glpsol",)),
@@ -82,7 +82,7 @@ rule compare:
     output:
         "<results>/trials/{scenario}/{model}.parquet",
     params:
-        problem=lambda w: settings.problem(w.scenario, w.model),
+        **problem_of(),
         strategies=study["report"]["strategies"],
         area_band_um2=study["screen"]["area_band_um2"],
         solutions=SOLUTIONS,
@@ -120,7 +120,7 @@ rule vary:
     output:
         "<results>/sensitivities/{scenario}/{model}.parquet",
     params:
-        problem=lambda w: settings.problem(w.scenario, w.model),
+        **problem_of(),
         variations=lambda w: settings.variations(w.scenario),
         tolerance=study["screen"]["tolerance"],
         baseline=study["architectures"]["baseline"],
@@ -128,7 +128,7 @@ rule vary:
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest(
-            "phaze.cost.space", "phaze.search.cosearch", "phaze.report.winners", programs=("glpsol",)
+            "phaze.cost.space", "phaze.search.cosearch", "phaze.search.winners", programs=("glpsol",)
         ),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",
@@ -193,7 +193,7 @@ rule report:
         page="<results>/report/report.html",
         markdown="<results>/report/report.md",
     params:
-        study={key: value for key, value in study.items() if key not in OTHER_PAGES},
+        **study_without(OTHER_PAGES),
         scenarios={name: value.model_dump(mode="json") for name, value in settings.scenarios.items()},
         area_limits={name: settings.area_limit(name) for name in settings.scenarios},
         estimates={name: settings.estimates_of(name) for name in settings.scenarios},

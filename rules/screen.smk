@@ -55,7 +55,7 @@ rule walk:
     output:
         "<results>/visits/{scenario}/{model}.parquet",
     params:
-        problem=lambda w: settings.problem(w.scenario, w.model),
+        **problem_of(),
         screen=study["screen"],
         solutions=SOLUTIONS,
         code=source_digest("phaze.search.throughputs", programs=("glpsol",)),

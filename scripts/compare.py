@@ -24,21 +24,20 @@ def main(
     out: str,
     *,
     model: str,
-    problem: dict[str, object],
+    problem: Problem,
     settings: dict[str, object],
     area_band_um2: float,
     solutions: str,
     store: Store,
 ) -> None:
     """Search the grid with every strategy, and write the evaluations of each in order."""
-    asked = Problem.parse(problem, "study")
-    subject, terms = asked.read_subject(files), asked.terms(solutions)
+    subject, terms = problem.read_subject(files), problem.terms(solutions)
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     bounds = tables.Screens.load(*screens)
     bounds = bounds[tables.are_among(bounds["architecture"], pd.Index(chips["architecture"]))]
     chance = StrategySettings.parse(settings, "report.strategies")
     found = []
-    for scope, training in scopes(asked.training):
+    for scope, training in scopes(problem.training):
         times = restrict_search(subject, terms, bounds, training)
         found.append(
             compare_strategies(
@@ -75,7 +74,7 @@ if __name__ == "__main__":
             list(snakemake.input.architectures),
             snakemake.output[0],
             model=snakemake.wildcards.model,
-            problem=snakemake.params.problem,
+            problem=Problem.of(dict(snakemake.params)),
             settings=snakemake.params.strategies,
             area_band_um2=snakemake.params.area_band_um2,
             solutions=snakemake.params.solutions,

@@ -14,16 +14,15 @@ def main(
     architectures: str,
     outputs: dict[str, str],
     *,
-    problem: dict[str, object],
+    problem: Problem,
     solutions: str,
     evaluations: Store,
 ) -> None:
     """Evaluate the model on all candidates, over all its TMP widths and microbatches."""
-    asked = Problem.parse(problem, "study")
     found = look_up_architectures(
-        asked.read_subject(files),
+        problem.read_subject(files),
         tables.Architectures.load(architectures),
-        asked.terms(solutions, evaluations),
+        problem.terms(solutions, evaluations),
         list(outputs),
     )
     for table, path in outputs.items():
@@ -36,7 +35,7 @@ if __name__ == "__main__":
             {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
             snakemake.input.architectures,
             dict(snakemake.output.items()),
-            problem=snakemake.params.problem,
+            problem=Problem.of(dict(snakemake.params)),
             solutions=snakemake.params.solutions,
             evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -19,22 +19,21 @@ def main(
     architectures: list[str],
     outputs: dict[str, str],
     *,
-    problem: dict[str, object],
+    problem: Problem,
     area_limits: list[float | dict[str, object]],
     minimum_area_share: float | None,
     solutions: str,
     evaluations: Store,
 ) -> None:
     """Read the screens of all points and shards, and write the front and the placements made to find it."""
-    asked = Problem.parse(problem, "study")
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     found = find_front(
-        asked.read_subject(files),
+        problem.read_subject(files),
         (tables.Screens.load(path, columns=COLUMNS) for path in screens),
         chips,
-        asked.terms(solutions, evaluations),
+        problem.terms(solutions, evaluations),
         spaces_of(
-            chips, [area_limit_um2(limit, asked.technology) for limit in area_limits], minimum_area_share
+            chips, [area_limit_um2(limit, problem.technology) for limit in area_limits], minimum_area_share
         ),
     )
     for table, path in outputs.items():
@@ -48,7 +47,7 @@ if __name__ == "__main__":
             list(snakemake.input.screens),
             list(snakemake.input.architectures),
             dict(snakemake.output.items()),
-            problem=snakemake.params.problem,
+            problem=Problem.of(dict(snakemake.params)),
             area_limits=snakemake.params.space["area_limits"],
             minimum_area_share=snakemake.params.space["minimum_area_share"],
             solutions=snakemake.params.solutions,

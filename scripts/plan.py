@@ -17,7 +17,7 @@ def main(
     files: dict[str, list[str]],
     outputs: dict[str, str],
     *,
-    problem: dict[str, object],
+    problem: Problem,
     area_limit: float | dict[str, object],
     choice: dict[str, object],
     planner: str,
@@ -29,12 +29,11 @@ def main(
     All planners plan on the winner, the common architecture and the baseline. If the planner of the study is
     not Phaze's, it also plans on all other architectures that may be its answer.
     """
-    study = Problem.parse(problem, "study")
     common = tables.Commons.load(*files["commons"]).query("chosen")[["architecture", "hbm_gib"]]
     known = tables.Architectures.load(*files["architectures"])
     cluster = Outcome(
-        study.scenario,
-        area_limit_um2(area_limit, study.technology),
+        problem.scenario,
+        area_limit_um2(area_limit, problem.technology),
         known,
         tables.Placements.load(*files["placements"]),
         common=next(common.itertuples(index=False, name=None), None),
@@ -45,7 +44,7 @@ def main(
     wanted = known[known["architecture"].isin({one.architecture for one in asked})]
     plans, stages = tables.Plans.empty(), tables.PlanStages.empty()
     if len(wanted):
-        subject, terms = study.read_subject(files), study.terms(solutions, evaluations)
+        subject, terms = problem.read_subject(files), problem.terms(solutions, evaluations)
         solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
         conditions = terms.conditions(subject)
         plans, stages = plan_model(
@@ -63,7 +62,7 @@ if __name__ == "__main__":
             {table: list(snakemake.input[table]) for table in lists}
             | {table: [snakemake.input[table]] for table in singles},
             dict(snakemake.output.items()),
-            problem=snakemake.params.problem,
+            problem=Problem.of(dict(snakemake.params)),
             area_limit=snakemake.params.area_limit,
             choice=snakemake.params.choice,
             planner=snakemake.params.planner,

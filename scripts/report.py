@@ -33,7 +33,7 @@ def main(
     results: Path,
     files: list[Path],
     *,
-    study: dict[str, object],
+    study: Study,
     scenarios: dict[str, dict[str, object]],
     area_limits: dict[str, float | dict[str, object]],
     estimates: dict[str, str],
@@ -43,7 +43,6 @@ def main(
     families: dict[str, dict[str, str]],
 ) -> None:
     """Read a study's files under `results`, and write the report into `results/report`."""
-    asked = Study.parse(study, "study")
     figures = Technology.parse(technology, "technology")
     scenario = next(iter(scenarios))
     mine = Files(results, files, scenario)
@@ -57,7 +56,7 @@ def main(
     }
     plan_stages = tables.PlanStages.load(*mine.of("plan_stages"))
     inputs = Inputs(
-        study=asked,
+        study=study,
         clusters=clusters,
         graphs=tables.Graphs.load(*mine.of("graphs", scenario=False)),
         solves=tables.Solves.load(*mine.of("solves")),
@@ -72,7 +71,7 @@ def main(
         source_scores=tables.SourceScores.load(*(p for p in files if p.stem == "source_scores")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         pictures=Pictures(plan_stages),
-        times=read_times(benchmarks(results, asked.models)),
+        times=read_times(benchmarks(results, study.models)),
     )
     write_report(build_report(inputs), results / "report")
 
@@ -121,5 +120,10 @@ if __name__ == "__main__":
         main(
             Path(snakemake.output.page).parent.parent,
             [Path(path) for path in snakemake.input],
-            **{name: asked for name, asked in snakemake.params.items() if name != "code"},
+            study=Study.of(dict(snakemake.params)),
+            **{
+                name: asked
+                for name, asked in snakemake.params.items()
+                if name != "code" and not name.startswith("study_")
+            },
         )

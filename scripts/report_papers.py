@@ -41,25 +41,24 @@ def main(
     folder: Path,
     parts: dict[str, dict[str, list[str]]],
     *,
-    study: Plain,
+    study: Study,
     published: dict[str, Plain],
     models: Plain | None,
     flops: float,
 ) -> None:
     """Load the tables of every part of the study, and write the page into the folder."""
-    asked = Study.parse(study, "study")
     papers = []
     if models is not None:
         loaded = load(parts["report"])
         printed = Published.parse(published["report"], "published")
-        papers.append(phaze_paper(beside_of(asked, printed, loaded, folder.parent, models)))
+        papers.append(phaze_paper(beside_of(study, printed, loaded, folder.parent, models)))
     for part, (inputs, paper) in CASES.items():
         if part in parts:
             named = published.get(part)
             of: Noun | None = None if named is None else KINDS[part].parse(named, "published")
             extra = {"flops": flops} if part == "tiled" else {}
             papers.append(
-                paper(inputs(study=getattr(asked, part), published=of, **load(parts[part]), **extra))
+                paper(inputs(study=getattr(study, part), published=of, **load(parts[part]), **extra))
             )
     write_report(build_page(papers), folder)
 
@@ -102,5 +101,10 @@ if __name__ == "__main__":
         main(
             Path(snakemake.output.page).parent,
             given,
-            **{name: asked for name, asked in snakemake.params.items() if name != "code"},
+            study=Study.of(dict(snakemake.params)),
+            **{
+                name: asked
+                for name, asked in snakemake.params.items()
+                if name != "code" and not name.startswith("study_")
+            },
         )

@@ -15,7 +15,7 @@ def main(
     files: dict[str, list[str]],
     out: str,
     *,
-    problem: dict[str, object],
+    problem: Problem,
     variations: dict[str, dict[str, float]],
     area_limit: float | dict[str, object],
     tolerance: float,
@@ -24,12 +24,11 @@ def main(
     evaluations: Store,
 ) -> None:
     """Evaluate the chosen architectures under every variation of the cluster."""
-    asked = Problem.parse(problem, "study")
     known = tables.Architectures.load(*files["architectures"])
     commons = tables.Commons.load(*files["commons"])
     cluster = Outcome(
-        asked.scenario,
-        area_limit_um2(area_limit, asked.technology),
+        problem.scenario,
+        area_limit_um2(area_limit, problem.technology),
         known,
         tables.Placements.load(*files["placements"]),
     )
@@ -37,7 +36,9 @@ def main(
     names = {baseline, *commons.loc[commons["chosen"], "architecture"]}
     names |= set() if winner is None else {winner["architecture"]}
     chosen = known[known["architecture"].isin(names)]
-    found = vary_cluster(asked.read_subject(files), chosen, asked.terms(solutions, evaluations), variations)
+    found = vary_cluster(
+        problem.read_subject(files), chosen, problem.terms(solutions, evaluations), variations
+    )
     tables.Sensitivities.save(found, out)
 
 
@@ -49,7 +50,7 @@ if __name__ == "__main__":
             {table: list(snakemake.input[table]) for table in lists}
             | {table: [snakemake.input[table]] for table in singles},
             snakemake.output[0],
-            problem=snakemake.params.problem,
+            problem=Problem.of(dict(snakemake.params)),
             variations=snakemake.params.variations,
             area_limit=snakemake.params.area_limit,
             tolerance=snakemake.params.tolerance,

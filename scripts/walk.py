@@ -14,17 +14,16 @@ def main(
     out: str,
     *,
     model: str,
-    problem: dict[str, object],
+    problem: Problem,
     settings: dict[str, object],
     solutions: str,
 ) -> None:
     """Visit architectures by decreasing area until the throughput falls, and write the visits."""
-    asked = Problem.parse(problem, "study")
     visits = walk_models(
-        {model: asked.read_subject(files)},
+        {model: problem.read_subject(files)},
         {model: 1.0},
         tables.Architectures.searched(tables.Architectures.load(*architectures)),
-        asked.terms(solutions),
+        problem.terms(solutions),
         ScreenSettings.parse(settings, "screen"),
         name=model,
     )
@@ -38,7 +37,7 @@ if __name__ == "__main__":
             list(snakemake.input.architectures),
             snakemake.output[0],
             model=snakemake.wildcards.model,
-            problem=snakemake.params.problem,
+            problem=Problem.of(dict(snakemake.params)),
             settings=snakemake.params.screen,
             solutions=snakemake.params.solutions,
         )

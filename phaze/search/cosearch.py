@@ -5,6 +5,8 @@ questions, evaluates the candidates for a common architecture, and varies the cl
 architectures.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -32,7 +34,6 @@ from phaze.spec.models import AnyModel
 from phaze.spec.noun import Noun
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
 from phaze.spec.system import Scenario
-from phaze.tables import Readings
 from phaze.tables.columns import by_numbers
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import TABLES, Workload
@@ -134,6 +135,11 @@ class Problem(Noun):
     """Settings of estimate."""
     schedule: ScheduleSettings
     """Settings of schedule."""
+
+    @classmethod
+    def of(cls, params: Mapping[str, object]) -> Problem:
+        """Problem given by the params of a job, one for each field."""
+        return cls.parse({name: params[name] for name in cls.model_fields}, "study")
 
     def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
         """Inputs of evaluations other than the model and architectures, with a cache of known ones."""
@@ -341,17 +347,3 @@ def vary_cluster(
     return tables.Sensitivities.check(
         pd.concat(found, ignore_index=True)[list(tables.Sensitivities.fields())]
     )
-
-
-PLAN = ["model", "architecture", "hbm_gib", "planner"]
-
-
-def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Table readings of a model: the best plan for every architecture, HBM size and planner.
-
-    `architectures` are rows of table architectures. A plan is the best over TMP widths, microbatches and
-    recomputation, by the order of `best_placement`.
-    """
-    placements = look_up_architectures(subject, architectures, terms, ["placements"])["placements"]
-    best = [best_placement(rows) for _, rows in placements.groupby(PLAN, sort=True)]
-    return Readings.check(pd.DataFrame(best).assign(reading=reading)[list(Readings.fields())])

@@ -6,8 +6,9 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
@@ -18,7 +19,7 @@ from phaze.spec.map_study import Maps
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer
 from phaze.spec.settings import VARIED
-from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
+from phaze.spec.study import OWN_READING, ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
 from phaze.spec.systems import (
     chip_path,
@@ -92,32 +93,45 @@ class Settings:
         expert = self.workload(model).expert
         return None if expert is None else expert.model_dump(mode="json")
 
-    def problem(self, scenario: str, model: str) -> dict[str, object]:
-        """Workload with all inputs of its evaluation, as a `Problem`."""
-        study = self.study.model_dump(mode="json")
+    @cached_property
+    def problem_parts(self) -> dict[str, Callable[[str, str], object]]:
+        """Parts of a `Problem`, a workload with all inputs of its evaluation, by scenario and model."""
         return {
-            "sequence": self.workload(model).sequence,
-            "flops_per_token": self.flops_per_token(model),
-            "expert": self.expert(model),
-            "scenario": self.scenarios[scenario].model_dump(mode="json"),
-            "technology": self.technology.model_dump(mode="json"),
-            **{section: study[section] for section in ("training", "extract", "estimate", "schedule")},
+            "sequence": lambda _, model: self.workload(model).sequence,
+            "flops_per_token": lambda _, model: self.flops_per_token(model),
+            "expert": lambda _, model: self.expert(model),
+            "scenario": lambda scenario, _: self.scenarios[scenario].model_dump(mode="json"),
+            "technology": lambda *_: self.technology.model_dump(mode="json"),
+            "training": lambda *_: self.study.training.model_dump(mode="json"),
+            "extract": lambda *_: self.study.extract.model_dump(mode="json"),
+            "estimate": lambda *_: self.study.estimate.model_dump(mode="json"),
+            "schedule": lambda *_: self.study.schedule.model_dump(mode="json"),
         }
 
-    def reading_problem(self, reading: str, model: str) -> dict[str, object]:
-        """Workload under the settings of a reading, as a `Problem`."""
-        main = next(iter(self.scenarios))
-        scenarios = {main: self.reading_scenarios[reading]}
-        return replace(self, study=self.study.under(reading), scenarios=scenarios).problem(main, model)
+    @cached_property
+    def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
+        """Settings of a `Problem` that each reading changes, by reading, section and key."""
+        own = self._readable(OWN_READING)
+        return {
+            reading: {
+                section: changes
+                for section, given in self._readable(reading).items()
+                if (changes := {key: value for key, value in given.items() if value != own[section][key]})
+            }
+            for reading in self.study.shown_readings
+        }
 
-    def read_architectures(
-        self, model: str, families: Mapping[str, Mapping[str, str]]
-    ) -> list[dict[str, object]]:
-        """Architectures that readings apply to: all named ones except the expert placements of families."""
+    def _readable(self, reading: str) -> dict[str, dict[str, object]]:
+        """Sections that a reading may change, as they are under it."""
+        study = self.study.under(reading).model_dump(mode="json", include={"training", "extract", "estimate"})
+        return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
+
+    def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Names of the architectures that readings apply to: all but those of families for other models."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [
-            chip.model_dump(mode="json")
+            chip.name
             for name, chip in self.architectures.items()
             if name in mine or name not in others or name == self.study.architectures.baseline
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
@@ -195,6 +196,12 @@ class Study(Noun):
                         f"{where}training.microbatches: {microbatch} does not divide "
                         f"scenarios.{name}.global_batch {scenario.global_batch}"
                     )
+
+    @classmethod
+    def of(cls, params: Mapping[str, object]) -> Study:
+        """Study given by the params of a job, one for each section; the default for sections without one."""
+        sections = {name: params[key] for name in cls.model_fields if (key := f"study_{name}") in params}
+        return cls.parse(sections, "study")
 
     @property
     def shown_readings(self) -> dict[str, Reading]:

@@ -1,4 +1,4 @@
-"""Readings place a model again under other settings; only a changed reading is run again."""
+"""Readings place a model again under other settings; only a changed reading is evaluated again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(prepare: Prepare) -> Folder:
 
 def plans_of(folder: Folder) -> pd.DataFrame:
     """Return the searched plans by reading and architecture."""
-    files = sorted((folder.path / "results/readings").glob("*/tiny.parquet"))
+    files = sorted((folder.path / "results/readings").glob("tiny.parquet"))
     found = pd.concat([pd.read_parquet(file) for file in files])
     return found[found["planner"] == "phaze"].set_index(["reading", "architecture"])
 
@@ -56,20 +56,26 @@ def test_the_studys_own_reading_is_what_the_workflow_finds(read: Folder, tmp_pat
     assert own.to_dict() == best.to_dict()
 
 
-def test_another_setting_of_a_reading_reads_only_that_one_again(read: Folder, tmp_path: Path) -> None:
+def test_another_setting_of_a_reading_evaluates_only_that_one_again(read: Folder, tmp_path: Path) -> None:
     shutil.copytree(read.path, tmp_path / "study", symlinks=True)
     folder = Folder(tmp_path / "study")
     assert folder.stale("readings") == set()
     folder.edit(lambda study: study["readings"]["headless"].update(training={"recompute": [True]}))
-    assert folder.stale("readings") == {"readings/headless/tiny.parquet"}
+    assert folder.stale("readings") == {"readings/tiny.parquet"}
+    before, evaluated = plans_of(folder), set((folder.path / "results/evaluations").rglob("*.json"))
+    folder.run("readings")
+    assert len(set((folder.path / "results/evaluations").rglob("*.json")) - evaluated) == 1
+    after = plans_of(folder)
+    assert after.drop("headless").equals(before.drop("headless"))
+    assert after.loc["headless", "recompute"].all()
+    assert not before.loc["headless", "recompute"].any()
 
 
 def test_the_best_of_a_grid_is_read_as_well_and_its_gain_is_reported(finished: Folder) -> None:
     results = pd.read_parquet(finished.path / "results/report/results.parquet").set_index("design")
     winner = results.loc["per-model"]
-    files = (finished.path / "results/readings/study").rglob("*.parquet")
-    read = pd.concat([pd.read_parquet(file) for file in files])
-    mine = read[(read["architecture"] == winner["architecture"]) & (read["planner"] == "phaze")]
+    read = plans_of(finished).loc["study"]
+    mine = read[read.index == winner["architecture"]]
     assert mine["time_per_batch_s"].min() <= winner["time_per_batch_s"]
     gains = pd.read_parquet(finished.path / "results/report/gains.parquet")
     assert set(zip(gains["design"], gains["reading"], strict=True)) >= {

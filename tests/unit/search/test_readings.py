@@ -1,14 +1,20 @@
-"""A reading keeps the best plan of every architecture, HBM size and planner."""
+"""A reading keeps the best plan of every architecture, HBM size and planner; only new ones are evaluated."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.base.store import Store
 from phaze.cost.space import describe_named
 from phaze.layout import Layout, layouts_of
-from phaze.search.cosearch import PLAN, Terms, evaluate_architectures, extract_subject, read_plans
+from phaze.search.cosearch import Problem, Terms, evaluate_architectures, extract_subject
+from phaze.search.readings import PLAN, change_problem, read_model, read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.config import load_technology
 from phaze.spec.model import Model
-from phaze.spec.settings import ExtractSettings, Training
+from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
 
 MODEL = Model(
@@ -18,12 +24,17 @@ TECHNOLOGY = load_technology("22nm")
 TERMS = Terms(Scenario(devices=8, global_batch=32), Training(hbm_gib=(0.02, 0.25)), TECHNOLOGY)
 
 
-def test_the_best_plan_of_all_widths_and_microbatches_is_kept() -> None:
-    chips = [
+def chips() -> pd.DataFrame:
+    """Return table architectures of a small and a large one."""
+    named = [
         Architecture(name=name, num_tc=n, num_vc=n, pe_x=32, pe_y=32, glb_mib=2)
         for name, n in (("small", 1), ("large", 4))
     ]
-    named = describe_named(chips, TECHNOLOGY.area_um2, "named")
+    return describe_named(named, TECHNOLOGY.area_um2, "named")
+
+
+def test_the_best_plan_of_all_widths_and_microbatches_is_kept() -> None:
+    named = chips()
     subject = extract_subject(
         MODEL, 128, layouts_of((1, 2), (1, 2)), ExtractSettings(), Layout(pp=2, dp=2, tp=1)
     )
@@ -36,3 +47,34 @@ def test_the_best_plan_of_all_widths_and_microbatches_is_kept() -> None:
     assert (searched["status"] == "placed").all()
     assert (searched.xs(0.25, level="hbm_gib")["time_per_batch_s"]
             <= searched.xs(0.02, level="hbm_gib")["time_per_batch_s"]).all()  # fmt: skip
+
+
+def test_only_what_no_other_reading_has_evaluated_is_evaluated(tmp_path: Path) -> None:
+    """Equal readings are evaluated once, another microbatch in its own layouts, another reading by itself."""
+    own = Problem(
+        sequence=128, flops_per_token=MODEL.flops_per_token(128), expert=None, technology=TECHNOLOGY,
+        scenario=TERMS.scenario, training=TERMS.training.model_copy(update={"microbatches": (1,)}),
+        extract=ExtractSettings(), estimate=EstimateSettings(), schedule=ScheduleSettings(),
+    )  # fmt: skip
+    readings = {"study": {}, "same": {}, "fast": {"scenario": {"network_bandwidth_bytes_per_s": 1e13}}}
+
+    def read(readings: dict, *microbatches: int) -> tuple[pd.DataFrame, set[Path]]:
+        problem = change_problem(own, {"training": {"microbatches": list(microbatches)}})
+        problems = {name: change_problem(problem, changes) for name, changes in readings.items()}
+        solutions, store = str(tmp_path / "solutions"), Store(tmp_path / "evaluations")
+        return read_model(MODEL, (1, 2), problems, chips(), solutions, store), set(tmp_path.rglob("*.json"))
+
+    first, evaluated = read(readings, 1)
+    widths = 2
+    assert len(evaluated) == widths * len({"study", "fast"})
+    plans = {
+        reading: rows.drop(columns="reading") for reading, rows in first.set_index(PLAN).groupby("reading")
+    }
+    assert plans["same"].equals(plans["study"])
+    assert (plans["fast"]["time_per_batch_s"] < plans["study"]["time_per_batch_s"]).any()
+    _, more = read(readings, 1, 2)
+    assert more > evaluated
+    assert len(more) == 2 * len(evaluated)
+    _, most = read({**readings, "adam": {"training": {"optimizer": "adam"}}}, 1, 2)
+    assert most > more
+    assert len(most) == len(more) + widths * 2

@@ -1,0 +1,61 @@
+"""Best plans of a model under the readings of a study: its own settings, and some of them changed."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from phaze.base.store import Store
+from phaze.search.cosearch import Problem, Subject, Terms, best_placement, look_up_architectures
+from phaze.spec.models import AnyModel
+from phaze.tables import Readings
+
+log = logging.getLogger(__name__)
+
+PLAN = ["model", "architecture", "hbm_gib", "planner"]
+"""Columns that identify a plan of a reading."""
+Changes = Mapping[str, Mapping[str, object]]
+"""Changed settings of a problem, by section and key."""
+
+
+def change_problem(problem: Problem, changes: Changes) -> Problem:
+    """Problem with some settings of some sections changed."""
+    given = problem.model_dump(mode="json")
+    return Problem.parse(given | {part: given[part] | dict(own) for part, own in changes.items()}, "readings")
+
+
+def read_model(
+    model: AnyModel,
+    widths: Sequence[int],
+    readings: Mapping[str, Problem],
+    architectures: pd.DataFrame,
+    solutions: str,
+    evaluations: Store,
+) -> pd.DataFrame:
+    """Table readings of a model over some TMP widths. Readings with equal settings are evaluated once.
+
+    `architectures` are rows of table architectures. Cached evaluations are reused for each layout, so another
+    microbatch, reading or architecture evaluates nothing else again.
+    """
+    known: list[tuple[Problem, pd.DataFrame]] = []
+    found = []
+    for reading, problem in readings.items():
+        plans = next((plans for other, plans in known if other == problem), None)
+        if plans is None:
+            log.info("reading %s", reading)
+            subject = problem.extract_subject(model, widths)
+            plans = read_plans(reading, subject, architectures, problem.terms(solutions, evaluations))
+            known.append((problem, plans))
+        found.append(plans.assign(reading=reading))
+    return Readings.check(pd.concat([Readings.empty(), *found], ignore_index=True))
+
+
+def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+    """Table readings of a model: the best plan for every architecture, HBM size and planner.
+
+    `architectures` are rows of table architectures. A plan is the best over TMP widths, microbatches and
+    recomputation, by the order of `best_placement`.
+    """
+    placements = look_up_architectures(subject, architectures, terms, ["placements"])["placements"]
+    best = [best_placement(rows) for _, rows in placements.groupby(PLAN, sort=True)]
+    return Readings.check(pd.DataFrame(best).assign(reading=reading)[list(Readings.fields())])
