@@ -13,7 +13,7 @@ from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.systems import load_cluster, runtime_for, stack_for
 from phaze.spec.training_plan import AskedPlan, Rank
-from phaze.tables import LayoutProofs, RankedLayouts
+from phaze.tables.layouts import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
 
 Plain = dict[str, object]

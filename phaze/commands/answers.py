@@ -25,8 +25,8 @@ from phaze.search.cosearch import (
     evaluate_architectures,
     extract_subject,
 )
-from phaze.spec.architecture import Grid
-from phaze.spec.config import GRID_SHARDS, load_architecture, load_technology
+from phaze.spec.architecture import Grid, load_technology
+from phaze.spec.config import GRID_SHARDS, load_architecture
 from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Cluster, Scenario

@@ -8,8 +8,7 @@ import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.spec.architecture import CycleFigures
-from phaze.spec.config import load_technology
+from phaze.spec.architecture import CycleFigures, load_technology
 from phaze.spec.files import FOLDER
 from phaze.workload.kinds import COLLECTIVES
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from phaze import tables
 from phaze.report import style
 from phaze.report.document import Cell, Chart, FirstScreen, Gallery, Section, Sheet, sheet_of
 from phaze.report.pages import case_page, notes
@@ -20,6 +19,7 @@ from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import percent, seconds
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.training_plan import TIE, Rank
+from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 SIZE = "model", "system", "devices", "ranking"
 """Key columns of a search."""
@@ -60,8 +60,8 @@ def build_layout_report(inputs: LayoutInputs) -> Report:
         inputs,
         ("layout-checks", CHECKS, "plan, checked on these; `snakemake check` fails if one does not."),
         {
-            "ranked_layouts": (tables.RankedLayouts, inputs.ranked_layouts),
-            "layout_proofs": (tables.LayoutProofs, inputs.layout_proofs),
+            "ranked_layouts": (RankedLayouts, inputs.ranked_layouts),
+            "layout_proofs": (LayoutProofs, inputs.layout_proofs),
         },
         lambda _: _answer(inputs),
         _sections(inputs),

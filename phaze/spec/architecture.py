@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from phaze.spec.files import FOLDER, named_file
 from phaze.spec.noun import Noun
 from phaze.spec.values import NUMBER, Chip, Count, Once, Positive, Share
 
@@ -172,3 +174,8 @@ class Technology(Noun):
     """Energies of actions."""
     vector_cycles: CycleFigures
     """Cycles of vector operations."""
+
+
+def load_technology(name: str, folder: Path = FOLDER) -> Technology:
+    """Technology of config/technologies by name."""
+    return Technology.from_file(named_file("technology", name, folder / "technologies"))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, layouts_of
-from phaze.spec.architecture import Architecture, Technology
-from phaze.spec.files import FOLDER, named_file, read_mapping
+from phaze.spec.architecture import Architecture, Technology, load_technology
+from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.map_study import Maps
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer
@@ -331,11 +331,6 @@ def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> No
                 f"{source}: architectures.named: {other!r} and {file!r} are both named "
                 f"{architecture.name!r}; names must be unique"
             )
-
-
-def load_technology(name: str, folder: Path = FOLDER) -> Technology:
-    """Technology of config/technologies by name."""
-    return Technology.from_file(named_file("technology", name, folder / "technologies"))
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

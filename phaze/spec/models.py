@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER, model_path, read_mapping
-from phaze.spec.huggingface import translate
 from phaze.spec.model import Model
 from phaze.spec.plain import Plain, read_json
 from phaze.spec.traced import Traced
@@ -91,6 +90,8 @@ def _published(config: Plain, source: str) -> Mapping[str, object]:
     """Fields of a spec from JSON: a traced model, or a Hugging Face configuration."""
     if isinstance(config, dict) and config.get("kind") == "traced":
         return config
+    from phaze.spec.huggingface import translate  # all families: no job of a study needs them
+
     return translate(config, source)
 
 

@@ -1,22 +1,26 @@
 """Tables that the stages exchange; they are the whole interface between stages.
 
 `stages` has the tables passed between stages, `searches` the search of the space, `certificates` the proof of
-the best point, and `layouts` training plans over all layouts of a runtime. `plans` has the plans of several
+the best point. `plans` has the plans of several
 planners, their simulation, and their mapping onto networks. `readings` has results under other settings,
 `cases` planning cases outside the study, `tiled` simulations on tiled accelerators, and `mappings` mapped
 stages. `measured` compares predictions with published runs, `results` compares models, and `base` defines a
-table.
+table. `layouts` has training plans over all layouts of a runtime. It is imported only where it is used: its
+columns are fields of nouns whose import would take a tenth of the start of every other job.
 """
 
-from pathlib import Path
-
-import pandas as pd
-
-from phaze.base.errors import PhazeError
-from phaze.tables.base import VERSION, Column, Table, are_among, content_digest, places_among, table_name
+from phaze.tables.base import (
+    TABLES,
+    VERSION,
+    Column,
+    Table,
+    are_among,
+    content_digest,
+    places_among,
+    table_name,
+)
 from phaze.tables.cases import Cases, Curves, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
-from phaze.tables.layouts import LayoutProofs, RankedLayouts
 from phaze.tables.mappings import (
     OWN_WAYS,
     WAYS,
@@ -84,14 +88,3 @@ from phaze.tables.stages import (
     Stages,
 )
 from phaze.tables.tiled import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledReadings, TiledRuns
-
-TABLES: dict[str, type[Table]] = {table.name: table for table in Table.__subclasses__()}
-"""Every table by name."""
-
-
-def read_any(path: str | Path) -> pd.DataFrame:
-    """Load a file of any table."""
-    name = table_name(path)
-    if name not in TABLES:
-        raise PhazeError(f"{path}: holds no phaze table")
-    return TABLES[name].load(path)

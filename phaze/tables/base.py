@@ -126,6 +126,7 @@ class Table:
     def __init_subclass__(cls) -> None:
         if Table in cls.__bases__:
             cls.name = re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__).lower()
+            TABLES[cls.name] = cls
 
     @classmethod
     def fields(cls) -> dict[str, Column]:
@@ -201,6 +202,10 @@ class Table:
             raise ValueError(f"table {cls.name}: rows with the same key {list(cls.keys)}")
         ordered = bool((np.diff(order) == 1).all())
         return (frame if ordered else frame.iloc[order]).reset_index(drop=True)
+
+
+TABLES: dict[str, type[Table]] = {}
+"""Every imported table by name."""
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.layout_study import LayoutPoint
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan
-from phaze.tables import LayoutProofs, RankedLayouts
+from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
 """Columns from fields of a ranked plan; the others are fields of its layout."""

@@ -21,8 +21,7 @@ from phaze.schedule.stage import schedule_layers
 from phaze.search.cosearch import Subject, extract_subject
 from phaze.search.cosearch import Terms as Given
 from phaze.search.stage import screen_architectures
-from phaze.spec.architecture import Grid
-from phaze.spec.config import load_technology
+from phaze.spec.architecture import Grid, load_technology
 from phaze.spec.flops import TokenFlops
 from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.cost.space import area_um2, buffer_area_um2, describe
-from phaze.spec.architecture import Architecture
-from phaze.spec.config import load_architecture, load_technology
+from phaze.spec.architecture import Architecture, load_technology
+from phaze.spec.config import load_architecture
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = load_technology("22nm", ROOT / "config").area_um2

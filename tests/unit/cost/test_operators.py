@@ -19,8 +19,8 @@ from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import describe_named, enumerate_grid
 from phaze.layout import Layout
-from phaze.spec.architecture import Architecture, Grid
-from phaze.spec.config import load_architecture, load_technology
+from phaze.spec.architecture import Architecture, Grid, load_technology
+from phaze.spec.config import load_architecture
 from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import EstimateSettings, ExtractSettings
 from phaze.tables import Parts

@@ -9,8 +9,8 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.designs import DEPENDS_ON
 from phaze.cost.space import COMPONENTS, area_um2, describe_named, enumerate_grid
-from phaze.spec.architecture import Architecture, Grid
-from phaze.spec.config import load_architecture, load_technology
+from phaze.spec.architecture import Architecture, Grid, load_technology
+from phaze.spec.config import load_architecture
 from phaze.tables import Architectures
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"

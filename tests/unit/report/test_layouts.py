@@ -10,7 +10,7 @@ from phaze.report.layouts import CHECKS, LayoutInputs, build_layout_report
 from phaze.report.verdicts import failures, run_checks
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.training_plan import TIE, Rank
-from phaze.tables import LayoutProofs, RankedLayouts
+from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 SIZE = {"model": "gpt2", "system": "h100", "devices": 2}
 

@@ -29,8 +29,7 @@ from phaze.search.cosearch import (
 )
 from phaze.search.stage import screen_architectures
 from phaze.search.throughputs import exact_times, restrict_search, walk_models
-from phaze.spec.architecture import Grid
-from phaze.spec.config import load_technology
+from phaze.spec.architecture import Grid, load_technology
 from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario

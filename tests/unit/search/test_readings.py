@@ -11,8 +11,7 @@ from phaze.cost.space import describe_named
 from phaze.layout import Layout, layouts_of
 from phaze.search.cosearch import Problem, Terms, evaluate_architectures, extract_subject
 from phaze.search.readings import PLAN, change_problem, read_model, read_plans
-from phaze.spec.architecture import Architecture
-from phaze.spec.config import load_technology
+from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.model import Model
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario

@@ -11,12 +11,13 @@ from phaze.spec.architecture import (
     Architecture,
     Grid,
     Technology,
+    load_technology,
     shard_of,
     tensor_l2_kib,
     vector_l2_kib,
     words_per_cycle,
 )
-from phaze.spec.config import load_architecture, load_technology
+from phaze.spec.config import load_architecture
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 SIZES: dict[str, object] = {"name": "a", "num_tc": 2, "num_vc": 4, "pe_x": 32, "pe_y": 128, "glb_mib": 8}

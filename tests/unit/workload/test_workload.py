@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.spec.config import load_technology
+from phaze.spec.architecture import load_technology
 from phaze.spec.models import load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.vision import SemanticFpn
