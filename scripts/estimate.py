@@ -36,7 +36,7 @@ def main(
         Technology.parse(technology, "technology"),
         EstimateSettings.parse(settings, "estimate"),
     )
-    tables.Estimates.save(frame, out)
+    tables.Estimates.save(frame, out, checked=True)
 
 
 if __name__ == "__main__":

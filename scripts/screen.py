@@ -38,7 +38,7 @@ def main(
         overlap_communication=overlap_communication,
         visits=tables.Visits.load(*visits) if visits else None,
     )
-    tables.Screens.save(frame, out)
+    tables.Screens.save(frame, out, checked=True)
 
 
 if __name__ == "__main__":

@@ -161,9 +161,9 @@ class Table:
         return cls._sorted(typed)
 
     @classmethod
-    def save(cls, frame: pd.DataFrame, path: str | Path) -> None:
-        """Check the frame and write it atomically."""
-        _write(cls.check(frame), Path(path), cls.name)
+    def save(cls, frame: pd.DataFrame, path: str | Path, *, checked: bool = False) -> None:
+        """Check the frame, unless `check` has just returned it, and write it atomically."""
+        _write(frame if checked else cls.check(frame), Path(path), cls.name)
 
     @classmethod
     def load(
