@@ -11,7 +11,7 @@ from phaze.layout import KEY_PATTERN, Layout
 from phaze.spec.config import check_config_files, load_settings
 from phaze.base.errors import PhazeError
 from phaze.base.job import let_jobs_import
-from phaze.base.occupancy import begin_run, clear_dead_lock, keep_study
+from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
 
 min_version("9.12")
@@ -65,6 +65,14 @@ onstart:
             begin_run(Path(workflow.pathvars.apply("<results>")))
         except PhazeError as error:
             raise WorkflowError(str(error)) from None
+
+
+onsuccess:
+    cancel_timers()
+
+
+onerror:
+    cancel_timers()
 
 
 include: "rules/paths.smk"

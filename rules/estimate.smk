@@ -50,6 +50,7 @@ rule estimate:
     benchmark:
         "<benchmarks>/estimates/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
+    priority: DEPTH["estimate"]
     resources:
         mem_mb=growing(1000),
         runtime=growing(5),

@@ -16,7 +16,10 @@ LAYER_TABLES = {
     table: f"<results>/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "edges", "layers")
 }
 
-FIRST = 1
+DEPTH = {"estimate": 1, "screen": 2, "schedule": 3, "place": 4}
+"""Priorities of the stages: chains that have begun are finished first. Whenever a job ends, Snakemake looks at the
+input files of all jobs that could begin, which takes longer than some jobs."""
+FIRST = 5
 """Priority of the critical path to the report: the common architecture, plans on it, and their mappings."""
 
 

@@ -36,6 +36,7 @@ rule place:
     benchmark:
         "<benchmarks>/placements/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
+    priority: DEPTH["place"]
     resources:
         mem_mb=growing(1000),
         runtime=growing(5),

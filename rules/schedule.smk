@@ -30,6 +30,7 @@ rule schedule:
     benchmark:
         "<benchmarks>/solves/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
+    priority: DEPTH["schedule"]
     resources:
         mem_mb=growing(1000),
         runtime=growing(10),

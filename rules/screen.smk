@@ -33,6 +33,7 @@ rule screen:
     benchmark:
         "<benchmarks>/screens/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
+    priority: DEPTH["screen"]
     resources:
         mem_mb=growing(1000),
         runtime=growing(5),

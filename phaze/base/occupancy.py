@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -94,3 +95,13 @@ def keep_study(described: str, *, begins: bool, source: str) -> None:
             "so this job was not started. Run the study again; results that the change does not "
             "affect are kept"
         )
+
+
+def cancel_timers() -> None:
+    """Let this process end at once, and not when its last timer is due.
+
+    Snakemake sets a timer for every look at the jobs, although it has finished when they are due.
+    """
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.base.occupancy import STUDY, begin_run, clear_dead_lock, keep_study
+from phaze.base.occupancy import STUDY, begin_run, cancel_timers, clear_dead_lock, keep_study
 
 CLEAR = "import sys; from pathlib import Path; from phaze.base.occupancy import clear_dead_lock; "
 
@@ -89,3 +90,13 @@ def test_a_job_that_finds_another_study_does_not_start(monkeypatch: pytest.Monke
     keep_study("a", begins=False, source="study.yaml")
     with pytest.raises(PhazeError, match=r"study\.yaml: the study, or a file that it names, changed"):
         keep_study("b", begins=False, source="study.yaml")
+
+
+def test_timers_of_a_finished_run_do_not_keep_it_from_ending() -> None:
+    rung = threading.Event()
+    timer = threading.Timer(600, rung.set)
+    timer.start()
+    cancel_timers()
+    timer.join(60)
+    assert not timer.is_alive()
+    assert not rung.is_set()
