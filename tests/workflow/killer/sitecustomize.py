@@ -38,6 +38,11 @@ def _is_record(path: object, mode: object) -> bool:
     return "/.snakemake/metadata/" in str(path) and "w" in str(mode)
 
 
+def _is_result(path: object) -> bool:
+    """Caches of compiled code are written in the same way, by whoever is the first after an edit."""
+    return str(path).endswith(".part") and "__pycache__" not in Path(str(path)).parts
+
+
 class _Killer:
     def __init__(self, moment: dict) -> None:
         self._moment = moment
@@ -61,7 +66,7 @@ class _Killer:
     def hear(self, event: str, arguments: tuple) -> None:
         """Kill at the nth file about to be renamed, or at the nth record."""
         if self._moment["moment"] == "writing":
-            if event == "os.rename" and str(arguments[0]).endswith(".part") and self._counts():
+            if event == "os.rename" and _is_result(arguments[0]) and self._counts():
                 if self._moment["victim"] != "run":  # which leaves the job alive, to write the rest
                     os.truncate(arguments[0], Path(arguments[0]).stat().st_size // 2)
                 self.kill()
