@@ -1,23 +1,12 @@
-"""One small study and its report, built once for all tests of this folder."""
+"""The report of the small study, built once for all tests of this folder."""
 
 import pytest
 
-from phaze.report.build import compose, summarise
+from phaze.report.build import compose
 from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.report import Report
-from tests.unit.report import builder
-
-
-@pytest.fixture(scope="session")
-def inputs() -> Inputs:
-    return builder.inputs()
-
-
-@pytest.fixture(scope="session")
-def findings(inputs: Inputs) -> Findings:
-    return summarise(inputs)
 
 
 @pytest.fixture(scope="session")
