@@ -13,8 +13,8 @@ from phaze.papers.palm.build import palm_paper
 from phaze.papers.palm.inputs import TiledInputs
 from phaze.papers.parmesan.build import parmesan_paper
 from phaze.papers.parmesan.inputs import MapInputs
-from phaze.papers.phaze import phaze_paper
 from phaze.papers.phaze.beside import Beside
+from phaze.papers.phaze.build import phaze_paper
 from phaze.papers.phaze.published import Published
 from phaze.papers.piper.build import piper_paper
 from phaze.papers.piper.inputs import PlanInputs

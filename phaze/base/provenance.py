@@ -113,13 +113,14 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
     """All modules of the packages and all modules they reach, sorted by name."""
     found: dict[str, Module] = {}
     seen: set[str] = set()
+    look_up = _loaded if root == ROOT else _read
     waiting = [name for package in packages for name in _members(package, root)]
     while waiting:
         name = waiting.pop()
-        path = None if name in seen or _is_in_a_file(name, found) else _find(name, root)
+        module = None if name in seen or _is_in_a_file(name, found) else look_up(name, root)
         seen.add(name)
-        if path is not None:
-            found[name] = _read(path, name)
+        if module is not None:
+            found[name] = module
             waiting += _ancestors(name)
             for imported in found[name].imports:
                 waiting += [imported, imported.rpartition(".")[0]]
@@ -161,10 +162,19 @@ def _ancestors(name: str) -> Iterator[str]:
         parent = parent.rpartition(".")[0]
 
 
-def _read(path: Path, name: str) -> Module:
-    """Module with the digest and imports of its current source."""
+def _read(name: str, root: Path) -> Module | None:
+    """Module with the digest and imports of its current source; None for a name that is no module here."""
+    path = _find(name, root)
+    if path is None:
+        return None
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
+
+
+@cache
+def _loaded(name: str, root: Path) -> Module | None:
+    """Module of the code that runs, which a process reads once for the digests of all rules."""
+    return _read(name, root)
 
 
 def _analyse(source: str, package: str) -> Analysis:

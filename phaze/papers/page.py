@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import pandas as pd
 
-from phaze.papers.claims import Publication, claims_sheet
+from phaze.papers.claims import claims_sheet
+from phaze.papers.publication import Publication
 from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
 from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import Checklist, checks_section, run_checks

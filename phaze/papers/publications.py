@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phaze.papers.claims import Publication
 from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.parmesan.published import PublishedMaps
 from phaze.papers.phaze.published import Published
 from phaze.papers.piper.published import PublishedPlans
+from phaze.papers.publication import Publication
 from phaze.spec.files import FOLDER, named_file
 from phaze.spec.study import Study
 

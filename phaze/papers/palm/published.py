@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from phaze.papers.claims import Publication
+from phaze.papers.publication import Publication
 from phaze.spec.noun import Noun
 from phaze.spec.values import Name, Positive, PositiveInt
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from phaze.papers.claims import Publication
+from phaze.papers.publication import Publication
 from phaze.spec.names import Partitioner
 from phaze.spec.values import Name, Positive
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from phaze.papers.claims import Publication
+from phaze.papers.publication import Publication
 from phaze.spec.noun import Noun
 
 Positive = Annotated[float, Field(gt=0)]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from phaze.papers.claims import Publication
+from phaze.papers.publication import Publication
 from phaze.spec.noun import Noun
 from phaze.spec.values import Name, Positive, PositiveInt
 

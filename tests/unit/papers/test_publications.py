@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.papers.claims import PrintedClaim, Publication, TableClaims
+from phaze.papers.publication import PrintedClaim, Publication, TableClaims
 from phaze.papers.publications import load_publications
 from phaze.spec.files import FOLDER
 from phaze.spec.study import Study

@@ -10,7 +10,6 @@ import yaml
 
 from phaze.layout import Layout
 from phaze.papers.page import build_page
-from phaze.papers.phaze import phaze_paper
 from phaze.papers.phaze.beside import (
     Beside,
     accelerators_sheet,
@@ -22,6 +21,7 @@ from phaze.papers.phaze.beside import (
     utilisation_sheet,
     walk_sheets,
 )
+from phaze.papers.phaze.build import phaze_paper
 from phaze.papers.phaze.differences import reasons
 from phaze.papers.phaze.published import Published
 from phaze.report.document import Sheet
