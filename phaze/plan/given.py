@@ -33,11 +33,12 @@ from phaze.plan.kept import HALF, KEPT, SINGLE
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.overlap import kept_apart, lost_share
-from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
+from phaze.plan.plan import Execution, Machine, Plan, Stage
 from phaze.plan.working import WorkingBytes, copied_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
+from phaze.spec.rows import StageWork
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 

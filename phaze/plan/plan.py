@@ -13,6 +13,7 @@ from phaze.cost.network.network import Flat, Network
 from phaze.layout import Group, Layout
 from phaze.pipeline.pipeline import Transfers
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.spec.rows import StageWork
 from phaze.spec.system import Stack
 
 if TYPE_CHECKING:
@@ -69,30 +70,6 @@ class Traffic:
     def of_layers(self, kinds: Ints) -> Traffic:
         """Bytes of every layer of a chain, given the kinds of its layers."""
         return Traffic(*(getattr(self, one.name)[kinds] for one in fields(self)))
-
-
-@dataclass(frozen=True)
-class StageWork:
-    """Seconds and tensors of one microbatch on one replica, and bytes on each of its devices."""
-
-    forward_s: float
-    recompute_s: float
-    backward_s: float
-    arriving_bytes: float
-    longest_arriving_bytes: float
-    departing_bytes: float
-    longest_departing_bytes: float
-    weight_bytes: float
-    """Weights that passes read; their gradients have the same size."""
-    fixed_bytes: float
-    stash_bytes: float
-    work_bytes: float
-    forward_hbm_bytes: float
-    recompute_hbm_bytes: float
-    backward_hbm_bytes: float
-    forward_reduced_bytes: float
-    recompute_reduced_bytes: float
-    backward_reduced_bytes: float
 
 
 @dataclass(frozen=True)

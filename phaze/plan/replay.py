@@ -24,9 +24,10 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.steady import time_per_microbatch_s
-from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage, StageWork
+from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage
 from phaze.plan.price import Price, silent
 from phaze.plan.stage_costs import pipeline_of
+from phaze.spec.rows import StageWork
 from phaze.tables import PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN, TIMED
 

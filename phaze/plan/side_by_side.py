@@ -20,8 +20,9 @@ from phaze.plan.phaze.flush import Infeasible
 from phaze.plan.phaze.point import Conditions
 from phaze.plan.piper.chain import RECOMPUTE, STASH
 from phaze.plan.piper.study import plan_piper, price_planned
-from phaze.plan.plan import Stage, StageWork
+from phaze.plan.plan import Stage
 from phaze.plan.planners import Planned, Planner, PlanningTask, PlansAsked, StageMemory, read_tasks
+from phaze.spec.rows import StageWork
 from phaze.tables import Plans, PlanStages
 
 Row = dict[str, object]

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -43,11 +44,7 @@ class Noun(BaseModel):
         Parsing the source takes time and only generated documentation needs it; pydantic's
         `use_attribute_docstrings` would do it for every class in every process.
         """
-        found: dict[str, str] = {}
-        for noun in reversed(cls.__mro__):
-            if issubclass(noun, Noun):
-                found |= _documented(noun.__module__)[noun.__name__]
-        return found
+        return documentation_of(cls)
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -58,6 +55,15 @@ class Noun(BaseModel):
         for name, text in cls.documentation().items():
             properties[name]["description"] = text
         return found
+
+
+def documentation_of(kind: type) -> dict[str, str]:
+    """Docstrings of the fields of a noun or dataclass that have one, by name."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if is_dataclass(one) or issubclass(one, Noun):
+            found |= _documented(one.__module__)[one.__name__]
+    return found
 
 
 @cache

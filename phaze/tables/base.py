@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path, refuse_endless
 from phaze.base.store import digest_of
 from phaze.layout import Layout
-from phaze.spec.noun import Noun
+from phaze.spec.noun import Noun, documentation_of
 
 VERSION = "2"
 """Version of the table formats; files of other versions are refused."""
@@ -96,20 +96,21 @@ def flag(about: str) -> Column:
     return Column("bool", about)
 
 
-def columns_of(noun: type[Noun], *names: str) -> dict[str, Column]:
-    """Columns of a noun's fields, with their types, least values and texts."""
-    about = noun.documentation()
+def columns_of(noun: type, *names: str) -> dict[str, Column]:
+    """Columns of fields of a noun or dataclass, by default of all, with types, least values and texts."""
+    about, types = documentation_of(noun), get_type_hints(noun)
+    nouns = noun.model_fields if issubclass(noun, Noun) else {}
     found = {}
-    for name in names:
-        field = noun.model_fields[name]
-        if field.annotation is bool:
+    for name in names or about:
+        if types[name] is bool:
             found[name] = flag(about[name])
-        elif field.annotation is int:
-            found[name] = count(about[name], int(any(isinstance(one, Gt) for one in field.metadata)))
-        elif field.annotation is float:
+        elif types[name] is int:
+            rules = nouns[name].metadata if name in nouns else ()
+            found[name] = count(about[name], int(any(isinstance(one, Gt) for one in rules)))
+        elif types[name] is float:
             found[name] = real(about[name])
         else:
-            found[name] = text(about[name])
+            found[name] = text(about[name], *get_args(types[name]))
     return found
 
 

@@ -1,7 +1,8 @@
 """Plans of the planners on equal architectures, their simulation, and their mapping onto networks."""
 
 from phaze.spec.names import MODEL_PLANNERS
-from phaze.tables.base import Table, count, flag, real, text
+from phaze.spec.rows import StageWork
+from phaze.tables.base import Table, columns_of, count, flag, real, text
 from phaze.tables.columns import MODEL, SIZED
 
 PLANNERS = MODEL_PLANNERS
@@ -72,25 +73,7 @@ class PlanStages(Table):
             "microbatches with stored activations on each device, including the current one", 1
         ),
         "time_per_sample_s": real("time per sample, without bubbles"),
-        "forward_s": real("forward pass of one microbatch on a replica"),
-        "recompute_s": real("recomputation of one microbatch"),
-        "backward_s": real("backward pass without recomputation"),
-        "arriving_bytes": real("bytes of all tensors that enter the stage with a microbatch"),
-        "longest_arriving_bytes": real("bytes of the largest tensor that enters the stage"),
-        "departing_bytes": real("bytes of the tensors that leave the stage, whose gradients return"),
-        "longest_departing_bytes": real("bytes of the largest tensor that leaves the stage"),
-        "weight_bytes": real("weights on each device, which replicas synchronise"),
-        "fixed_bytes": real("memory of each device used at all times"),
-        "stash_bytes": real("memory per microbatch in flight, including the current one"),
-        "work_bytes": real("additional memory for the current microbatch"),
-        "forward_hbm_bytes": real("HBM traffic of each device in the forward pass of one microbatch"),
-        "recompute_hbm_bytes": real("HBM traffic of recomputation"),
-        "backward_hbm_bytes": real("HBM traffic of the backward pass"),
-        "forward_reduced_bytes": real(
-            "bytes all-reduced by tensor-parallel ranks in the forward pass, per rank"
-        ),
-        "recompute_reduced_bytes": real("bytes all-reduced by tensor-parallel ranks in recomputation"),
-        "backward_reduced_bytes": real("bytes all-reduced by tensor-parallel ranks in the backward pass"),
+        **columns_of(StageWork),
         "memory_bytes": real("memory of each device"),
         "headroom_bytes": real("free HBM"),
     }

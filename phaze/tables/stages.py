@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from phaze.layout import LAYER_AXES
-from phaze.tables.base import Table, count, flag, real, text
+from phaze.spec.rows import OperatorBytes, PartSizes
+from phaze.tables.base import Table, columns_of, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
     BOUNDS,
@@ -32,16 +33,14 @@ class Operators(Table):
 
     keys = {**POINT, **OPERATOR}
     columns = {
-        "name": text("readable name"),
+        **columns_of(OperatorBytes, "name"),
         "core": text("core type of the operator", *CORES),
         "work": count("id of distinct work within the file, -1 for no-ops", -1),
         "tensor_flops": real("FLOPs of matrix multiplications"),
         "vector_flops": real("other FLOPs"),
-        "input_bytes": real("activations read"),
-        "parameter_bytes": real("parameters read"),
-        "output_bytes": real("activations written"),
-        "stashed_bytes": real("activations stashed for the backward pass"),
-        "attention": flag("whether it is in the attention core, which selective recomputation recomputes"),
+        **columns_of(
+            OperatorBytes, "input_bytes", "parameter_bytes", "output_bytes", "stashed_bytes", "attention"
+        ),
     }
     rules = {"only no-ops have no work": lambda f: (f["work"] < 0) == (f["core"] == "none")}
 
@@ -59,16 +58,7 @@ class Parts(Table):
     }
     columns = {
         "core": text("core type of the whole work", *CORES[:4]),
-        "kind": text("matmul, a collective, or a key of the vector cycle tables"),
-        "role": text("pass of the primitive", "forward", "backward", "data_gradient", "weight_gradient"),
-        "batch": count("independent products of a matmul, 0 otherwise"),
-        "m": count("rows of the left operand"),
-        "k": count("contracted dimension"),
-        "n": count("columns of the right operand"),
-        "elements": count("output elements of a vector operation or collective"),
-        "streamed_bytes": real("HBM bytes in addition to a matmul's operands and result"),
-        "network_bytes": real("bytes of the tensor that a collective combines"),
-        "unrolled": count("operand elements of a matmul that a convolution unrolls from others on chip"),
+        **columns_of(PartSizes),
         "axis": text("axis of the collective's group, empty otherwise", "", *LAYER_AXES),
     }
 

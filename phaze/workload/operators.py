@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
-from phaze.layout import Axis
+from phaze.spec.rows import OperatorBytes, PartRole, PartSizes
 from phaze.workload.kinds import COLLECTIVES
 from phaze.workload.primitives import Gemm, Primitive, Region, Scores
 
 
 @dataclass(frozen=True, order=True)
-class Part:
+class Part(PartSizes):
     """One matrix multiplication, vector operation or collective inside an operator."""
-
-    kind: str
-    """'matmul', a collective, or a key of the vector cycle tables."""
-    role: str
-    """'forward', 'backward', 'data_gradient' or 'weight_gradient'."""
-    batch: int = 0
-    m: int = 0
-    k: int = 0
-    n: int = 0
-    elements: int = 0
-    streamed_bytes: int = 0
-    """HBM bytes read or written in addition to the operands and result of a matrix multiplication."""
-    network_bytes: int = 0
-    unrolled: int = 0
-    """Elements of a matrix multiplication that a convolution unrolls on chip, see `Gemm`."""
-    axis: Axis | Literal[""] = ""
-    """Axis whose group runs a collective, see `Layout.group`; empty for other parts."""
 
     @property
     def tensor_flops(self) -> int:
@@ -43,12 +25,12 @@ class Part:
         return 0 if self.kind in ("matmul", *COLLECTIVES) else self.elements
 
 
-def product(gemm: Gemm, role: str) -> Part:
+def product(gemm: Gemm, role: PartRole) -> Part:
     """Part for a matrix multiplication."""
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
-def collectives(primitive: Primitive, role: str, bytes_per_element: int, kind: str) -> tuple[Part, ...]:
+def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, kind: str) -> tuple[Part, ...]:
     """Parts of a collective in one pass; for a ring one message per step.
 
     Data is read from HBM and written back there.
@@ -67,22 +49,11 @@ def collectives(primitive: Primitive, role: str, bytes_per_element: int, kind: s
     return (part,) * (primitive.elements // own - 1 if kind == "ring" else 1)
 
 
-@dataclass(frozen=True)
-class Operator:
+@dataclass(frozen=True, kw_only=True)
+class Operator(OperatorBytes):
     """A node of the operator graph."""
 
-    name: str
     parts: tuple[Part, ...]
-    input_bytes: int
-    """Activations and gradients read, including stashes."""
-    parameter_bytes: int
-    """Parameters read."""
-    output_bytes: int
-    """Activations and gradients written, including parameter gradients."""
-    stashed_bytes: int = 0
-    """Bytes stored for the backward pass, without those that earlier operators store."""
-    attention: bool = False
-    """True if it belongs to the attention core, see `Primitive`."""
     regions: frozenset[Region] = field(default=frozenset(), compare=False)
     """Regions that contain the whole operator; not stored in tables."""
     scores: Scores | None = field(default=None, compare=False)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from phaze.layout import Axis, Layout, OffloadedModule
+from phaze.spec.rows import OperatorBytes
 from phaze.workload.lower.memory import Kept
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
 from phaze.workload.primitives import LayerRun, ParameterGroup, Region
@@ -39,7 +40,7 @@ class Collective(NamedTuple):
     kind: str
     axis: Axis
     """Axis of the group, see `Layout.group`."""
-    nbytes: int
+    nbytes: float
     """Bytes of the whole tensor."""
 
 
@@ -119,7 +120,7 @@ class Layer:
         return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
 
     @cached_property
-    def gathered_bytes(self) -> int:
+    def gathered_bytes(self) -> float:
         """Bytes of the keys and values that context-parallel ranks receive from others in both passes.
 
         A gather receives the whole sequence; a ring stores the current and the next part.
@@ -239,7 +240,7 @@ class Workload:
             )
 
 
-OWN = ("name", "input_bytes", "parameter_bytes", "output_bytes", "stashed_bytes", "attention")
+OWN = tuple(one.name for one in fields(OperatorBytes))
 """Fields of an operator stored unchanged in table operators."""
 KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
 """Fields of a layer stored unchanged in table layers."""

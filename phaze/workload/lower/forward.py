@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phaze.spec.rows import PartRole
 from phaze.workload.kinds import COLLECTIVES, GATHERS
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import MASK, Stash, first_stashes, stored
@@ -91,7 +92,7 @@ def _parts(
 
 
 def vector_parts(
-    primitive: Primitive, keys: tuple[str, ...], role: str, streamed_bytes: int
+    primitive: Primitive, keys: tuple[str, ...], role: PartRole, streamed_bytes: int
 ) -> tuple[Part, ...]:
     """One part for each key of the cycle table; passes that only move data have traffic but no arithmetic."""
     traits = primitive.traits
