@@ -17,7 +17,7 @@ from phaze.layout import Layout
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.recipe import Recipe, shown
-from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.rules import Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_RANKS,
@@ -36,11 +36,19 @@ from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
 
+@rule("sharded pipeline", "zero 2 and 3 are incompatible with a pipeline, pp must be 1, got {pp}", "zero pp")
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts with a pipeline and ZeRO 2 or 3, which `PipelineEngine` rejects."""
     return (grid.zero >= 2) & (grid.pp > 1)
 
 
+@rule(
+    "sequences",
+    "cp exchanges heads: cp_kind must be a2a, and the sequence {sequence} and key-value "
+    "heads {kv_heads} / tp must be multiples of cp, got {cp_kind} with cp {cp} and tp "
+    "{tp}",
+    "cp_kind cp tp",
+)
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Context parallelism other than Ulysses, or with unequal shares of heads or sequence."""
     whole = grid.cp_kind == grid.cp_kinds.index("a2a")
@@ -69,20 +77,8 @@ DEEPSPEED = Runtime(
         SEQUENCE_PARALLEL,
         BATCH,
         STAGES,
-        Rule(
-            "sharded pipeline",
-            "zero 2 and 3 are incompatible with a pipeline, pp must be 1, got {pp}",
-            ("zero", "pp"),
-            _sharded_pipeline,
-        ),
-        Rule(
-            "sequences",
-            "cp exchanges heads: cp_kind must be a2a, and the sequence {sequence} and key-value "
-            "heads {kv_heads} / tp must be multiples of cp, got {cp_kind} with cp {cp} and tp "
-            "{tp}",
-            ("cp_kind", "cp", "tp"),
-            _sequences,
-        ),
+        _sharded_pipeline,
+        _sequences,
     ),
 )
 """DeepSpeed with a script that implements tensor and expert parallelism, like Megatron-DeepSpeed."""

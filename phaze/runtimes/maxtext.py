@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from phaze.base.arrays import Bools
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.rules import Rule, Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_SLICES,
@@ -25,14 +25,17 @@ from phaze.runtimes.shared_rules import (
 from phaze.spec.training_plan import ChosenLayout
 
 
+@rule("no pipeline", "plans have no stage axis, so pp must be 1, got {pp}", "pp")
 def _no_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.pp > 1
 
 
+@rule("fsdp", "weights are sharded over dp * cp, so zero must be 3, got {zero}", "zero")
 def _fsdp(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.sharers > 1) & (grid.zero < 3)
 
 
+@rule("expert axis", "ep must divide dp {dp}, got {ep}", "ep dp")
 def _expert_axis(_: TrainingTask, grid: LayoutGrid) -> Bools:
     broken: Bools = grid.dp % grid.ep != 0
     return broken
@@ -48,13 +51,13 @@ MAXTEXT = Runtime(
     recomputes_part=False,
     computes=("bf16",),
     rules=(
-        Rule("no pipeline", "plans have no stage axis, so pp must be 1, got {pp}", ("pp",), _no_pipeline),
+        _no_pipeline,
         VIRTUAL_STAGES,
         HEADS,
         KEY_VALUE_HEADS,
         FEED_FORWARD,
         EXPERTS,
-        Rule("expert axis", "ep must divide dp {dp}, got {ep}", ("ep", "dp"), _expert_axis),
+        _expert_axis,
         EXPERT_SLICES,
         EXPERTS_BY_TENSOR,
         SEQUENCE_PARALLEL,
@@ -66,7 +69,7 @@ MAXTEXT = Runtime(
             uneven_sequence,
         ),
         BATCH,
-        Rule("fsdp", "weights are sharded over dp * cp, so zero must be 3, got {zero}", ("zero",), _fsdp),
+        _fsdp,
     ),
 )
 """MaxText without the axes data and stage.

@@ -10,7 +10,7 @@ import numpy as np
 from phaze.base.arrays import Bools
 from phaze.layout import Offloaded, heads_ranks_of
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.rules import Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_BIAS,
@@ -29,6 +29,12 @@ from phaze.runtimes.shared_rules import (
 )
 
 
+@rule(
+    "key-value heads",
+    "key-value heads {kv_heads} must be a multiple or a divisor of tp, and their width "
+    "{kv_width} a multiple of tp, got {tp}",
+    "tp",
+)
 def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts that do not split the query groups evenly (`TransformerConfig`).
 
@@ -39,6 +45,7 @@ def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return uneven | leaves_rest(task.model.kv_width, grid.tp)
 
 
+@rule("context parallel", "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}", "cp")
 def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts that do not split the sequence into 2 · cp chunks (`validate_args`).
 
@@ -47,11 +54,23 @@ def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.cp > 1) & leaves_rest(task.sequence, 2 * grid.cp)
 
 
+@rule(
+    "sequence slices",
+    "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and tp {tp}",
+    "sequence_parallel tp cp",
+)
 def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts with unequal sequence shards, which reduce-scatters along the sequence do not allow."""
     return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
 
 
+@rule(
+    "context heads",
+    "the key-value heads {kv_heads} of one of tp {tp} ranks must be a multiple of the "
+    "ranks that exchange heads (cp, or k of a2a+p2p:k, which divides cp), got {cp_kind} "
+    "with cp {cp}",
+    "cp_kind cp tp",
+)
 def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts that break the head rules of `TransformerConfig` for context-parallel exchanges.
 
@@ -65,11 +84,17 @@ def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return broken | ((inner > 1) & ((inner >= grid.cp) | leaves_rest(grid.cp, ranks)))
 
 
+@rule(
+    "expert sequences",
+    "experts with tp {tp} need sequence_parallel, got {sequence_parallel}",
+    "tp sequence_parallel",
+)
 def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts whose tensor-parallel ranks hold whole sequences: `MoELayer` then raises in training."""
     return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
 
 
+@rule("whole sequences", "delta rules and sparse attention need cp 1, got {cp}", "cp")
 def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Context parallelism of models that need whole sequences (`TransformerConfig`).
 
@@ -80,6 +105,9 @@ def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return whole & (grid.cp > 1)
 
 
+@rule(
+    "delayed scaling", "fp8 does not support recomputing moe_act or layernorm, got {recompute}", "recompute"
+)
 def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """Delayed scaling with recomputed `moe_act` or `layernorm`, rejected by `TransformerConfig`."""
     parts = {"moe_act", "layernorm"}
@@ -87,6 +115,14 @@ def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.compute == "fp8") & np.isin(grid.recompute, again)
 
 
+@rule(
+    "offload",
+    "offload of k layers needs pp 1, recompute none and more than k layers; offloaded "
+    "modules must not be fully recomputed; attn_proj needs core_attn, expert_fc1 and "
+    "moe_act need experts, optimizer needs zero 1; got {offload} with pp {pp}, recompute "
+    "{recompute}, zero {zero}",
+    "pp zero recompute",
+)
 def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts that cannot run the grid's offload option.
 
@@ -105,6 +141,11 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return broken
 
 
+@rule(
+    "microbatch groups",
+    "microbatches of a replica must be at least pp {pp} under schedule interleaved, got {microbatches}",
+    "schedule pp dp microbatch",
+)
 def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Interleaved layouts without a valid microbatch group size.
 
@@ -116,6 +157,11 @@ def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return grid.under("interleaved") & short
 
 
+@rule(
+    "sharded pipeline",
+    "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got {pp}",
+    "zero pp",
+)
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """FSDP with a pipeline: Megatron-FSDP supports tp, cp and ep only (its documentation, issue 1455)."""
     return (grid.zero >= 2) & (grid.pp > 1)
@@ -132,84 +178,26 @@ MEGATRON = Runtime(
         VIRTUAL_STAGES,
         PIPELINE,
         HEADS,
-        Rule(
-            "key-value heads",
-            "key-value heads {kv_heads} must be a multiple or a divisor of tp, and their width "
-            "{kv_width} a multiple of tp, got {tp}",
-            ("tp",),
-            _key_value_heads,
-        ),
+        _key_value_heads,
         FEED_FORWARD,
         SCANS,
         EXPERTS,
         EXPERT_RANKS,
         EXPERT_SLICES,
         SEQUENCE_PARALLEL,
-        Rule(
-            "context parallel",
-            "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}",
-            ("cp",),
-            _context_parallel,
-        ),
-        Rule(
-            "sequence slices",
-            "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and "
-            "tp {tp}",
-            ("sequence_parallel", "tp", "cp"),
-            _sequence_slices,
-        ),
+        _context_parallel,
+        _sequence_slices,
         BATCH,
         STAGES,
         LOW_PRECISION,
-        Rule(
-            "context heads",
-            "the key-value heads {kv_heads} of one of tp {tp} ranks must be a multiple of the "
-            "ranks that exchange heads (cp, or k of a2a+p2p:k, which divides cp), got {cp_kind} "
-            "with cp {cp}",
-            ("cp_kind", "cp", "tp"),
-            _context_heads,
-        ),
-        Rule(
-            "expert sequences",
-            "experts with tp {tp} need sequence_parallel, got {sequence_parallel}",
-            ("tp", "sequence_parallel"),
-            _expert_sequence,
-        ),
-        Rule(
-            "whole sequences",
-            "delta rules and sparse attention need cp 1, got {cp}",
-            ("cp",),
-            _whole_sequences,
-        ),
+        _context_heads,
+        _expert_sequence,
+        _whole_sequences,
         EXPERT_BIAS,
-        Rule(
-            "delayed scaling",
-            "fp8 does not support recomputing moe_act or layernorm, got {recompute}",
-            ("recompute",),
-            _delayed_scaling,
-        ),
-        Rule(
-            "microbatch groups",
-            "microbatches of a replica must be at least pp {pp} under schedule interleaved, got "
-            "{microbatches}",
-            ("schedule", "pp", "dp", "microbatch"),
-            _microbatch_groups,
-        ),
-        Rule(
-            "sharded pipeline",
-            "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got {pp}",
-            ("zero", "pp"),
-            _sharded_pipeline,
-        ),
-        Rule(
-            "offload",
-            "offload of k layers needs pp 1, recompute none and more than k layers; offloaded "
-            "modules must not be fully recomputed; attn_proj needs core_attn, expert_fc1 and "
-            "moe_act need experts, optimizer needs zero 1; got {offload} with pp {pp}, recompute "
-            "{recompute}, zero {zero}",
-            ("pp", "zero", "recompute"),
-            _offload,
-        ),
+        _delayed_scaling,
+        _microbatch_groups,
+        _sharded_pipeline,
+        _offload,
     ),
     two_levels=True,
     without=(),

@@ -67,6 +67,10 @@ class TrainingTask:
         return self.model.experts.count if self.model.experts else 0
 
 
+Predicate = Callable[["TrainingTask", LayoutGrid], Bools]
+"""Layouts that break a rule, (N,)."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """Named condition that every layout must meet."""
@@ -76,8 +80,13 @@ class Rule:
     """Error message: allowed and actual values, with fields of `values_of` in braces."""
     columns: tuple[str, ...]
     """Grid columns that the rule reads."""
-    broken: Callable[[TrainingTask, LayoutGrid], Bools]
+    broken: Predicate
     """Layouts that break the rule, (N,)."""
+
+
+def rule(name: str, reason: str, columns: str) -> Callable[[Predicate], Rule]:
+    """Make a rule of the predicate below, which reads these columns of the grid, in one text."""
+    return lambda broken: Rule(name, reason, tuple(columns.split()), broken)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import Rule, Runtime, TrainingTask
+from phaze.runtimes.rules import Rule, Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
     BATCH,
     EXPERT_RANKS,
@@ -31,6 +31,11 @@ from phaze.runtimes.shared_rules import (
 )
 
 
+@rule(
+    "few microbatches",
+    "microbatches of a replica must be at least pp {pp} under {schedule}, got {microbatches}",
+    "schedule pp dp microbatch",
+)
 def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Pipelines with too few microbatches to fill them, which `PipelineScheduleSingle` rejects."""
     single = grid.under("1f1b", "gpipe") & (grid.pp > 1)
@@ -38,6 +43,12 @@ def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return single & short
 
 
+@rule(
+    "rounds",
+    "microbatches of a replica must split into equal rounds of at least pp {pp} under "
+    "{schedule}, got {microbatches}",
+    "schedule pp dp microbatch",
+)
 def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Microbatch counts that do not form m // pp equal rounds (`ScheduleInterleaved1F1B` and similar)."""
     count = grid.microbatches(task.global_batch)
@@ -45,17 +56,29 @@ def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return rounds & leaves_rest(count, np.maximum(1, count // grid.pp))
 
 
+@rule(
+    "unfilled stages",
+    "microbatches of a replica must be at least the number of stages, {stages}, under "
+    "{schedule}, got {microbatches}",
+    "schedule pp vp dp microbatch",
+)
 def _unfilled_stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Fewer microbatches than stages, which `ScheduleDualPipeV` rejects."""
     short: Bools = grid.microbatches(task.global_batch) < grid.stages
     return grid.under("dualpipev") & short
 
 
+@rule("replicas", "zero 0 replicates the weights, but cp shards them, so cp must be 1, got {cp}", "zero cp")
 def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """ZeRO 0 with context parallelism, which always shards the weights (`ParallelDims.fsdp_enabled`)."""
     return (grid.cp > 1) & (grid.zero < 1)
 
 
+@rule(
+    "expert mesh",
+    "ep must divide cp * tp without sharding over replicas (zero 0), got ep {ep}, cp {cp} and tp {tp}",
+    "zero ep cp tp",
+)
 def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """Layouts without an expert mesh (`ParallelDims`).
 
@@ -64,12 +87,23 @@ def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
     return (grid.zero < 1) & leaves_rest(grid.cp * grid.tp, grid.ep)
 
 
+@rule(
+    "further tokens",
+    "layers of multi-token prediction need latent attention, pp 1 and cp 1, got {mtp} with pp {pp} "
+    "and cp {cp}",
+    "pp cp",
+)
 def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Multi-token prediction with pp or cp > 1, or not of a DeepSeek model (`MTPDecoder.Config`)."""
     refused = (grid.pp > 1) | (grid.cp > 1) | (task.model.latent is None)
     return refused & (task.model.mtp > 0)
 
 
+@rule(
+    "tied pipeline",
+    "weight tying is not supported with a pipeline, so pp must be 1 with tied embeddings, got {pp}",
+    "pp",
+)
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Tied embeddings with a pipeline: `Decoder.Config` rejects a matrix shared by two stages."""
     most = 1 if task.model.tied_embeddings else task.devices
@@ -106,53 +140,14 @@ TORCHTITAN = Runtime(
         BATCH,
         STAGES,
         LOW_PRECISION,
-        Rule(
-            "few microbatches",
-            "microbatches of a replica must be at least pp {pp} under {schedule}, got {microbatches}",
-            ("schedule", "pp", "dp", "microbatch"),
-            _few_microbatches,
-        ),
-        Rule(
-            "rounds",
-            "microbatches of a replica must split into equal rounds of at least pp {pp} under "
-            "{schedule}, got {microbatches}",
-            ("schedule", "pp", "dp", "microbatch"),
-            _rounds,
-        ),
-        Rule(
-            "unfilled stages",
-            "microbatches of a replica must be at least the number of stages, {stages}, under "
-            "{schedule}, got {microbatches}",
-            ("schedule", "pp", "vp", "dp", "microbatch"),
-            _unfilled_stages,
-        ),
-        Rule(
-            "replicas",
-            "zero 0 replicates the weights, but cp shards them, so cp must be 1, got {cp}",
-            ("zero", "cp"),
-            _replicas,
-        ),
-        Rule(
-            "expert mesh",
-            "ep must divide cp * tp without sharding over replicas (zero 0), got ep {ep}, cp {cp} "
-            "and tp {tp}",
-            ("zero", "ep", "cp", "tp"),
-            _expert_mesh,
-        ),
+        _few_microbatches,
+        _rounds,
+        _unfilled_stages,
+        _replicas,
+        _expert_mesh,
         EXPERTS_WHOLE,
-        Rule(
-            "further tokens",
-            "layers of multi-token prediction need latent attention, pp 1 and cp 1, got {mtp} with pp {pp} "
-            "and cp {cp}",
-            ("pp", "cp"),
-            _further_tokens,
-        ),
-        Rule(
-            "tied pipeline",
-            "weight tying is not supported with a pipeline, so pp must be 1 with tied embeddings, got {pp}",
-            ("pp",),
-            _tied_pipeline,
-        ),
+        _further_tokens,
+        _tied_pipeline,
     ),
 )
 """torchtitan, with ZeRO 0 as `replicate`.

@@ -7,8 +7,7 @@ as 2F0 has the stage, the pass and the microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,33 +18,12 @@ from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.runtimes.torchtitan_layout import CHECKPOINT, CHECKPOINTING, CSV, SCHEDULES, written
 from phaze.runtimes.torchtitan_read import read_torchtitan
-from phaze.runtimes.torchtitan_words import (
-    BATCH,
-    BY_FILE,
-    CHECKPOINT,
-    CHECKPOINTING,
-    DEGREES,
-    GRAPHS,
-    LOCAL,
-    MODULES,
-    PIECE,
-    REPLICAS,
-    RESHARD,
-    SCHEDULE,
-    SCHEDULE_FILE,
-    SCHEDULES,
-    SEQUENCE,
-    SEQUENCE_PARALLEL,
-    SHARDS,
-    converters,
-    software,
-)
+from phaze.runtimes.torchtitan_software import converters, software
 from phaze.runtimes.untimed import unsaid
-from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
-CSV = "schedule.csv"
 LETTERS = {
     JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
 }  # fmt: skip
@@ -82,7 +60,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
     """Lines of a Python file with the function `planned`."""
-    settings = dict([*_settings(recipe), *software(recipe, stack)])
+    settings = dict([*written(recipe), *software(recipe, stack)])
     kinds = converters(recipe)
     again = recipe.layout.recompute if recipe.layout.recompute != "full" or any(recipe.recomputed) else "none"
     yield "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC"
@@ -100,37 +78,6 @@ def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
         yield f"    converter = {name}.Config({said}).build()"
         yield "    config.model_spec.model = converter.convert(config.model_spec.model)"
     yield from ("    return config", "")
-
-
-def _settings(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
-    layout, pipelined = recipe.layout, recipe.layout.pp > 1
-    count = layout.microbatches(recipe.global_batch) if pipelined else 1
-    yield SEQUENCE, recipe.sequence
-    yield BATCH, recipe.global_batch
-    yield LOCAL, layout.microbatch * count
-    yield REPLICAS, 1 if layout.zero else layout.dp
-    yield SHARDS, layout.dp if layout.zero else 1
-    yield RESHARD, "always" if layout.zero == 3 else "never"
-    yield from ((name, getattr(layout, axis)) for axis, name in DEGREES.items())
-    yield SEQUENCE_PARALLEL, layout.sequence_parallel
-    if pipelined or layout.ep > 1:
-        # `Trainer` has no CUDA graphs in a pipeline, nor if the host counts the tokens of experts.
-        yield GRAPHS, True
-    if pipelined:
-        yield PIECE, layout.microbatch
-        yield SCHEDULE, SCHEDULES.get(recipe.schedule, BY_FILE)
-        yield MODULES, cast(Plain, modules(recipe.blocks))
-        if recipe.schedule not in SCHEDULES:
-            yield SCHEDULE_FILE, CSV
-
-
-def modules(blocks: Sequence[int]) -> list[list[str]]:
-    """Module names of every virtual stage, from the embedding to norm and head."""
-    ends = np.cumsum([0, *blocks]).tolist()
-    names = [[f"layers.{i}" for i in range(*ends[q : q + 2])] for q in range(len(blocks))]
-    names[0].insert(0, "tok_embeddings")
-    names[-1] += ["norm", "lm_head"]
-    return names
 
 
 def schedule_csv(recipe: Recipe) -> str:

@@ -7,41 +7,43 @@ the caller gives. Without a list of modules, a pipeline has the split that torch
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Compute, Layout, Recompute, Zero
+from phaze.layout import Layout, Zero
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.runtimes.torchtitan_words import (
-    ASYNC_TP,
+from phaze.runtimes.torchtitan_layout import (
     BATCH,
-    BY_FILE,
     CHECKPOINT,
-    CHECKPOINTING,
-    COMPILE,
-    DEGREES,
+    EACH,
+    FIELDS,
     GRAPHS,
-    GROUPED,
-    LINEAR,
+    LESS_FIRST,
+    LESS_LAST,
     LOCAL,
-    LORA,
     MODULES,
+    OURS,
     PIECE,
     REPLICAS,
     RESHARD,
     SCHEDULE,
     SCHEDULE_FILE,
-    SCHEDULES,
     SEQUENCE,
-    SEQUENCE_PARALLEL,
     SHARDS,
     Said,
+    read_fields,
+    whole,
+    word,
+)
+from phaze.runtimes.torchtitan_software import (
+    ASYNC_TP,
+    COMPILE,
+    CONVERTERS,
+    LORA,
     converters,
     flat,
     software,
@@ -50,30 +52,9 @@ from phaze.spec.model import Model
 from phaze.spec.plain import short
 from phaze.spec.system import Stack
 
-Word = TypeVar("Word", bound=str)
-EACH, LESS_FIRST, LESS_LAST = (
-    f"parallelism.pipeline_parallel_{name}"
-    for name in ("layers_per_stage", "first_stage_less_layers", "last_stage_less_layers")
-)
 DEFAULTS: Said = {
-    **dict.fromkeys(DEGREES.values(), 1),
-    PIECE: 1,
-    REPLICAS: 1,
-    SHARDS: -1,
-    RESHARD: "default",
-    SEQUENCE_PARALLEL: True,
-    SCHEDULE: "1F1B",
-    MODULES: None,
-    EACH: None,
-    LESS_FIRST: 1,
-    LESS_LAST: 1,
-    LOCAL: 8,
-    BATCH: -1,
-    SEQUENCE: 2048,
-    CHECKPOINT: "selective",
-    COMPILE: False,
-    ASYNC_TP: False,
-}
+    **{name: usual for one in FIELDS for name, usual in one.usual.items()}, COMPILE: False, ASYNC_TP: False,
+}  # fmt: skip
 """torchtitan's defaults of the settings that are read."""
 UNPRICED: Said = {
     "training.enable_cpu_offload": False,
@@ -81,16 +62,10 @@ UNPRICED: Said = {
     "training.mixed_precision_param": "bfloat16",
 }
 """Settings that change the price and that no recipe can express, with the only priced value."""
-OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
-CHECKPOINTS: Mapping[str, Recompute] = {
-    **{theirs: ours for ours, theirs in CHECKPOINTING.items()},
-    **{ours: ours for ours in CHECKPOINTING},
-}
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
 """Configuration classes that are read, with their sections."""
 COMPONENTS = "compile.components"
-KNOWN = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
-READ = {*DEFAULTS, *UNPRICED, *KNOWN, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
+READ = {*DEFAULTS, *UNPRICED, *CONVERTERS, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
 
 
 def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
@@ -103,32 +78,27 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         if str(found.get(name, priced)) != str(priced):
             raise PhazeError(f"{name}: is modelled only as {priced}, got {short(found[name])}")
     said = {**DEFAULTS, **found}
-    tp, cp, pp, ep = (_whole(said, name) for name in DEGREES.values())
-    copies, shards = _copies(said, devices, tp * pp, cp)
-    blocks = _blocks(said, model.layers, pp) if pp > 1 else (model.layers + model.mtp,)
-    recompute = _word(said, CHECKPOINT, CHECKPOINTS)
-    local = _whole(said, LOCAL)
-    layout = Layout(
-        tp=tp,
-        cp=cp,
-        ep=ep if model.experts else 1,
-        pp=pp,
-        vp=len(blocks) // pp,
+    own = Layout(**read_fields(said))  # type: ignore[arg-type]
+    copies, shards = _copies(said, devices, own)
+    blocks = _blocks(said, model.layers, own.pp) if own.pp > 1 else (model.layers + model.mtp,)
+    local = whole(said, LOCAL)
+    layout = replace(
+        own,
+        vp=len(blocks) // own.pp,
         dp=copies * shards,
-        microbatch=_whole(said, PIECE) if pp > 1 else local,
-        sequence_parallel=said[SEQUENCE_PARALLEL] in (True, "True", "true") and tp > 1,
-        zero=_zero(said, shards * cp, pp),
-        recompute=recompute,
-        compute=_compute(said),
+        microbatch=whole(said, PIECE) if own.pp > 1 else local,
+        zero=_zero(said, shards * own.cp, own.pp),
+        **expert_widths(model, own.tp, own.ep, whole=True),  # type: ignore[arg-type]
     )
-    layout = replace(layout, **expert_widths(model, tp, ep, whole=True))  # type: ignore[arg-type]
-    batch = local * layout.dp if str(said[BATCH]) == "-1" else _whole(said, BATCH)
-    schedule = _word(said, SCHEDULE, OURS) if pp > 1 else "1f1b"
-    recomputed = blocks if recompute == "full" else (0,) * len(blocks)
-    trained = model.model_copy(update={"lora": _whole(said, f"{LORA}.rank") if LORA in said else None})
-    recipe = Recipe(trained, _whole(said, SEQUENCE), batch, layout, schedule, blocks, recomputed)
+    batch = local * layout.dp if str(said[BATCH]) == "-1" else whole(said, BATCH)
+    schedule = word(said, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
+    recomputed = blocks if layout.recompute == "full" else (0,) * len(blocks)
+    trained = model.model_copy(update={"lora": whole(said, f"{LORA}.rank") if LORA in said else None})
+    recipe = Recipe(trained, whole(said, SEQUENCE), batch, layout, schedule, blocks, recomputed)
     recipe.check(TORCHTITAN)
-    return recipe, tuple(name for name in found if name.partition(".")[0] not in KNOWN and name not in READ)
+    return recipe, tuple(
+        name for name in found if name.partition(".")[0] not in CONVERTERS and name not in READ
+    )
 
 
 def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
@@ -140,14 +110,6 @@ def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...
         *(f"with {name} {value}, not {short(said.get(name))}" for name, value in unlike.items()),
         *["with float8 scaled by whole tensors, not by rows"] * (recipe.layout.compute == "fp8-cs"),
     )
-
-
-def _compute(said: Said) -> Compute:
-    """Operand format of the products with blocks' weights; PhazeError for an unknown converter."""
-    unknown = next((name for name in said if name.endswith("Converter") and name not in KNOWN), None)
-    if unknown is not None:
-        raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(KNOWN))}")
-    return next((ours for ours, words in LINEAR.items() if words.keys() & said.keys()), "bf16")
 
 
 def _found(text: str) -> dict[str, object]:
@@ -219,31 +181,15 @@ def _flagged(text: str) -> dict[str, object]:
     return found
 
 
-def _whole(said: Said, name: str) -> int:
-    """Integer value >= 1 of a setting."""
-    text = str(said[name])
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
-        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
-    return int(text)
-
-
-def _word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
-    """Our name of a setting's value."""
-    value = str(said[name])
-    if value not in words:
-        raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
-    return words[value]
-
-
-def _copies(said: Said, devices: int, slices: int, cp: int) -> tuple[int, int]:
+def _copies(said: Said, devices: int, own: Layout) -> tuple[int, int]:
     """Replicas and FSDP shards, the latter without the factor cp; one of them is 1."""
-    copies, slices = _whole(said, REPLICAS), slices * cp
+    copies, slices = whole(said, REPLICAS), own.devices
     if devices % (slices * copies):
         raise PhazeError(
             f"devices: must be a multiple of {slices * copies}, the product of degrees, got {devices}"
         )
-    shards = devices // (slices * copies) if str(said[SHARDS]) == "-1" else _whole(said, SHARDS)
-    if copies > 1 and shards * cp > 1:
+    shards = devices // (slices * copies) if str(said[SHARDS]) == "-1" else whole(said, SHARDS)
+    if copies > 1 and shards * own.cp > 1:
         raise PhazeError(
             f"{REPLICAS}: must be 1 with sharded weights: hybrid sharding is not modelled, got {copies}"
         )
@@ -252,7 +198,7 @@ def _copies(said: Said, devices: int, slices: int, cp: int) -> tuple[int, int]:
 
 def _zero(said: Said, shards: int, pp: int) -> Zero:
     """ZeRO stage: 0 without shards, 2 if gathered weights are kept after the forward pass, else 3."""
-    policy = _word(said, RESHARD, {word: word for word in ("default", "always", "never")})
+    policy = word(said, RESHARD, {word: word for word in ("default", "always", "never")})
     if shards == 1:
         return 0
     return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
@@ -262,10 +208,10 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
     """Blocks per virtual stage of a pipeline, from the list of modules if there is one."""
     parts = said[MODULES]
     if parts is None:
-        ends = _whole(said, LESS_FIRST), _whole(said, LESS_LAST)
-        stages = pp * ORDERS[_word(said, SCHEDULE, OURS)].chunks[0]
+        ends = whole(said, LESS_FIRST), whole(said, LESS_LAST)
+        stages = pp * ORDERS[word(said, SCHEDULE, OURS)].chunks[0]
         if str(said[EACH]) != "None":
-            stages = -(-(layers + sum(ends)) // _whole(said, EACH))
+            stages = -(-(layers + sum(ends)) // whole(said, EACH))
         if stages % pp:
             raise PhazeError(f"{EACH}: must give a multiple of pp {pp} stages, got {stages}")
         return made_stages(layers, stages, ends)

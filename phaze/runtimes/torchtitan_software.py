@@ -1,39 +1,14 @@
-"""torchtitan's names for the settings of a recipe and a software stack."""
+"""torchtitan's settings of compiler and model converters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from phaze.layout import Compute, Recompute
+from phaze.layout import Compute
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
-Said = Mapping[str, object]
-DEGREES = {
-    axis: f"parallelism.{name}_parallel_degree"
-    for axis, name in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline"), ("ep", "expert"))
-}
-REPLICAS, SHARDS = (f"parallelism.data_parallel_{kind}_degree" for kind in ("replicate", "shard"))
-PIECE = "parallelism.pipeline_parallel_microbatch_size"
-MODULES, SCHEDULE = "parallelism.module_fqns_per_model_part", "parallelism.pipeline_parallel_schedule"
-SCHEDULE_FILE = f"{SCHEDULE}_csv"
-SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
-SEQUENCE, BATCH, LOCAL = (f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size"))
-GRAPHS = "training.disable_cuda_graphs"
-CHECKPOINT = "activation_checkpoint"
-CHECKPOINTING: dict[Recompute, str] = {
-    "none": "None",
-    "selective": "SelectiveAC.Config()",
-    "full": "FullAC.Config()",
-}
-SCHEDULES = {
-    "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
-    "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
-}  # fmt: skip
-"""Schedules with a torchtitan name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
-BY_FILE = "PipelineScheduleMulti"
-"""torchtitan's schedule name for a CSV schedule."""
 COMPILE, ASYNC_TP = "compile.enable", "compile.enable_async_tensor_parallel"
 Converters = dict[str, dict[str, Plain]]
 """Model converters by name, each with its arguments."""
@@ -48,6 +23,8 @@ GROUPED: dict[Compute, Converters] = {
 }
 """Converters for experts' products; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
+CONVERTERS = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
+"""Names of all converters that a recipe can express."""
 TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
 ]  # fmt: skip

@@ -1,0 +1,178 @@
+"""torchtitan's settings of batch and layout, as one table that writes and reads a recipe's settings.
+
+Settings that are not given have torchtitan's defaults (`config/configs.py`, version 0.3.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import numpy as np
+
+from phaze.base.errors import PhazeError
+from phaze.layout import Compute, Recompute
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.torchtitan_software import CONVERTERS, LINEAR
+from phaze.spec.plain import Plain, short
+
+Said = Mapping[str, object]
+"""Settings by name."""
+Written = Iterable[tuple[str, Plain]]
+"""Settings with their values."""
+Word = TypeVar("Word", bound=str)
+
+TP, CP, PP, EP = (
+    f"parallelism.{name}_parallel_degree" for name in ("tensor", "context", "pipeline", "expert")
+)
+REPLICAS, SHARDS = (f"parallelism.data_parallel_{kind}_degree" for kind in ("replicate", "shard"))
+PIECE, SCHEDULE, EACH, LESS_FIRST, LESS_LAST = (
+    f"parallelism.pipeline_parallel_{name}"
+    for name in (
+        "microbatch_size", "schedule", "layers_per_stage",
+        "first_stage_less_layers", "last_stage_less_layers",
+    )
+)  # fmt: skip
+MODULES, SCHEDULE_FILE = "parallelism.module_fqns_per_model_part", f"{SCHEDULE}_csv"
+SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
+SEQUENCE, BATCH, LOCAL = (f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size"))
+GRAPHS = "training.disable_cuda_graphs"
+CHECKPOINT = "activation_checkpoint"
+CHECKPOINTING: dict[Recompute, str] = {
+    "none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()",
+}  # fmt: skip
+CHECKPOINTS: Mapping[str, Recompute] = {
+    **{theirs: ours for ours, theirs in CHECKPOINTING.items()},
+    **{ours: ours for ours in CHECKPOINTING},
+}
+SCHEDULES = {
+    "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
+    "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
+"""Schedules with a torchtitan name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
+BY_FILE, CSV = "PipelineScheduleMulti", "schedule.csv"
+"""torchtitan's schedule name for a CSV schedule, and the file that we write."""
+OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
+
+
+@dataclass(frozen=True)
+class FieldSettings:
+    """Settings of one field of a recipe or its layout."""
+
+    field: str
+    usual: Said
+    """All settings that the field determines, with torchtitan's defaults."""
+    write: Callable[[Recipe], Written]
+    """Settings of a recipe."""
+    read: Callable[[Said], object] | None = None
+    """Value of the layout's field; None if it depends on other fields."""
+
+
+def whole(said: Said, name: str) -> int:
+    """Integer value >= 1 of a setting; PhazeError if it has another value."""
+    text = str(said[name])
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
+        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
+    return int(text)
+
+
+def word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
+    """Our name of a setting's value; PhazeError if it has another value."""
+    value = str(said[name])
+    if value not in words:
+        raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
+    return words[value]
+
+
+def modules(blocks: Sequence[int]) -> list[list[str]]:
+    """Module names of every virtual stage, from the embedding to norm and head."""
+    ends = np.cumsum([0, *blocks]).tolist()
+    names = [[f"layers.{i}" for i in range(*ends[q : q + 2])] for q in range(len(blocks))]
+    names[0].insert(0, "tok_embeddings")
+    names[-1] += ["norm", "lm_head"]
+    return names
+
+
+def _width(field: str, name: str) -> FieldSettings:
+    """Width of a kind of parallelism."""
+
+    def write(recipe: Recipe) -> Written:
+        yield name, getattr(recipe.layout, field)
+
+    return FieldSettings(field, {name: 1}, write, lambda said: whole(said, name))
+
+
+def _local(recipe: Recipe) -> Written:
+    """Samples of a replica in a step of its optimizer, or in a microbatch without a pipeline."""
+    count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
+    yield LOCAL, recipe.layout.microbatch * count
+
+
+def _replicas(recipe: Recipe) -> Written:
+    zero, dp = recipe.layout.zero, recipe.layout.dp
+    yield REPLICAS, 1 if zero else dp
+    yield SHARDS, dp if zero else 1
+    yield RESHARD, "always" if zero == 3 else "never"
+
+
+def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
+    """Microbatches, schedule and blocks of a pipeline."""
+    layout, named = recipe.layout, recipe.schedule in SCHEDULES
+    if layout.pp > 1 or layout.ep > 1:
+        # `Trainer` has no CUDA graphs in a pipeline, nor if the host counts the tokens of experts.
+        yield GRAPHS, True
+    if layout.pp > 1:
+        yield PIECE, layout.microbatch
+        yield SCHEDULE, SCHEDULES.get(recipe.schedule, BY_FILE)
+        yield MODULES, cast(Plain, modules(recipe.blocks))
+        yield from [] if named else [(SCHEDULE_FILE, CSV)]
+
+
+def _compute(said: Said) -> Compute:
+    """Operand format of the products with blocks' weights; PhazeError for an unknown converter."""
+    unknown = next((name for name in said if name.endswith("Converter") and name not in CONVERTERS), None)
+    if unknown is not None:
+        raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")
+    return next((ours for ours, words in LINEAR.items() if words.keys() & said.keys()), "bf16")
+
+
+FIELDS = (
+    FieldSettings("sequence", {SEQUENCE: 2048}, lambda recipe: [(SEQUENCE, recipe.sequence)]),
+    FieldSettings("global_batch", {BATCH: -1}, lambda recipe: [(BATCH, recipe.global_batch)]),
+    FieldSettings("microbatch", {LOCAL: 8}, _local),
+    FieldSettings("zero", {REPLICAS: 1, SHARDS: -1, RESHARD: "default"}, _replicas),
+    _width("tp", TP),
+    _width("cp", CP),
+    _width("pp", PP),
+    _width("ep", EP),
+    FieldSettings(
+        "sequence_parallel", {SEQUENCE_PARALLEL: True},
+        lambda recipe: [(SEQUENCE_PARALLEL, recipe.layout.sequence_parallel)],
+        lambda said: said[SEQUENCE_PARALLEL] in (True, "True", "true") and whole(said, TP) > 1,
+    ),
+    FieldSettings(
+        "stages", {PIECE: 1, SCHEDULE: "1F1B", MODULES: None, EACH: None, LESS_FIRST: 1, LESS_LAST: 1},
+        _stages,
+    ),
+    FieldSettings(
+        "recompute", {CHECKPOINT: "selective"}, lambda _: (),
+        lambda said: word(said, CHECKPOINT, CHECKPOINTS),
+    ),
+    FieldSettings("compute", {}, lambda _: (), _compute),
+)  # fmt: skip
+"""Settings of batch and layout, in the order in which they are written.
+
+Recompute and the compute format are objects in torchtitan, which `torchtitan_config` writes.
+"""
+
+
+def written(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
+    """Settings of a recipe."""
+    for one in FIELDS:
+        yield from one.write(recipe)
+
+
+def read_fields(said: Said) -> dict[str, object]:
+    """Layout fields of settings, without those that depend on others: vp, dp, etp, microbatch and zero."""
+    return {one.field: one.read(said) for one in FIELDS if one.read is not None}
