@@ -191,8 +191,8 @@ def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
     rows: Rows = []
     for _, row in beside.complexities.iterrows():
         workload = beside.published.workloads.get(row["model"])
-        if workload is not None and workload.complexity is not None:
-            theirs = pd.Series(dict(workload.complexity), dtype=object)
+        if workload is not None and workload.complexity:
+            theirs = pd.Series(workload.complexity, dtype=object)
             whose = fill("ours, {layout:sliced}", row)
             rows.append((str(row["model"]), whose, *(fill(ours, row) for ours, _ in SIZES.values())))
             rows.append(("", "paper", *(fill(cell, theirs) for _, cell in SIZES.values())))

@@ -1,33 +1,31 @@
 """Published results of Phaze: accelerators, placements and utilisations of workloads."""
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from phaze.papers.publication import Publication
+from phaze.spec.architecture import Architecture
 from phaze.spec.noun import Noun
+from phaze.spec.values import Chip
 
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Size = Literal[
+    "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
+]  # fmt: skip
+"""Printed size of a model: layers, operators and weights of a layer, and activations and FLOPs of all."""
 
 
-class PublishedArchitecture(Noun):
+class PublishedArchitecture(Architecture):
     """Printed accelerator: cores, buffers, memory."""
 
-    num_tc: PositiveInt
-    """Tensor cores."""
-    num_vc: PositiveInt
-    """Vector cores."""
-    pe_x: PositiveInt
-    """Rows of a tensor core."""
-    pe_y: PositiveInt
-    """Columns of a tensor core."""
+    name: Chip = "printed"
+    """Printed accelerators have no name of their own."""
     pe_vc: PositiveInt
     """Lanes of a vector core."""
-    glb_mib: Positive
-    """Size of the global buffer."""
     hbm_gib: Positive
     """HBM capacity."""
 
@@ -58,23 +56,6 @@ class PublishedMfu(Noun):
     """Common accelerator with the searched placement."""
 
 
-class PublishedComplexity(Noun):
-    """Printed size of a model."""
-
-    layers: PositiveInt
-    """Layers."""
-    operators: PositiveInt
-    """Operators of a layer."""
-    parameter_bytes: Positive
-    """Parameter size."""
-    activation_bytes: Positive
-    """Activation size."""
-    tensor_flops: Positive
-    """Tensor FLOPs."""
-    vector_flops: Positive
-    """Vector FLOPs."""
-
-
 class PublishedWorkload(Noun):
     """Printed results of one workload."""
 
@@ -86,8 +67,10 @@ class PublishedWorkload(Noun):
     """Placement on the best accelerator."""
     mfu: PublishedMfu | None = None
     """Model FLOPs utilisation."""
-    complexity: PublishedComplexity | None = None
-    """Size of the model."""
+    complexity: dict[Size, PositiveInt | Positive] = Field(
+        default_factory=dict, min_length=len(get_args(Size))
+    )
+    """Sizes of the model."""
 
 
 class PublishedHeadline(Noun):

@@ -202,7 +202,7 @@ def test_printed_sizes_stand_below_ours(printed: Beside, published: Published) -
     sizes = {m: w.complexity for m, w in published.workloads.items() if w.complexity}
     models = [row[0] for row in sheet.rows[::2]]
     assert models == [model for model in printed.inputs.study.models if model in sizes]
-    assert [row[2] for row in sheet.rows[1::2]] == [str(sizes[model].layers) for model in models]
+    assert [row[2] for row in sheet.rows[1::2]] == [str(sizes[model]["layers"]) for model in models]
 
 
 def test_the_section_says_what_holds_and_why_results_differ(printed: Beside) -> None:
