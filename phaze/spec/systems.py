@@ -1,6 +1,7 @@
 """Loading of systems and devices from config/systems and config/devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from math import log
 from pathlib import Path
 from typing import TypeVar
@@ -292,19 +293,28 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
     """Device by name in config/devices, or by path of a YAML file."""
-    path = Path(name) if is_path(name) else named_file("device", name, folder / "devices")
-    return _read_device(path, folder)
+    return _read_device(_device_file(name, folder), folder)
 
 
-def _read_device(path: Path, folder: Path) -> Device:
+def _device_file(name: str, folder: Path) -> Path:
+    return Path(name) if is_path(name) else named_file("device", name, folder / "devices")
+
+
+def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
+    """Device of a file; `after` are the files that got here by their key `like`."""
+    if path in after:
+        circle = " -> ".join(one.stem for one in (*after[after.index(path) :], path))
+        raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")
     fields = read_mapping(path)
     if "tile" in fields:
         raise PhazeError(f"{path}: is a chip of tiles; give a device that is derived from an architecture")
     fields = {"name": path.stem, **fields}
-    return Device.parse(_filled(fields, path, folder) if PEAK in fields else fields, str(path))
+    return Device.parse(_filled(fields, path, folder, after) if PEAK in fields else fields, str(path))
 
 
-def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, object]:
+def _filled(
+    fields: dict[str, object], path: Path, folder: Path, after: tuple[Path, ...]
+) -> dict[str, object]:
     """Fields of a device of three figures, completed from the most similar device.
 
     Its clock is scaled to reach the given peak.
@@ -313,7 +323,10 @@ def _filled(fields: dict[str, object], path: Path, folder: Path) -> dict[str, ob
         raise PhazeError(f"{path}: clock_hz: must not be given together with {PEAK}, from which it follows")
     own = {name: fields[name] for name in DeviceFigures.model_fields if name in fields}
     figures = DeviceFigures.parse(own, str(path))
-    near = _nearest(figures, folder) if figures.like is None else load_device(figures.like, folder)
+    if figures.like is None:
+        near = _nearest(figures, folder)
+    else:
+        near = _read_device(_device_file(figures.like, folder), folder, (*after, path))
     given = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
     found = {**near.model_dump(exclude={"known_as"}), "assumed_from": near.name, **given}
     return found | {"clock_hz": near.clock_hz * figures.peak_flops_per_s / near.peak_flops_per_s}
@@ -332,6 +345,30 @@ def _nearest(figures: DeviceFigures, folder: Path) -> Device:
         return sum(abs(log(getattr(figures, name) / getattr(device, name))) for name in FIGURES)
 
     return min(devices, key=distance)
+
+
+def system_of_device(device: str, folder: Path = FOLDER) -> str | None:
+    """System of config/systems with a device of this name, in any usual spelling; None if there is none."""
+    return _systems_of_devices(folder).get(_spelt(device))
+
+
+def _spelt(device: str) -> str:
+    """Normalised name of a device: `H100-SXM` and `H100 (sglang)` become `h100-sxm` and `h100`."""
+    return device.split("(", maxsplit=1)[0].strip().lower().replace("_", "-").replace(" ", "-")
+
+
+@cache
+def _systems_of_devices(folder: Path) -> dict[str, str]:
+    """System by every name of its device; systems with short names take precedence."""
+    found: dict[str, str] = {}
+    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
+        try:
+            _, device = load_cluster(path.stem, folder)
+        except PhazeError:  # flat systems and tiles have no device
+            continue
+        for name in (device.name, *device.known_as):
+            found.setdefault(_spelt(name), path.stem)
+    return found
 
 
 def _device_path(name: str, folder: Path, beside: Path) -> Path:

@@ -23,7 +23,7 @@ from phaze.base.files import refuse_endless
 from phaze.layout import COMPUTE_NAMES
 from phaze.spec.files import FOLDER
 from phaze.spec.plain import short
-from phaze.spec.systems import load_cluster
+from phaze.spec.systems import system_of_device
 from phaze.validate.constants import Site
 
 MS = 1e-3
@@ -142,32 +142,13 @@ def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Si
     """Given system, or one of config/systems with a device of this name; None if neither exists."""
     if system is not None:
         return Site.load(system, folder=folder)
-    name = _systems_of(folder).get(called(device))
+    name = system_of_device(device, folder)
     return None if name is None else _site(name, folder)
 
 
 @cache
 def _site(system: str, folder: Path) -> Site:
     return Site.load(system, folder=folder)
-
-
-def called(device: str) -> str:
-    """Normalised name of a device: `H100-SXM` and `H100 (sglang)` become `h100-sxm` and `h100`."""
-    return device.split("(", maxsplit=1)[0].strip().lower().replace("_", "-").replace(" ", "-")
-
-
-@cache
-def _systems_of(folder: Path) -> dict[str, str]:
-    """System by every name of its device; systems with short names take precedence."""
-    found: dict[str, str] = {}
-    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
-        try:
-            _, device = load_cluster(path.stem, folder)
-        except PhazeError:  # flat systems and tiles have no device
-            continue
-        for name in (device.name, *device.known_as):
-            found.setdefault(called(name), path.stem)
-    return found
 
 
 def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:

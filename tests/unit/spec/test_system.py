@@ -179,6 +179,15 @@ def test_a_device_of_three_figures_is_filled_in_from_the_nearest_generation(tmp_
             load_device(str(path))
 
 
+def test_devices_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "devices").mkdir()
+    figures = {"peak_flops_per_s": 1.0e15, "hbm_gib": 90, "hbm_bandwidth_bytes_per_s": 3.5e12}
+    for name, like in (("a", "b"), ("b", "c"), ("c", "b")):
+        (tmp_path / f"devices/{name}.yaml").write_text(yaml.safe_dump(figures | {"like": like}))
+    with pytest.raises(PhazeError, match=r"b\.yaml: like: .* got the circle b -> c -> b$"):
+        load_device("a", tmp_path)
+
+
 def test_a_device_of_three_figures_may_lie_with_the_others(tmp_path: Path) -> None:
     """It is not a candidate for the nearest device, not even its own."""
     (tmp_path / "devices").mkdir()
