@@ -24,6 +24,16 @@ FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
 """Outcomes: mapping found, no mapping exists, limit reached, or search paused and resumable."""
 
 
+class DescentInput(NamedTuple):
+    """Input of a search: slots, costs, and devices with their symmetry."""
+
+    plan: SlotOrder
+    costs: LinkCosts
+    near: Ints
+    """Devices by their link time from each device, shortest first, shape (D, D)."""
+    exchange: DeviceSymmetry
+
+
 class DescentState(NamedTuple):
     """A partial mapping with bounds on its stage times, and their previous values for backtracking."""
 
@@ -195,24 +205,18 @@ def descend(
     `state`, which must be new.
     """
     outcome, k, tried = PAUSED, 0, 0
+    given = DescentInput(plan, costs, near, exchange)
     for _, until in slices(limit + 1, deadline):
-        outcome, k, tried = _descend((plan, costs, near, exchange), state, target, limit, k, tried, until)
+        outcome, k, tried = _descend(given, state, target, limit, k, tried, until)
         if outcome != PAUSED:
             return outcome, tried
     return STOPPED, tried
 
 
 @njit
-def _next_device(
-    plan: SlotOrder,
-    costs: LinkCosts,
-    near: Ints,
-    exchange: DeviceSymmetry,
-    state: DescentState,
-    k: int,
-    target: float,
-) -> tuple[int, int]:
+def _next_device(given: DescentInput, state: DescentState, k: int, target: float) -> tuple[int, int]:
     """Next feasible device of a slot, or -1, and the number of devices tried."""
+    plan, costs, near, exchange = given
     anchor, tried = plan.anchor[k], 0
     while state.position[k] < len(near):
         d = state.position[k]
@@ -228,7 +232,7 @@ def _next_device(
 
 @njit_beside_others
 def _descend(
-    search: tuple[SlotOrder, LinkCosts, Ints, DeviceSymmetry],
+    given: DescentInput,
     state: DescentState,
     target: float,
     limit: int,
@@ -237,12 +241,12 @@ def _descend(
     until: int,
 ) -> tuple[int, int, int]:
     """Continue at slot k until `until` devices were tried; returns the outcome, slot and devices tried."""
-    plan, costs, near, exchange = search
+    plan, costs, _, exchange = given
     n = len(plan.order)
     while 0 <= k < n:
         if tried >= until:
             return PAUSED, k, tried
-        taken, more = _next_device(plan, costs, near, exchange, state, k, target)
+        taken, more = _next_device(given, state, k, target)
         tried += more
         if tried > limit:
             return STOPPED, k, tried
