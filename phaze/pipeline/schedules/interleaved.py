@@ -70,15 +70,18 @@ class InterleavedZeroBubble(Interleaved):
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error unless the rounds have the same number of microbatches, at least p if the batch has that
-        many.
-        """
+        """Error unless the groups are m // p rounds of equal size, or a single one."""
         count, found = pipeline.lane_microbatches, super().problem(pipeline)
         rounds = max(1, count // pipeline.depth)
         if not found and count % rounds:
             found = (
                 f"microbatches of a replica must be a multiple of pp = {pipeline.depth} under {self.name}, "
                 f"or of the {rounds} rounds of pp or more, got {count}"
+            )
+        if not found and group_of(pipeline) * rounds != count:
+            found = (
+                f"group must be {count // rounds} under {self.name}, the same in each of {rounds} rounds, "
+                f"got {pipeline.group}"
             )
         return found
 

@@ -262,6 +262,10 @@ def test_a_batch_uses_weights_that_lack_one_batch() -> None:
             {"schedule": "interleaved", "chunks": 2, "microbatches": 7, "group": 3},
             "group must leave no group of fewer than pp = 2 of the 7 microbatches of a replica",
         ),
+        (
+            {"schedule": "interleaved-zb", "chunks": 2, "group": 4},
+            "group must be 2 under interleaved-zb, the same in each of 4 rounds, got 4",
+        ),
         ({"schedule": "interleaved", "chunks": 4}, "two device groups or more"),
         ({"schedule": "layer-wise"}, "layer-wise has one stage, got 4"),
         ({"schedule": "zigzag"}, "schedule must be one of .*all are in config/formats.md"),
