@@ -33,6 +33,11 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
     recomputes: tuple[Recompute, ...]
     cp_kinds: tuple[CpKind, ...]
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for a column that is left out: its default is that of a single layout."""
+        if missing := [name for name in COLUMNS if np.ndim(getattr(self, name)) != 1]:
+            raise TypeError(f"grid of layouts: columns {', '.join(missing)} must be arrays")
+
     def __len__(self) -> int:
         """Number of layouts, N."""
         return len(self.tp)

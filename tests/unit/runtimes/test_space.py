@@ -134,6 +134,14 @@ def test_what_is_fixed_is_the_part_of_the_space_that_has_it(fixed: dict[str, int
     assert listed(space(MEGATRON, task, fixed)) == [one for one in listed(space(MEGATRON, task)) if has(*one)]
 
 
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_grid_that_leaves_out_a_column_is_refused(column: str) -> None:
+    grid = space(MEGATRON, TrainingTask(SMALL, 240, 24, 16))
+    rest = {name: value for name, value in vars(grid).items() if name != column}
+    with pytest.raises(TypeError, match=column):
+        LayoutGrid(**rest)
+
+
 def test_microbatches_go_up_to_the_batch() -> None:
     task = TrainingTask(SMALL, 240, 256, 2)
     assert set(space(MEGATRON, task).microbatch) == {2**power for power in range(9)}
