@@ -13,6 +13,7 @@ from phaze.layout.layout import (
     Layout,
     LayoutFields,
     layouts_of,
+    named_widths,
     pairs_passes,
 )
 from phaze.layout.options import (

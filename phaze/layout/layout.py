@@ -144,6 +144,13 @@ class LayoutFields(Generic[Number, Truth, ZeroStage, Option]):
         return self.ep * self.etp
 
     @property
+    def cuts_sequence(self) -> Truth:
+        """True if tensor-parallel ranks hold shards of the sequence between layers."""
+        split: Any = self.tp > 1
+        found: Truth = self.sequence_parallel & split
+        return found
+
+    @property
     def expert_slices(self) -> Number:
         """Tensor-parallel ranks that share an expert.
 
@@ -190,11 +197,6 @@ class Layout(LayoutFields[int, bool, Zero, str]):
     def heads_ranks(self) -> int:
         """Context-parallel ranks that exchange heads with each other for whole sequences."""
         return heads_ranks_of(self.cp_kind, self.cp)
-
-    @property
-    def cuts_sequence(self) -> bool:
-        """True if tensor-parallel ranks hold shards of the sequence between layers."""
-        return self.sequence_parallel and self.tp > 1
 
     @property
     def bytes_per_element(self) -> int:
@@ -299,6 +301,12 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             value, read = getattr(self, name), READERS[name](getattr(self, name))
             if value != read:
                 raise PhazeError(f"{name} must be {read}{' in order' * ('+' in read)}, got {value}")
+
+
+def named_widths(layout: object) -> list[str]:
+    """Widths above 1 of the model in common notation, such as tp 2; unknown widths are left out."""
+    named = ((name, getattr(layout, name) or 1) for name in MODEL_WIDTHS)
+    return [f"{name} {width}" for name, width in named if width > 1]
 
 
 def pairs_passes(layout: Layout, mtp: int) -> bool:

@@ -85,7 +85,7 @@ def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float
 
 def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:
     """Bytes of a whole activation between layers, if sequence parallelism shards it; otherwise 0."""
-    if not layout.sequence_parallel or layout.tp == 1:
+    if not layout.cuts_sequence:
         return 0.0
     return layout.tp * max(max(layer.input_bytes, layer.output_bytes) for layer in layers)
 

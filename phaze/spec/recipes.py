@@ -16,7 +16,7 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import MODEL_WIDTHS, Compute, Layout, Load, Zero, offload_of, recompute_of
+from phaze.layout import MODEL_WIDTHS, Compute, Layout, Load, Zero, named_widths, offload_of, recompute_of
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
 from phaze.spec.overlap import Overlap
@@ -110,9 +110,11 @@ class PublishedRecipe(Noun):
     @property
     def shape(self) -> str:
         """Short description of the layout, as published."""
-        named = ((name, getattr(self, name) or 1) for name in MODEL_WIDTHS)
-        words = [f"{name} {width}" for name, width in named if width > 1]
-        words += [f"dp {self.dp}", *([f"mbs {self.microbatch}"] if self.microbatch else [])]
+        words = [
+            *named_widths(self),
+            f"dp {self.dp}",
+            *([f"mbs {self.microbatch}"] if self.microbatch else []),
+        ]
         words += [f"ZeRO-{self.zero}", *([self.schedule] if self.schedule else [])]
         words += [f"recompute {self.recompute}"] * (self.recompute != "none")
         return " ".join([*words, *([f"offload {self.offload}"] * (self.offload != "none"))])

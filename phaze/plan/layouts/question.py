@@ -72,7 +72,7 @@ class PlanQuestion:
         stack = self.machine.stack
         if not self.upper or "tp" not in stack.overlap:
             return limits
-        tokens = grid.sequence_parallel * (grid.tp > 1) * grid.microbatch * self.task.sequence / grid.cp
+        tokens = grid.cuts_sequence * grid.microbatch * self.task.sequence / grid.cp
         width_bytes = grid.layout(0).bytes_per_element * self.task.model.hidden
         return limits - stack.overlap_buffers * width_bytes * tokens
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from phaze.base.units import digits
-from phaze.layout import MODEL_WIDTHS
+from phaze.layout import named_widths
 from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, unusual, wrapped
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.training_plan import (
@@ -206,7 +206,7 @@ def shape(layout: ChosenLayout, blocks: int | None) -> str:
 
 def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
     """Layout fields in common notation, without widths of 1; `blocks` is the recomputed count if known."""
-    yield from (f"{name} {getattr(layout, name)}" for name in MODEL_WIDTHS if getattr(layout, name) > 1)
+    yield from named_widths(layout)
     yield from (f"dp {layout.dp}", f"mbs {layout.microbatch}", f"ZeRO-{layout.zero}")
     if layout.recompute != "none":
         yield f"recompute {recompute(layout, blocks)}"
