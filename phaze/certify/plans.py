@@ -19,13 +19,12 @@ from phaze.base.errors import PhazeError
 from phaze.base.progress import counted
 from phaze.base.units import GIB
 from phaze.certify.stage import EQUAL
-from phaze.layout import LEVELS, RECOMPUTES, WIDTHS, CpKind, Layout, Recompute, recompute_of
+from phaze.layout import LEVELS, RECOMPUTES, SHARED_OPTIONS, WIDTHS, CpKind, Layout, Recompute, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Lowerings
 from phaze.plan.machines import load_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
-from phaze.runtimes.grid import OPTIONS
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
@@ -249,7 +248,7 @@ class PlanLot:
         own = Layout(
             tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, load=task.load
         )  # fmt: skip
-        options = {name: str(v) for name, v in self.plan.question.fixed.items() if name in OPTIONS}
+        options = {name: str(v) for name, v in self.plan.question.fixed.items() if name in SHARED_OPTIONS}
         return self._chosen(self._with_experts(replace(own, **options)))  # type: ignore[arg-type]
 
     def _with_experts(self, layout: Layout) -> Layout:

@@ -28,6 +28,7 @@ from phaze.layout.options import (
     OPERAND_BYTES,
     READERS,
     RECOMPUTES,
+    SHARED_OPTIONS,
     Compute,
     CpKind,
     Load,

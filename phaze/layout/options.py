@@ -168,6 +168,8 @@ class Offloaded:
 
 ON_DEVICE = Offloaded()
 """No offload."""
+SHARED_OPTIONS = ("offload",)
+"""Fields of a layout that are the same for all layouts of a search, and that a user can fix."""
 
 
 def offload_of(text: str) -> Offload:

@@ -1,4 +1,4 @@
-"""Stored activations of a layer per microbatch, for a recompute and an offload option."""
+"""Stored activations of a layer per microbatch, by the options of recomputing and offloading them."""
 
 from __future__ import annotations
 

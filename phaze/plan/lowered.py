@@ -118,7 +118,7 @@ class LayerCost(LayerMemory):
     def waited_s(
         self, recompute: Recompute, offloaded: Offloaded, blocks: int, bytes_per_s: float
     ) -> tuple[float, float]:
-        """Exposed offload time of the forward and backward pass, in seconds.
+        """Exposed seconds of transfers to and from host memory, in the forward and backward pass.
 
         It is the part of a transfer that takes longer than the concurrent pass. If only some blocks are
         offloaded, their transfers are spread over all blocks (Transformer Engine,

@@ -9,17 +9,15 @@ from typing import Any, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import WIDTHS, CpKind, Layout, LayoutFields, Recompute
+from phaze.layout import SHARED_OPTIONS, WIDTHS, CpKind, Layout, LayoutFields, Recompute
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
 """Grid fields that are indices, with the field that they index."""
-OPTIONS = ("offload",)
-"""Grid fields that all layouts share, and that a user can fix."""
-ALIKE = (*OPTIONS, "compute", "load")
+ALIKE = (*SHARED_OPTIONS, "compute", "load")
 """Grid fields that all layouts share."""
 COLUMNS = (*WIDTHS, "microbatch", "zero", "sequence_parallel", *WORDS)
 """Fields of a grid that are arrays."""
-FIXABLE = (*COLUMNS, *OPTIONS)
+FIXABLE = (*COLUMNS, *SHARED_OPTIONS)
 """Fields that a user can fix."""
 
 
@@ -81,7 +79,7 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
         recomputes: tuple[Recompute, ...],
         cp_kinds: tuple[CpKind, ...],
     ) -> Self:
-        """Grid of layouts with their schedules; offload, compute format and load are those of the first."""
+        """Grid of layouts with their schedules; fields that all share (`ALIKE`) are those of the first."""
         each = [{**vars(layout), "schedule": schedule} for layout, schedule in layouts]
         words = {"schedules": schedules, "recomputes": recomputes, "cp_kinds": cp_kinds}
         places = {name: {word: i for i, word in enumerate(words[of])} for name, of in WORDS.items()}

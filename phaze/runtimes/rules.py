@@ -16,6 +16,7 @@ from phaze.layout import (
     MODULES,
     READERS,
     RECOMPUTES,
+    SHARED_OPTIONS,
     Compute,
     CpKind,
     Layout,
@@ -28,7 +29,7 @@ from phaze.layout import (
     recompute_of,
 )
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.runtimes.grid import OPTIONS, LayoutGrid
+from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.model import Model
 from phaze.spec.training_plan import AskedPlan
 
@@ -103,7 +104,7 @@ class Runtime:
     rules: tuple[Rule, ...]
     two_levels: bool = False
     """True if context-parallel ranks can exchange heads inside groups and run a ring among groups."""
-    without: tuple[str, ...] = OPTIONS
+    without: tuple[str, ...] = SHARED_OPTIONS
     """Options that the runtime does not have, so that only their default is valid."""
     recomputes_part: bool = True
     """True if a stage can recompute only some of its blocks in full."""

@@ -11,9 +11,9 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
-from phaze.layout import Layout
+from phaze.layout import SHARED_OPTIONS, Layout
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.runtimes.grid import COLUMNS, FIXABLE, OPTIONS, WORDS, LayoutGrid
+from phaze.runtimes.grid import COLUMNS, FIXABLE, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 MOST = 2**31 - 1
@@ -79,7 +79,7 @@ def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fix
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
         and layout.recompute in asked.recomputes(task.model)
         and layout.cp_kind in asked.cp_kinds
-        and all(getattr(layout, name) == fixed.get(name, getattr(Layout(), name)) for name in OPTIONS)
+        and all(getattr(layout, name) == fixed.get(name, getattr(Layout(), name)) for name in SHARED_OPTIONS)
     )
 
 
@@ -149,8 +149,8 @@ def given_values(
     asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
     kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
     runtime = replace(runtime, cp_kinds=kinds, asked_recomputes=(asked,))
-    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in OPTIONS}
-    shared = {name: runtime.option_of(name, str(fixed[name])) for name in OPTIONS if name in fixed}
+    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in SHARED_OPTIONS}
+    shared = {name: runtime.option_of(name, str(fixed[name])) for name in SHARED_OPTIONS if name in fixed}
     return runtime, given, shared
 
 

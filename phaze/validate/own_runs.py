@@ -12,6 +12,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
+from phaze.layout import SHARED_OPTIONS
 from phaze.spec.files import is_path
 from phaze.spec.system import Calibration, Cluster
 from phaze.validate.calibration import Calibrated, calibrated
@@ -92,7 +93,8 @@ def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
     fit = sum(not one for one in _mistaken(other, site))
     if 2 * fit >= len(wrong):
         return f"; with flash_attention true {fit} of these {len(wrong)} fit: check that column"
-    return "; check that recompute, zero, sequence_parallel and offload are those of the run"
+    *columns, last = "recompute", "zero", "sequence_parallel", *SHARED_OPTIONS
+    return f"; check that {', '.join(columns)} and {last} are those of the run"
 
 
 def in_words(unused: Mapping[str, int]) -> Iterator[str]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 from textwrap import fill
 
-from phaze.layout import MODEL_WIDTHS, Layout
-from phaze.runtimes.grid import OPTIONS
+from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
@@ -109,7 +108,7 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
         yield layout.cp_kind
     if layout.schedule not in USUAL:
         yield layout.schedule
-    for name in OPTIONS:
+    for name in SHARED_OPTIONS:
         if getattr(layout, name) != getattr(Layout(), name):
             yield f"{name} {getattr(layout, name)}"
 
