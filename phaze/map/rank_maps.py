@@ -10,7 +10,7 @@ order, is then priced with all groups of the layout on their devices, each witho
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
-from phaze.cost.network.arranged import Arranged
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.cost.network.network import Network
+from phaze.cost.network.network import Kind, Members, Network, Size
+from phaze.layout import Group
 from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
 from phaze.map.networks import units_of
 from phaze.plan.layouts.answer import question_of
@@ -33,6 +33,49 @@ from phaze.spec.mapping import StoredRankMap
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 from phaze.spec.training_plan import TrainingPlan
 from phaze.workload.operator_graphs import stage_graph
+
+
+@dataclass(frozen=True, eq=False)
+class Arranged:
+    """Time of a collective over mapped ranks: the slowest of all equivalent groups.
+
+    A `Group` represents all groups with the same number of ranks and stride. Each has the network to itself.
+    """
+
+    network: Network
+    devices: Ints
+    """Device of every rank, (N,)."""
+    _known: dict[tuple[Kind, float, Group], tuple[float, ...]] = field(default_factory=dict)
+
+    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+        """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
+        if not isinstance(group, Group) or isinstance(size_bytes, np.ndarray):
+            return self.network.seconds(kind, size_bytes, group)
+        return max(self._each(kind, size_bytes, group), default=0.0)
+
+    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+        """Time of a collective as a single level."""
+        return (self.seconds(kind, size_bytes, group),)
+
+    def _each(self, kind: Kind, size_bytes: float, group: Group) -> tuple[float, ...]:
+        asked = kind, size_bytes, group
+        if asked not in self._known:
+            rows = self.groups(kind, group)
+            self._known[asked] = tuple(self.network.seconds(kind, size_bytes, row) for row in rows)
+        return self._known[asked]
+
+    def groups(self, kind: Kind, group: Group) -> list[list[int]]:
+        """Devices of all groups of this size and stride, (groups, ranks).
+
+        For messages there is one group per sending rank.
+        """
+        if group.ranks < 2:
+            return []
+        ranks = np.arange(len(self.devices) - (group.ranks - 1) * group.stride)
+        first = ranks if kind == "send" else ranks[ranks // group.stride % group.ranks == 0]
+        found: list[list[int]] = self.devices[first[:, None] + np.arange(group.ranks) * group.stride].tolist()
+        return found
+
 
 DEFAULT: Way = "cs-map"
 """Mapping equal to the runtime's order: replicas of a stage on consecutive units, then stages."""

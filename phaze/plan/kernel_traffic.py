@@ -1,16 +1,63 @@
-"""Bytes that a stack's kernels move, relative to the minimum."""
+"""Kernels of a stack that are not fused as far as they could be: their number, products and bytes.
+
+Launches are counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022, in
+addition to one per product and elementwise group. These kernels move few bytes: their cost is the launch
+overhead. Views, which launch nothing, are part of the mean time of a launch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
 
 from phaze.cost.kernels import Kernel
 from phaze.cost.products import HALF
-from phaze.plan.expert_kernels import row_traffic
+from phaze.layout import Compute
+from phaze.plan.expert_kernels import multiplies_experts, primitives_of, row_traffic
 from phaze.plan.kept import first_products
 from phaze.spec.system import Device, Stack
 from phaze.workload.lower.memory import GATED
 from phaze.workload.operators import Operator
+
+JOINED = (
+    ("query", "key", "value"),
+    ("feed_forward_in", "feed_forward_up"),
+    ("shared_in", "shared_up"),
+)  # fmt: skip
+"""Names of products that are joined (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
+FORK = "_fork.backward"
+
+
+def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:
+    """Operators of a pass without the sums of input gradients that joined products make unnecessary.
+
+    A sum follows the products it adds up; it remains for the gradients of other readers of the input.
+    """
+    found = list(operators)
+    if not stack.joined_products:
+        return tuple(found)
+    places = {one.name: place for place, one in enumerate(found)}
+    for names in JOINED:
+        own = [places[f"{name}.backward"] for name in names if f"{name}.backward" in places]
+        later = range(max(own, default=len(found)), len(found))
+        sums = next((place for place in later if found[place].name.endswith(FORK)), None)
+        if len(own) > 1 and sums is not None:
+            found[sums] = _of_fewer(found[sums], len(own) - 1)
+    return tuple(found)
+
+
+def _of_fewer(operator: Operator, fewer: int) -> Operator:
+    """Sum with fewer gradients; a single gradient needs no sum."""
+    left = len(operator.parts) - fewer
+    if left <= 0:
+        return replace(operator, parts=())
+    nbytes = sum(part.streamed_bytes for part in operator.parts)
+    each = nbytes // (len(operator.parts) + 2)
+    first = replace(operator.parts[0], streamed_bytes=nbytes - fewer * each)
+    return replace(operator, parts=(first, *operator.parts[1:left]))
+
 
 STEPS, STEPS_BYTES = 5, 9.0
 """Kernels for scores without a fused kernel, and their bytes relative to it.
@@ -64,3 +111,159 @@ def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:
     """
     products = first_products([operator for operator in operators if operator.attention])
     return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])
+
+
+NORM = 4
+"""Kernels of the backward pass of a norm.
+
+Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
+two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
+"""
+CONTEXT = 1
+"""A copy that makes heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
+SCORES = 3
+"""Scores, backward: two kernels scale the gradients of queries and keys, one joins them with the values'."""
+LOSS = (20, 9)
+"""Kernels of a loss in steps, forward and backward.
+
+22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
+selection, which are already counted. Collectives are counted separately.
+"""
+MASKED_LOOKUP = 7
+"""Kernels of a lookup on shards of the vocabulary.
+
+A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
+"""
+LOOKUP_GRADIENT = 8
+"""Gradient of a lookup: about six kernels sort tokens, two sum their gradients.
+
+Source: PyTorch, `embedding_dense_backward_cuda`.
+"""
+
+
+def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
+    """Number of further kernels that the host launches for operators on `tp` shards.
+
+    torch.compile fuses them with others.
+    """
+    if stack.compiled:
+        return 0
+    stepwise, apart = stack.loss > 1.0, not stack.fused_gradients
+    return sum(
+        _more(one.name, one.core == "tensor" and not one.attention and apart, tp > 1, stepwise)
+        for one in operators
+    )
+
+
+@cache
+def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
+    """Further kernels of one operator, by the primitives of its name.
+
+    `adds_gradient`: a kernel adds the weight gradient to the one of earlier microbatches.
+    """
+    own = primitives_of(name)
+    lookups = sum(one.endswith("_lookup") for one in own)
+    if not name.endswith(".backward"):
+        found = (len(own) - 1 if lookups else 0) + MASKED_LOOKUP * (sharded and "word_lookup" in own)
+        return found + CONTEXT * ("context" in own) + LOSS[0] * (stepwise and "log_softmax" in own)
+    biases, norms = (sum(one.endswith(kind) for one in own) for kind in ("_bias", "_norm"))
+    found = NORM * norms + 2 * biases - (len(own) == biases) + (LOOKUP_GRADIENT + 1) * lookups
+    found += CONTEXT * ("context" in own) + SCORES * ("scores" in own) + adds_gradient
+    return found + LOSS[1] * (stepwise and "log_softmax" in own)
+
+
+BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
+"""Primitives of the biases of an expert's last product, of clamped projections, and of that product."""
+BIAS_KERNELS = (2, 6)
+"""Kernels per expert bias, forward and backward.
+
+Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
+and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
+`TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
+"""
+CLAMP_KERNELS = 3
+"""Two clamps and a concatenation, or their gradients (`weighted_bias_quick_geglu_impl`)."""
+ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
+"""Primitives of scaled rotary embeddings."""
+ROTARY_KERNELS = (11, 8)
+"""Kernels beyond the first of a scaled rotary embedding, forward and backward.
+
+Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
+two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
+`_apply_rotary_pos_emb_bshd`).
+"""
+PADDING_KERNELS = 2
+"""Kernels that pad rows before the first product and remove the padding after the last one."""
+
+
+class Unfused(NamedTuple):
+    """Work of operators in addition to their kernels."""
+
+    nbytes: float
+    """Bytes of HBM traffic."""
+    launches: int
+    """Kernels that the host launches."""
+
+
+def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
+    """Additional kernels of one pass of a layer: of experts, and of scaled rotary embeddings.
+
+    CUDA graphs of attention capture the rotary embeddings.
+    """
+    found = _of_experts(operators, compute, stack)
+    scaled = [one for one in operators if any(_has(one, name) for name in ROTARY)]
+    if not scaled or not stack.rotary_bytes[0]:
+        return found
+    backward = _is_backward(scaled[0])
+    elements = sum(max(part.elements for part in one.parts) for one in scaled)
+    captured = bool({"attn", "full"} & {*stack.cuda_graphs})
+    launches = 0 if captured else ROTARY_KERNELS[backward] * len(scaled)
+    return Unfused(found.nbytes + elements * stack.rotary_bytes[backward], found.launches + launches)
+
+
+def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
+    """Additional kernels of experts.
+
+    Biases of the last product are added expert by expert, because every row has its own weight. Lower
+    precision needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they
+    are copied; HybridEP pads in its own copy.
+    """
+    if not any("moe" in one.regions for one in operators):
+        return Unfused(0.0, 0)
+    if stack.experts == "fused":
+        return Unfused(0.0, _router_kernels(operators, stack))
+    nbytes, launches = 0.0, _router_kernels(operators, stack)
+    last = [(one, one.parts[0]) for one in operators if _has(one, LAST) and multiplies_experts(one)]
+    for operator in operators:
+        if not {BIAS, CLAMP} & primitives_of(operator.name):
+            continue
+        backward = _is_backward(operator)
+        elements = max((part.elements for part in operator.parts), default=0)
+        if _has(operator, BIAS) and stack.expert_bias_bytes[0]:
+            nbytes += elements * stack.expert_bias_bytes[backward]
+            launches += BIAS_KERNELS[backward] * sum(part.batch for _, part in last)
+        if _has(operator, CLAMP) and stack.clamp_bytes[0]:
+            nbytes += elements * stack.clamp_bytes[backward]
+            launches += CLAMP_KERNELS
+    if compute != "bf16" and stack.dispatch == "rows" and stack.padding_bytes:
+        rows = sum(part.batch * part.m * (part.k if _is_backward(one) else part.n) for one, part in last)
+        nbytes += rows * PADDING_KERNELS * stack.padding_bytes
+        launches += PADDING_KERNELS * len(last)
+    return Unfused(nbytes, launches)
+
+
+def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
+    """Kernels of router and dispatch that are no operators; 0 if a CUDA graph captures them."""
+    if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(one.name == "router" for one in operators):
+        return 0
+    own = sum(one.name.startswith("router") for one in operators)
+    return max(stack.router_kernels - own, 0)
+
+
+def _is_backward(operator: Operator) -> bool:
+    return operator.name.endswith(".backward")
+
+
+def _has(operator: Operator, name: str) -> bool:
+    """True if a primitive is part of an operator, forward or backward."""
+    return name in primitives_of(operator.name)

@@ -33,7 +33,6 @@ from phaze.layout import (
 from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
 from phaze.plan.captured import launched
 from phaze.plan.expert_kernels import experts_of, host_s, run_alone, waits_for_host
-from phaze.plan.joined import without_sums
 from phaze.plan.kept import (
     KEPT,
     SCAN,
@@ -42,12 +41,10 @@ from phaze.plan.kept import (
     kept_with_flash,
     multiplies_weights,
 )
-from phaze.plan.kernel_traffic import STEPS, in_steps_of, moves_of
-from phaze.plan.launches import more_launches
+from phaze.plan.kernel_traffic import STEPS, in_steps_of, more_launches, moves_of, unfused, without_sums
 from phaze.plan.machines import device_of
 from phaze.plan.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.plan.plan import Machine
-from phaze.plan.unfused import unfused
 from phaze.spec.system import Stack
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region

@@ -2,22 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from phaze import tables
 from phaze.papers.claims import check_claims
 from phaze.papers.page import Paper, checked, paper_of, part
-from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs, claimed_tables
+from phaze.papers.palm.inputs import CLOSE, FUNCTIONS, TiledInputs, claimed_tables
 from phaze.papers.palm.readings import (
     WAFER,
+    microbatch_bounds,
     readings_sheet,
     tabulate_readings,
 )
-from phaze.papers.palm.sections import sections_of
+from phaze.papers.words import words_of
+from phaze.report import tile_charts
 from phaze.report.case_checks import TILED_CHECKS
-from phaze.report.words import percent
+from phaze.report.document import Block, Chart, Items, Section
+from phaze.report.words import file_name, percent, seconds, times
+from phaze.spec.tiled_study import TiledCase
+
+WORDS = words_of("palm")
+
+
+def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
+    """Section of throughputs, ours and printed (Table VII)."""
+    rows = _beside(inputs, inputs.rows(name))
+    best = rows["samples_per_s"] == rows.groupby(["model", "system"])["samples_per_s"].transform("max")
+    blocks: list[Block] = [WORDS.sheet("table", rows, best)]
+    fewest = rows[(rows["microbatches"] == rows["microbatches"].min()) & rows["palm"].notna()]
+    if len(fewest):
+        short = fewest.loc[fewest.groupby(["model", "system"], sort=False)["samples_per_s"].idxmax()]
+        blocks.append(WORDS.items("shortfall", short.assign(of_palm=short["alone"] / short["palm"])))
+    bounds = tuple(microbatch_bounds(inputs))
+    return WORDS.section("table", [*blocks, *([Items(bounds)] if bounds else [])], title=case.title)
+
+
+def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs with printed and measured throughputs of their models (NaN if not printed) and derived columns."""
+    wafer = inputs.published.wafer if inputs.published else {}
+    printed = {model: (row.palm, row.printed, inputs.measured(row)) for model, row in wafer.items()}
+    beside = np.array([printed.get(model, (np.nan,) * 3) for model in rows["model"]]).reshape(-1, 3)
+    return rows.assign(
+        mapping=rows["layout"].map(tile_charts.LAYOUTS) + ", " + rows["placed"],
+        palm=beside[:, 0],
+        printed=beside[:, 1],
+        measured=beside[:, 2],
+        over_palm=rows["samples_per_s"] / beside[:, 0],
+        over_measured=rows["samples_per_s"] / beside[:, 2],
+        quiet=rows["batch"] / rows["uncontended_s"],
+        alone=rows["batch"] / rows["alone_s"],
+        link_share=rows["link_busy_s"] / rows["time_s"],
+        layer_gb=rows["layer_bytes"] / 1e9,
+    )
+
+
+def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
+    """Section of Figures 9 and 10, with their table and Equation (6)."""
+    rows = _beside(inputs, inputs.rows(name))
+    published = inputs.published
+    charts: list[Block] = []
+    for system, mine in rows.groupby("system", sort=False):
+        draw = partial(tile_charts.splits, mine, published.best_tensor if published else {})
+        told = [m for m in (published.least_occupancy if published else {}) if m in set(mine["model"])]
+        model = told[0] if told else mine["model"].iloc[-1]
+        occupied = partial(tile_charts.occupancy, mine[mine["model"] == model])
+        charts += [
+            WORDS.chart("splits", f"{name}-{system}", draw, system=system),
+            WORDS.chart("links", f"{name}-{system}-links", occupied, system=system, model=model),
+        ]
+    blocks = *charts, WORDS.sheet("splits", rows), *_optimum(inputs, rows)
+    return WORDS.section("splits", blocks, title=case.title)
+
+
+def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[Items]:
+    """Yield sentences on the minimum of Equation (6): formula, best split, and printed optimum."""
+    yield Items((WORDS.sentences["formula"],))
+    found = []
+    for model, mine in rows.groupby("model", sort=False):
+        one = mine.drop_duplicates("tensor").set_index("tensor")["layer_gb"]
+        least = {"least": one.idxmin(), "most": one.idxmax(), "least_gb": one.min()}
+        found.append(
+            {"model": model, "batch": int(mine["batch"].iloc[0]), **least, "ratio": one.max() / one.min()}
+        )
+    yield WORDS.items("split", pd.DataFrame(found))
+    if inputs.published:
+        needs = 48 / inputs.published.optimum**2
+        printed = {"optimum": inputs.published.optimum, "needs": needs, "batch": needs * 12288 / 2048}
+        yield WORDS.items("optimum", pd.DataFrame([printed]))
+
+
+def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
+    """Section of a simulated pipeline: timeline, memory of its tiles, and link load."""
+    charts: list[Chart] = []
+    keys = ["system", "model", "layout"]
+    jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
+    for key, mine in jobs.groupby(keys, sort=False):
+        which = dict(zip(keys, map(str, key), strict=True))
+        here = links[(links[keys] == pd.Series(which)).all(axis=1)]
+        anchor = file_name("-".join((name, which["model"], which["system"], which["layout"])))
+        charts += [
+            WORDS.chart("time", f"{anchor}-time", partial(tile_charts.pipeline, mine), **which),
+            WORDS.chart("memory", f"{anchor}-memory", partial(tile_charts.memory, mine), **which),
+            WORDS.chart("heat", f"{anchor}-links", partial(tile_charts.heat, here), **which),
+        ]
+    return WORDS.section("pipeline", charts, title=case.title)
+
+
+def networks(inputs: TiledInputs) -> Iterator[Section]:
+    """Yield the section of the network-only figures; nothing without results."""
+    rows = inputs.tiled_networks
+    if rows.empty:
+        return
+    seven, twelve = rows[rows["figure"] == 7], rows["figure"] == 12
+    known = twelve | (rows["seconds"] > 0)
+    shown = {
+        key: rows[of].map(seconds).where(known, "–") for key, of in (("one", "seconds"), ("two", "other_s"))
+    }
+    shown["short"] = rows["value"].map(times).where(twelve, rows["value"].map(percent))
+    blocks: list[Block] = [WORDS.sheet("networks", rows.assign(**shown))]
+    if len(seven):
+        blocks.insert(0, WORDS.chart("congestion", "congestion", partial(tile_charts.congestion, seven)))
+    yield WORDS.section("networks", blocks)
+
+
+def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
+    """Yield the section of printed tables and our figures; 0 marks figures not simulated or not measured."""
+    sheets = []
+    for name, rows in inputs.tiled_besides.groupby("table"):
+        known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
+        over = {f"over_{key}": known["ours"] / known[key] for key in ("palm", "measured", "published")}
+        far = (known["ours"] / known["measured"].fillna(known["published"]) - 1).abs() > CLOSE
+        title = WORDS.sentences[str(name)]
+        sheets.append(WORDS.sheet("printed", known.assign(**over), far, title=title))
+    if sheets:
+        yield WORDS.section("tables", sheets)
+
+
+PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {
+    "table": table,
+    "splits": splits,
+    "pipeline": pipeline,
+}
+"""Section builders by `show` value of a case, in the order of the page."""
+
+
+def sections_of(inputs: TiledInputs) -> Iterator[Section]:
+    """Yield the sections of all cases, then network-only results, then printed tables."""
+    for show, section_of in PARTS.items():
+        yield from (section_of(inputs, name, case) for name, case in inputs.of(show))
+    yield from networks(inputs)
+    yield from printed_tables(inputs)
 
 
 def palm_paper(inputs: TiledInputs) -> Paper:

@@ -51,7 +51,7 @@ class PrintedRatio(Noun):
     system: Name
     """Name of a file in config/systems."""
     of: RatioOf
-    """Numerator and denominator, defined in `phaze.papers.palm.hardware`."""
+    """Numerator and denominator, defined in `phaze.papers.palm.besides`."""
     published: Positive
     """Printed ratio, with digits truncated."""
     inputs: tuple[Positive, Positive] | None = None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
 import pandas as pd
 
 from phaze.papers.claims import check_claims
@@ -10,10 +14,145 @@ from phaze.papers.piper.inputs import (
     FUNCTIONS,
     PlanInputs,
     claimed_tables,
+    printed_times,
 )
-from phaze.papers.piper.sections import sections_of, stand_ins, unplanned
+from phaze.papers.words import words_of
+from phaze.report import plan_charts
 from phaze.report.case_checks import PLAN_CHECKS
+from phaze.report.cases import read_curve
+from phaze.report.document import Block, Items, Section, Sheet
+from phaze.report.plan_charts import PANEL, PLANNER_NAMES, by_values, panel_name, planners_of, relative
+from phaze.report.words import join, seconds
+from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES
+
+WORDS = words_of("piper")
+
+
+def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Section of Figure 1 with its table."""
+    rows = inputs.cases[inputs.cases["case"] == name]
+    about = {"label": inputs.label(case.input), "batches": _batches(case)}
+    blocks: list[Block] = []
+    for mode in case.modes:
+        mine = rows[rows["mode"] == mode]
+        draw, how = partial(plan_charts.throughputs, mine), WORDS.sentences[mode]
+        blocks.append(WORDS.chart("throughput", f"{name}-{mode}", draw, mode=mode, how=how, **about))
+        blocks.append(_throughput_sheet(mine, inputs.scale_s(case.input), mode))
+    return WORDS.section("throughput", blocks, **about)
+
+
+def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
+    on_cluster = rows.groupby([*PANEL, "devices"])["time_per_sample"]
+    shares = relative(rows)
+    shown = rows.assign(
+        panel=[panel_name(panel) for panel in rows[list(PANEL)].itertuples(index=False, name=None)],
+        best=(on_cluster.transform("min") * scale_s).map(seconds),
+        cell=shares.map("{:.3f}".format).where(shares > 0, "none"),
+    ).sort_values([*PANEL, "devices"], kind="stable")
+    return WORDS.sheet("throughput", shown, heads=_heads(rows), mode=mode)
+
+
+def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Section of Figure 2 with its table."""
+    rows = inputs.curves[inputs.curves["case"] == name]
+    label, scale = inputs.label(case.input), inputs.scale_s(case.input)
+    every_k = all(len(point.devices) == 1 for point in case.points().values())
+    blocks: list[Block] = []
+    for mode in case.modes:
+        mine = rows[rows["mode"] == mode]
+        draw = partial(plan_charts.curves, mine, scale, every_k=every_k)
+        how = {"mode": mode, "how": WORDS.sentences[mode]}
+        kind = "line" if every_k else "dots"
+        blocks.append(WORDS.chart(kind, f"{name}-{mode}", draw, label=label, **how))
+        blocks.append(_curve_sheet(mine, case, scale, mode))
+    return WORDS.section("curve", blocks, label=label)
+
+
+def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
+    cells = []
+    for panel, some in by_values(rows, *PANEL):
+        asked = {k for point in case.points().values() if point.memory_gib == panel[1] for k in point.devices}
+        powers = [2**i for i in range(1, int(np.log2(max(asked))) + 1)]
+        for k in sorted(asked) if len(asked) > 1 else powers:
+            for planner, own in some.groupby("planner"):
+                time = seconds(read_curve(own, np.array([k]))[0] * scale_s)
+                cells.append({"panel": panel_name(panel), "devices": k, "planner": planner, "cell": time})
+    return WORDS.sheet("curve", pd.DataFrame(cells), heads=_heads(rows), mode=mode)
+
+
+def _heads(rows: pd.DataFrame) -> dict[str, str]:
+    return {planner: PLANNER_NAMES[planner] for planner in planners_of(rows)}
+
+
+def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Section of Table 1: printed times, and ours in each mode."""
+    times = printed_times(inputs)
+    times = times[times["input"] == case.input]
+    mine = inputs.cases[inputs.cases["case"] == name]
+    plain = mine.assign(named=mine["planner"].map(PLANNER_NAMES))
+    sheet = _printed_sheet(times, case) if len(times) else WORDS.sheet("plain", plain)
+    about = {
+        "label": inputs.label(case.input),
+        "batches": _batches(case),
+        "unit": "milliseconds" if inputs.scale_s(case.input) < 1 else "seconds",
+    }
+    ways = Items(tuple(f"{mode}: as {WORDS.sentences[mode]}." for mode in case.modes))
+    return WORDS.section("table", (sheet, ways), **about)
+
+
+def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
+    """Table of printed times, our times in each mode, and the modes that match all digits of a row."""
+    agree = times[times["ours"] == times["printed"]].groupby(["row", "mode"]).size() == 2
+    same = times.assign(
+        whose="same",
+        cell=[join(m for m in case.modes if agree.get((row, m), False)) or "none" for row in times["row"]],
+    )
+    printed = times.assign(whose=times["planner"] + " printed", cell=times["printed"])
+    ours = times.assign(whose=times["planner"] + " " + times["mode"], cell=times["ours"])
+    heads = {
+        f"{planner} {who}": f"{PLANNER_NAMES[planner]}, {who}"
+        for planner in ("piper", "equi")
+        for who in ("printed", *case.modes)
+    }
+    heads |= {"same": "printed digits from"}
+    rows = pd.concat([printed, ours, same]).sort_values("row", kind="stable")
+    return WORDS.sheet("printed", rows, heads=heads)
+
+
+def unplanned(inputs: PlanInputs) -> tuple[str, ...]:
+    """Sentences on cases that the study could not plan, with the reason."""
+    rows = [
+        {"name": name, "input": case.input, "file": inputs.study.inputs[case.input].file}
+        for name, case in inputs.study.cases.items()
+        if name not in inputs.study.made
+    ]
+    return WORDS.items("unplanned", pd.DataFrame(rows)).sentences
+
+
+def stand_ins(inputs: PlanInputs) -> tuple[str, ...]:
+    """Sentences on our models that replace inputs of the authors."""
+    rows = [
+        {"label": inputs.study.inputs[name].label, **own.model_dump()}
+        for name, own in inputs.study.stand_ins.items()
+    ]
+    return WORDS.items("stand-in", pd.DataFrame(rows)).sentences
+
+
+def _batches(case: PlanCase) -> str:
+    return join(f"{n:,}" for n in case.microbatches)
+
+
+PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
+    "table": table, "throughput": throughput, "curve": curve,
+}  # fmt: skip
+"""Section builders by `show` value of a case, in the order of the page."""
+
+
+def sections_of(inputs: PlanInputs) -> Iterator[Section]:
+    """Yield the sections of all cases."""
+    for show, section_of in PARTS.items():
+        yield from (section_of(inputs, name, case) for name, case in inputs.of(show))
 
 
 def piper_paper(inputs: PlanInputs) -> Paper:

@@ -4,49 +4,31 @@ from difflib import get_close_matches
 
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import (
-    dots,
     ernie,
     exaone,
     experts,
-    glm,
+    glm_relatives,
     gpt,
-    granite,
     hunyuan,
     hybrid,
     latent,
     llama,
-    ministral,
-    nemotron,
-    olmo,
-    phi,
-    sarvam,
-    seed,
-    smollm,
-    solar,
+    relatives,
 )
 from phaze.spec.huggingface.keys import Config, Family
 from phaze.spec.plain import Plain, short
 
 _FILES = (
-    dots,
     ernie,
     exaone,
     experts,
-    glm,
+    glm_relatives,
     gpt,
-    granite,
     hunyuan,
     hybrid,
     latent,
     llama,
-    ministral,
-    nemotron,
-    olmo,
-    phi,
-    sarvam,
-    seed,
-    smollm,
-    solar,
+    relatives,
 )
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
 """All families, by the `model_type` of their configurations."""

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from phaze.base.arrays import Ints
-from phaze.cost.network.arranged import Arranged
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.layout import Axis, Layout
 from phaze.map.ensemble import MapSettings
-from phaze.map.rank_maps import map_ranks, ranks_on
+from phaze.map.rank_maps import Arranged, map_ranks, ranks_on
 from phaze.map.search import SearchLimits
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.spec.models import load_transformer

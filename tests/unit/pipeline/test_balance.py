@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.pipeline.balance import balanced_starts
+from phaze.tiles.inference import balanced_starts
 
 
 def slowest(compute_s: list[float], starts: tuple[int, ...]) -> float:

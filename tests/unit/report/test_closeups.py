@@ -5,8 +5,8 @@ from functools import partial
 import matplotlib as mpl
 import pandas as pd
 
-from phaze.report.closeups import gantt, pipeline, stage_memory
 from phaze.report.document import Chart
+from phaze.report.inside import gantt, pipeline, stage_memory
 from phaze.report.style import draw, wrapped
 
 

@@ -11,8 +11,7 @@ import yaml
 
 from phaze.spec.config import main
 from phaze.spec.files import FOLDER
-from phaze.spec.reference import generated_files
-from phaze.spec.reference_pages import PAGES, Entry
+from phaze.spec.reference import PAGES, Entry, generated_files
 from phaze.spec.study import Study
 
 PAGE_FILES = sorted((FOLDER / "reference").glob("*.md"))

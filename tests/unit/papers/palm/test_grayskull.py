@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.papers.palm.hardware import MOST, inference_row, load_printed, reading_of
+from phaze.papers.palm.besides import MOST, inference_row, load_printed, reading_of
 from phaze.papers.palm.published import PrintedInference
 from phaze.spec.models import load_model_named
 from phaze.tiles.chip import load_tiled_machine
@@ -27,7 +27,7 @@ from tests.oracles.chips import slower
 MACHINE = load_tiled_machine("grayskull")
 CASES = load_printed().inference
 
-# The fastest mapping of each case by the search over all, which `phaze.papers.palm.hardware.run` takes.
+# The fastest mapping of each case by the search over all, which `phaze.papers.palm.besides.run` takes.
 BEST = (
     TileMappings((12,), (3,), ("shared",)),
     TileMappings((4,), (20,), ("shared",)),

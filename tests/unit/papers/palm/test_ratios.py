@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from phaze.papers.palm.hardware import RATIOS, load_printed, ratios_beside
+from phaze.papers.palm.besides import RATIOS, load_printed, ratios_beside
 from phaze.papers.palm.published import PrintedRatio
 
 PRINTED = load_printed().ratios

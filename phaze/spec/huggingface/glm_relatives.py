@@ -1,7 +1,12 @@
-"""dots.llm1."""
+"""Families of experts that differ from GLM-4.5 in a few keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
 
 from phaze.spec.huggingface.experts import FIRST, GLM4_MOE, with_shared
-from phaze.spec.huggingface.keys import Config, Family, Key
+from phaze.spec.huggingface.keys import Config, Family, Key, none
+from phaze.spec.huggingface.latent import DEEPSEEK
 from phaze.spec.huggingface.llama import BIAS, DECODER, LAYER_TYPES, ROTARY, number, with_window, words
 
 
@@ -25,4 +30,24 @@ DOTS1 = Family(
     ),
     arrange=_dots,
 )
-FAMILIES = {"dots1": DOTS1}
+SOLAR = replace(
+    GLM4_MOE,
+    keys={
+        **GLM4_MOE.keys,
+        "head_size": Key("head_dim", "size", 128),
+        "feed_forward": Key("intermediate_size", "size", none),
+    },
+)
+FAMILIES = {
+    # dots.llm1
+    "dots1": DOTS1,
+    # Sarvam: experts with standard attention, or with latent attention
+    "sarvam_mla": DEEPSEEK,
+    "sarvam_moe": replace(
+        GLM4_MOE,
+        keys={**GLM4_MOE.keys, "head_size": Key("head_dim", "size", 64)},
+        also=(Key("use_qk_norm", "flag", True), *FIRST),
+    ),
+    # Solar Open: experts in all layers, with additional shared ones
+    "solar_open": SOLAR,
+}
