@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
+from phaze.cost.kernels import KERNEL_LIMITS, KernelTimes, kernels_of
 from phaze.cost.network.dispatch import Routing, dispatch_by_level, dispatch_s, dispatched_bytes
 from phaze.cost.network.network import Kind
 from phaze.cost.products import cast_bytes
@@ -138,11 +138,6 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     gradient = max(stack.gradient_bytes, bytes_per_element)
     added = 2.0 * gradient - bytes_per_element if stack.fused_gradients else 0.0
     return KernelTimes(device_of(machine), machine.vector_cycles, bytes_per_element, added)
-
-
-def kernels_in(workload: Workload) -> list[Kernel]:
-    """Kernels of the distinct layers of a workload, in both directions."""
-    return [kernel for operator in _operators_in(workload) for kernel in kernels_of(operator)]
 
 
 def _operators_in(workload: Workload) -> list[Operator]:

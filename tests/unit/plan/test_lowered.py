@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.kernels import time_kernels, works_of_kernels
+from phaze.cost.kernels import kernels_of, time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
 from phaze.plan.attended import attention_kernel
 from phaze.plan.given import Lowering, ModelTraining
-from phaze.plan.lowered import kernel_times, kernels_in
+from phaze.plan.lowered import kernel_times
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
+from phaze.workload.workload import DIRECTIONS
 
 MODEL = load_transformer("gpt2-xl", "test").model_copy(update={"layers": 6})
 
@@ -51,7 +52,9 @@ def test_attention_runs_in_the_first_kernel_that_the_device_has(system: str, sta
 
 def test_kernels_that_were_timed_before_take_as_long_as_all_at_once() -> None:
     machine = load_machine("h100", stack="megatron-core-2024", devices=8)
-    kernels = kernels_in(library_workload(MODEL, 1024, Layout(microbatch=2)))
+    layers = library_workload(MODEL, 1024, Layout(microbatch=2)).layers
+    passes = (layer.pass_of(direction) for layer in layers for direction in DIRECTIONS)
+    kernels = [kernel for one in passes for operator in one.operators for kernel in kernels_of(operator)]
     times = kernel_times(machine, 2)
     works = works_of_kernels(kernels, machine.vector_cycles)
     whole = time_kernels(works, device_of(machine), 2, added_bytes=times.added_bytes)
