@@ -9,23 +9,24 @@ use 16 bits. Then only sequences of up to 184 tokens stay below the peak; 128 is
 fastest one whose stages and microbatches divide the 120 cores, for every case.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from math import nan
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
 from phaze.base.units import MIB
-from phaze.papers.palm.published import MeasuredRun, PrintedInference, PublishedTiled, RatioOf
+from phaze.papers.claims import evaluate
+from phaze.papers.palm.published import MeasuredRun, PrintedInference, PublishedTiled
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
-from phaze.spec.files import FOLDER
+from phaze.spec.files import FOLDER, read_mapping, system_path
 from phaze.spec.models import load_model_named
 from phaze.spec.systems import load_cluster
 from phaze.spec.tiled_study import PrintedTable
 from phaze.tables import TiledBesides
-from phaze.tiles.chip import TiledMachine, load_tiled_machine
+from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.inference import Throughput, TileMappings, fastest
 from phaze.tiles.operators import operators_of
 from phaze.validate.rows import RunRow, read_row
@@ -33,11 +34,16 @@ from phaze.validate.table import fitted_sustained_hbm, predict_rows, with_sustai
 
 Row = dict[str, object]
 TERA = 1e12
-DIRECTIONS = 2
-LINKS_OF_A_TILE = 4
 GRAYSKULL = "grayskull"
 MOST = 40
 """Maximum of the stages, and of the samples in a microbatch."""
+UNITS = {"sram-to-compute": "MiB per TFLOP/s", "hops-to-memory": "hops", "links-to-memory": "ratio"}
+"""Units by kind of ratio: SRAM per 16-bit peak; most hops to DRAM; link over DRAM bandwidth."""
+GPUS = "a100-selene"
+"""System of the measured runs of Table IV."""
+SEEN = "constants of the device's file, fitted on ten runs among others, these six among them"
+UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the clock has seen all ten"
+"""Readings of Table IV, by the overlap of its runs with those that the machine's constants are fitted on."""
 
 
 def load_printed(folder: Path = FOLDER) -> PublishedTiled:
@@ -45,21 +51,23 @@ def load_printed(folder: Path = FOLDER) -> PublishedTiled:
     return PublishedTiled.from_file(folder / "published/palm-2024.yaml")
 
 
+def _row(table: PrintedTable, case: str, reading: str, unit: str, published: float, **further: object) -> Row:
+    """Row of table tiled_besides; `palm` and `measured` are 0 unless given."""
+    about = {"table": table, "case": case, "reading": reading, "unit": unit, "published": published}
+    return {**about, "palm": 0.0, "measured": 0.0, **further}
+
+
 def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
     """Yield the rows of Table I, each with our ratio from the system files."""
-    for printed in load_printed(folder).ratios:
-        ratio = RATIOS[printed.of]
-        yield {
-            "table": "I",
-            "case": f"{printed.system}, {ratio.kind}",
-            "reading": ratio.reading,
-            "unit": UNITS[ratio.kind],
-            "published": printed.published,
-            "palm": 0.0,
-            "measured": 0.0,
-            "ours": ratio.of(printed.system, folder),
-            "explanation": printed.explanation,
-        }
+    published = load_printed(folder)
+    for printed in published.ratios:
+        ratio = published.ratio_readings[printed.of]
+        ours, case = (
+            evaluate(ratio.ours, figures_of(printed.system, folder)),
+            f"{printed.system}, {ratio.kind}",
+        )
+        about = {"ours": ours, "explanation": printed.explanation}
+        yield _row("I", case, ratio.reading, UNITS[ratio.kind], printed.published, **about)
 
 
 def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
@@ -75,17 +83,9 @@ def inference_row(case: PrintedInference, ours: Throughput) -> Row:
         f"{stages} stage{'s' * (stages > 1)} of {len(first.stage.tiles)} cores, "
         f"microbatch {ours.microbatch}, weights {'shared' if first.execution.shared else 'own'}"
     )
-    return {
-        "table": "V",
-        "case": case.model,
-        "reading": reading_of(case),
-        "unit": "samples per second",
-        "published": case.published,
-        "palm": case.palm,
-        "measured": 0.0,
-        "ours": ours.samples_per_s,
-        "explanation": "; ".join(filter(None, (mapping, case.explanation))),
-    }
+    explanation = "; ".join(filter(None, (mapping, case.explanation)))
+    about = {"palm": case.palm, "ours": ours.samples_per_s, "explanation": explanation}
+    return _row("V", case.model, reading_of(case), "samples per second", case.published, **about)
 
 
 def reading_of(case: PrintedInference) -> str:
@@ -103,83 +103,28 @@ def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
     return fastest(machine, operators, case.numbers, TileMappings(parts, parts, case.fetched))
 
 
-def _gpu_sram(system: str, folder: Path) -> float:
-    _, device = load_cluster(system, folder)
-    return device.glb_mib * TERA / (2 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz)
-
-
-def _gpu_links(system: str, folder: Path) -> float:
-    cluster, device = load_cluster(system, folder)
-    return DIRECTIONS * cluster.levels[0].bandwidth_bytes_per_s / device.hbm_bandwidth_bytes_per_s
-
-
-def _sram(machine: TiledMachine) -> float:
-    chips, device = machine.system.chips, machine.device
-    return chips * device.sram_bytes / MIB / (chips * device.flops / TERA)
-
-
-def _router_over_dram(machine: TiledMachine) -> float:
-    dram_bytes_per_s = len(machine.memory.ports) * machine.memory.bandwidth_bytes_per_s
-    return LINKS_OF_A_TILE * machine.device.link.bandwidth_bytes_per_s / dram_bytes_per_s
-
-
-def _edge_over_dram(machine: TiledMachine) -> float:
-    """Link bandwidth across the longer edge of a chip, over the DRAM bandwidth at one edge."""
-    link = machine.system.link or machine.device.link
-    across = max(machine.device.rows, machine.device.columns) * link.bandwidth_bytes_per_s
-    return across / (machine.device.rows * machine.system.dram.bandwidth_bytes_per_s)
-
-
-def _fabric_over_sram(machine: TiledMachine) -> float:
-    sram = machine.device.tile.sram_bandwidth_bytes_per_s
-    assert sram is not None, machine.name
-    return DIRECTIONS * LINKS_OF_A_TILE * machine.device.link.bandwidth_bytes_per_s / sram
-
-
-def _of_tiles(ratio: Callable[[TiledMachine], float]) -> Callable[[str, Path], float]:
-    return lambda system, folder: ratio(load_tiled_machine(system, folder))
-
-
-class Ratio(NamedTuple):
-    """Interpretation of a ratio in Table I."""
-
-    kind: str
-    of: Callable[[str, Path], float]
-    """Function from system name and configuration folder to the ratio."""
-    reading: str
-    """Description of numerator and denominator."""
-
-
-UNITS = {"sram-to-compute": "MiB per TFLOP/s", "hops-to-memory": "hops", "links-to-memory": "ratio"}
-"""Units by kind of ratio: SRAM per 16-bit peak; most hops to DRAM; link over DRAM bandwidth."""
-RATIOS: dict[RatioOf, Ratio] = {
-    "cache": Ratio("sram-to-compute", _gpu_sram, "level 2 cache over the peak of the tensor cores"),
-    "nvlink": Ratio("links-to-memory", _gpu_links, "NVLink, both directions, over HBM"),
-    "sram": Ratio("sram-to-compute", _of_tiles(_sram), "SRAM of all tiles over their peak"),
-    "hops": Ratio(
-        "hops-to-memory",
-        _of_tiles(lambda machine: machine.hops_to_memory),
-        "hops from the furthest tile to its nearest memory",
-    ),
-    "router": Ratio(
-        "links-to-memory",
-        _of_tiles(_router_over_dram),
-        "the four links of a core, one direction, over all of DRAM",
-    ),
-    "edge": Ratio(
-        "links-to-memory",
-        _of_tiles(_edge_over_dram),
-        "links over the edge of a die, one direction, over the HBM of an interface processor",
-    ),
-    "fabric": Ratio("links-to-memory", _of_tiles(_fabric_over_sram), "all links, both directions, over SRAM"),
-}
-
-
-GPUS = "a100-selene"
-"""System of the measured runs of Table IV."""
-SEEN = "constants of the device's file, fitted on ten runs among others, these six among them"
-UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the clock has seen all ten"
-"""Readings of Table IV, by the overlap of its runs with those that the machine's constants are fitted on."""
+def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
+    """Figures of a system that ratios of Table I are made of, by name; links count one direction."""
+    if "dram" not in read_mapping(system_path(system, folder)):
+        cluster, device = load_cluster(system, folder)
+        names = ("num_tc", "pe_x", "pe_y", "clock_hz", "glb_mib")
+        cores = {name: getattr(device, name) for name in names}
+        link = cluster.levels[0].bandwidth_bytes_per_s
+        return {**cores, "link_bytes_per_s": link, "hbm_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
+    machine = load_tiled_machine(system, folder)
+    chip, memory = machine.device, machine.memory
+    outer = machine.system.link or chip.link
+    return {
+        "chips": machine.system.chips,
+        "sram_mib": chip.sram_bytes / MIB,
+        "tera_flops": chip.flops / TERA,
+        "hops": machine.hops_to_memory,
+        "link_bytes_per_s": chip.link.bandwidth_bytes_per_s,
+        "dram_bytes_per_s": len(memory.ports) * memory.bandwidth_bytes_per_s,
+        "edge_links_bytes_per_s": max(chip.rows, chip.columns) * outer.bandwidth_bytes_per_s,
+        "edge_dram_bytes_per_s": chip.rows * machine.system.dram.bandwidth_bytes_per_s,
+        "tile_sram_bytes_per_s": chip.tile.sram_bandwidth_bytes_per_s or nan,
+    }
 
 
 def besides(
@@ -212,20 +157,12 @@ def _gpus_on(machine: Machine, published: PublishedTiled, reading: str) -> Itera
         published.gpus.items(), found["time_s"], found["microbatch_used"], strict=True
     ):
         batch = int(row.run["global_batch"])
-        yield {
-            "table": "IV",
-            "case": name,
-            "reading": reading,
-            "unit": "sequences per second",
-            "published": row.printed,
-            "palm": row.palm,
-            "measured": batch / row.measured_s,
-            "ours": batch / float(time_s),
-            "explanation": (
-                f"{GPUS}, {device_of(machine).sustained_hbm:.2f} of HBM's bandwidth, microbatch {chosen}; "
-                "with attention and vocabulary, as measured"
-            ),
-        }
+        explanation = (
+            f"{GPUS}, {device_of(machine).sustained_hbm:.2f} of HBM's bandwidth, microbatch {chosen}; "
+            "with attention and vocabulary, as measured"
+        )
+        about = {"palm": row.palm, "measured": batch / row.measured_s, "ours": batch / float(time_s)}
+        yield _row("IV", name, reading, "sequences per second", row.printed, **about, explanation=explanation)
 
 
 def _run(row: MeasuredRun) -> RunRow:

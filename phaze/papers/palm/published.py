@@ -1,10 +1,10 @@
 """PALM's published results on tiles."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from phaze.papers.publication import Publication
+from phaze.papers.publication import Columns, Publication
 from phaze.spec.noun import Noun
 from phaze.spec.values import Name, Positive, PositiveInt
 
@@ -42,7 +42,15 @@ class PrintedRun(MeasuredRun):
     """Reference sequences per second in the paper, without attention and vocabulary."""
 
 
-RatioOf = Literal["cache", "nvlink", "sram", "hops", "router", "edge", "fabric"]
+class RatioReading(Noun):
+    """Interpretation of a kind of ratio in PALM's Table I."""
+
+    kind: Literal["sram-to-compute", "hops-to-memory", "links-to-memory"]
+    """SRAM per 16-bit peak, most hops to DRAM, or link over DRAM bandwidth."""
+    ours: Columns
+    """Ratio of figures of a system, by their names in `phaze.papers.palm.besides`."""
+    reading: str
+    """Description of numerator and denominator."""
 
 
 class PrintedRatio(Noun):
@@ -50,8 +58,8 @@ class PrintedRatio(Noun):
 
     system: Name
     """Name of a file in config/systems."""
-    of: RatioOf
-    """Numerator and denominator, defined in `phaze.papers.palm.besides`."""
+    of: Name
+    """Numerator and denominator, one of `ratio_readings`."""
     published: Positive
     """Printed ratio, with digits truncated."""
     inputs: tuple[Positive, Positive] | None = None
@@ -105,6 +113,8 @@ class PublishedTiled(Publication):
     """Table IV by model."""
     other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
     """Measured runs of the same source that are not in Table IV; a constant is fitted on them."""
+    ratio_readings: dict[Name, RatioReading] = Field(default_factory=dict)
+    """Interpretations of Table I."""
     ratios: tuple[PrintedRatio, ...] = ()
     """Table I."""
     inference: tuple[PrintedInference, ...] = ()
@@ -125,6 +135,14 @@ class PublishedTiled(Publication):
     """Maximum relative underestimate of a formula (Figure 7)."""
     gains: dict[Literal["ring", "broken ring"], Positive]
     """Speed-up of strategy 1 if groups form rings, and of strategy 2 if they do not (Figure 12)."""
+
+    @model_validator(mode="after")
+    def _readings_are_known(self) -> Self:
+        if unknown := {ratio.of for ratio in self.ratios} - {*self.ratio_readings}:
+            raise ValueError(
+                f"ratios: of must be one of {', '.join(self.ratio_readings)}, got {min(unknown)}"
+            )
+        return self
 
     @property
     def palm(self) -> dict[str, float]:
