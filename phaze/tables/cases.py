@@ -2,6 +2,7 @@
 
 from phaze.spec.names import PLANNERS
 from phaze.tables.base import Table, count, real, text
+from phaze.tables.columns import IN_FLIGHT, STAGE_WIDTHS
 
 MODES = ("program", "table-1")
 
@@ -46,10 +47,9 @@ class Pipelines(Table):
     keys = {**_CASE, **_DEVICES, "stage": count("position in the pipeline, from the input")}
     columns = {
         "layers": text("names of its layers in the input"),
-        "data": count("data-parallel degree d", 1),
-        "tensor": count("tensor-parallel degree t", 1),
+        **STAGE_WIDTHS,
         "configurations": text("number of layers in each configuration"),
-        "in_flight": count("microbatches in flight on a device", 1),
+        **IN_FLIGHT,
         "time_per_sample": real("time per sample in the input's unit of time"),
         "memory_bytes": real("memory in use on a device"),
     }

@@ -40,7 +40,14 @@ FITS = {
     "reason": text("violated limit and by how much, empty if placed"),
 }
 CUT = {"data": count("data-parallel width d"), "stages": count("pipeline depth s")}
+STAGE_WIDTHS = {
+    "data": count("data-parallel width d", 1),
+    "tensor": count("devices of a replica: the TMP width t, or 1 without a split layer", 1),
+}
 MFUS = {"mfu": MFU, "mfu_paper": MFU_PAPER}
+IN_FLIGHT = {
+    "in_flight": count("microbatches with stored activations on each device, including the current one", 1)
+}
 BOUNDS = {
     "lower_s": real("lower bound on the time of all placements; infinite if none fits", finite=False),
     "feasible_s": real("time that some placement reaches; infinite if none fits", finite=False),

@@ -3,7 +3,7 @@
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.rows import StageWork
 from phaze.tables.base import Table, columns_of, count, flag, real, text
-from phaze.tables.columns import MODEL, SIZED
+from phaze.tables.columns import IN_FLIGHT, MODEL, SIZED, STAGE_WIDTHS
 
 PLANNERS = MODEL_PLANNERS
 
@@ -66,12 +66,9 @@ class PlanStages(Table):
     columns = {
         "first_layer": count("position of the first layer"),
         "last_layer": count("position of the last layer"),
-        "data": count("data-parallel width d", 1),
-        "tensor": count("devices of a replica: the TMP width t, or 1 without a split layer", 1),
+        **STAGE_WIDTHS,
         "recomputed": count("recomputed layers"),
-        "in_flight": count(
-            "microbatches with stored activations on each device, including the current one", 1
-        ),
+        **IN_FLIGHT,
         "time_per_sample_s": real("time per sample, without bubbles"),
         **columns_of(StageWork),
         "memory_bytes": real("memory of each device"),

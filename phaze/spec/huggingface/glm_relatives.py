@@ -18,29 +18,20 @@ def _dots(found: Config, said: Config) -> Config:
     return with_shared(found, said, mixers)
 
 
-DOTS1 = Family(
-    keys={**GLM4_MOE.keys, **BIAS},
-    constants={**ROTARY, "qk_norm": "heads"},
-    fixed=DECODER,
-    also=(
-        Key("sliding_window", "size", lambda config: None if "sliding_window" in config else 4096),
-        Key("max_window_layers", "count", 62),
-        LAYER_TYPES,
-        *FIRST,
-    ),
-    arrange=_dots,
-)
-SOLAR = replace(
-    GLM4_MOE,
-    keys={
-        **GLM4_MOE.keys,
-        "head_size": Key("head_dim", "size", 128),
-        "feed_forward": Key("intermediate_size", "size", none),
-    },
-)
 FAMILIES = {
     # dots.llm1
-    "dots1": DOTS1,
+    "dots1": Family(
+        keys={**GLM4_MOE.keys, **BIAS},
+        constants={**ROTARY, "qk_norm": "heads"},
+        fixed=DECODER,
+        also=(
+            Key("sliding_window", "size", lambda config: None if "sliding_window" in config else 4096),
+            Key("max_window_layers", "count", 62),
+            LAYER_TYPES,
+            *FIRST,
+        ),
+        arrange=_dots,
+    ),
     # Sarvam: experts with standard attention, or with latent attention
     "sarvam_mla": DEEPSEEK,
     "sarvam_moe": replace(
@@ -49,5 +40,12 @@ FAMILIES = {
         also=(Key("use_qk_norm", "flag", True), *FIRST),
     ),
     # Solar Open: experts in all layers, with additional shared ones
-    "solar_open": SOLAR,
+    "solar_open": replace(
+        GLM4_MOE,
+        keys={
+            **GLM4_MOE.keys,
+            "head_size": Key("head_dim", "size", 128),
+            "feed_forward": Key("intermediate_size", "size", none),
+        },
+    ),
 }

@@ -25,50 +25,12 @@ from phaze.spec.huggingface.llama import (
 _MULTIPLIERS = frozenset({
     "attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"
 })  # fmt: skip
-MINISTRAL3 = Family(
-    keys={**KEYS, "head_size": Key("head_dim", "size", 128)},
-    constants=WITHOUT_BIAS,
-    fixed=DECODER,
-    also=(WINDOW,),
-    arrange=all_windows,
-)
-NEMOTRON = Family(
-    keys={**LLAMA.keys, "activation": Key("hidden_act", "activation", "relu2")},
-    constants={"positions": "rotary", "gated": False, "norm": "layer_norm"},
-    costless=frozenset({"norm_eps"}),
-)
 _NORMS: Config = {**ROTARY, "qk_norm": "all", "norm_position": "output"}
 
 
 def _olmo3(found: Config, said: Config) -> Config:
     """Fields with full attention in every fourth layer."""
     return windows(found, said, every(found, said, 4))
-
-
-PHI3 = Family(
-    keys={
-        **KEYS,
-        "position_count": Key("max_position_embeddings", "size", 4096),
-        "residual_dropout": Key("resid_pdrop", "share", 0.0),
-        "embedding_dropout": Key("embd_pdrop", "share", 0.0),
-    },
-    constants=WITHOUT_BIAS,
-    costless=frozenset({"original_max_position_embeddings"}),
-    fixed=(*DECODER, ("attention_bias", False)),
-    also=(WINDOW,),
-    arrange=all_windows,
-)
-SEED = Family(
-    keys={
-        **LLAMA.keys,
-        "head_size": Key("head_dim", "size", lambda config: None if "head_dim" in config else 128),
-        "attention_bias": Key("attention_bias", "flag", True),
-        "output_bias": Key("attention_out_bias", "flag", False),
-        "attention_dropout": Key("attention_dropout", "share", 0.1),
-        "residual_dropout": Key("residual_dropout", "share", 0.1),
-    },
-    constants=LLAMA.constants,
-)
 
 
 def _smollm(found: Config, said: Config) -> Config:
@@ -80,18 +42,6 @@ def _smollm(found: Config, said: Config) -> Config:
     return windows(found, said, words(found, said, "layer_types", usual))
 
 
-SMOLLM3 = Family(
-    keys={**LLAMA.keys, "tied_embeddings": Key("tie_word_embeddings", "flag", True)},
-    constants=LLAMA.constants,
-    also=(
-        WINDOW,
-        LAYER_TYPES,
-        Key("use_sliding_window", "flag", False),
-        Key("no_rope_layers", "sizes", none),
-        Key("no_rope_layer_interval", "size", 4),
-    ),
-    arrange=_smollm,
-)
 FAMILIES = {
     # GLM-4 dense, and GLM-4.7-Flash with latent attention and experts
     "glm4": Family(
@@ -113,9 +63,19 @@ FAMILIES = {
         fixed=DECODER,
     ),
     # Ministral 3, and the text model of Mistral Small from 3.1 on
-    "ministral3": MINISTRAL3,
+    "ministral3": Family(
+        keys={**KEYS, "head_size": Key("head_dim", "size", 128)},
+        constants=WITHOUT_BIAS,
+        fixed=DECODER,
+        also=(WINDOW,),
+        arrange=all_windows,
+    ),
     # Nemotron-4 and Minitron: dense, without gated networks
-    "nemotron": NEMOTRON,
+    "nemotron": Family(
+        keys={**LLAMA.keys, "activation": Key("hidden_act", "activation", "relu2")},
+        constants={"positions": "rotary", "gated": False, "norm": "layer_norm"},
+        costless=frozenset({"norm_eps"}),
+    ),
     # OLMo 2 and OLMo 3, with norms on the outputs of attention and network, and OLMoE
     "olmo2": Family(keys={**KEYS, **BIAS}, constants=_NORMS, fixed=DECODER),
     "olmo3": Family(
@@ -132,9 +92,42 @@ FAMILIES = {
         fixed=DECODER,
     ),
     # Phi-3 and Phi-4
-    "phi3": PHI3,
+    "phi3": Family(
+        keys={
+            **KEYS,
+            "position_count": Key("max_position_embeddings", "size", 4096),
+            "residual_dropout": Key("resid_pdrop", "share", 0.0),
+            "embedding_dropout": Key("embd_pdrop", "share", 0.0),
+        },
+        constants=WITHOUT_BIAS,
+        costless=frozenset({"original_max_position_embeddings"}),
+        fixed=(*DECODER, ("attention_bias", False)),
+        also=(WINDOW,),
+        arrange=all_windows,
+    ),
     # Seed-OSS
-    "seed_oss": SEED,
+    "seed_oss": Family(
+        keys={
+            **LLAMA.keys,
+            "head_size": Key("head_dim", "size", lambda config: None if "head_dim" in config else 128),
+            "attention_bias": Key("attention_bias", "flag", True),
+            "output_bias": Key("attention_out_bias", "flag", False),
+            "attention_dropout": Key("attention_dropout", "share", 0.1),
+            "residual_dropout": Key("residual_dropout", "share", 0.1),
+        },
+        constants=LLAMA.constants,
+    ),
     # SmolLM3, in which some layers have no rotary positions
-    "smollm3": SMOLLM3,
+    "smollm3": Family(
+        keys={**LLAMA.keys, "tied_embeddings": Key("tie_word_embeddings", "flag", True)},
+        constants=LLAMA.constants,
+        also=(
+            WINDOW,
+            LAYER_TYPES,
+            Key("use_sliding_window", "flag", False),
+            Key("no_rope_layers", "sizes", none),
+            Key("no_rope_layer_interval", "size", 4),
+        ),
+        arrange=_smollm,
+    ),
 }
