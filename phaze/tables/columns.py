@@ -40,6 +40,11 @@ FITS = {
     "reason": text("violated limit and by how much, empty if placed"),
 }
 CUT = {"data": count("data-parallel width d"), "stages": count("pipeline depth s")}
+SPAN = {
+    "first_layer": count("position of the first layer"),
+    "last_layer": count("position of the last layer"),
+}
+"""Columns that say which layers a stage has."""
 STAGE_WIDTHS = {
     "data": count("data-parallel width d", 1),
     "tensor": count("devices of a replica: the TMP width t, or 1 without a split layer", 1),

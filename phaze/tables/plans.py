@@ -3,7 +3,7 @@
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.rows import StageWork
 from phaze.tables.base import Table, columns_of, count, flag, real, text
-from phaze.tables.columns import IN_FLIGHT, MODEL, SIZED, STAGE_WIDTHS
+from phaze.tables.columns import IN_FLIGHT, MODEL, SIZED, SPAN, STAGE_WIDTHS
 
 PLANNERS = MODEL_PLANNERS
 
@@ -64,8 +64,7 @@ class PlanStages(Table):
 
     keys = {**PLAN, "stage": count("stage number, from the first")}
     columns = {
-        "first_layer": count("position of the first layer"),
-        "last_layer": count("position of the last layer"),
+        **SPAN,
         **STAGE_WIDTHS,
         "recomputed": count("recomputed layers"),
         **IN_FLIGHT,

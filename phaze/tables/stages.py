@@ -24,6 +24,7 @@ from phaze.tables.columns import (
     POINT,
     SAMPLE_ENERGIES,
     SETTING,
+    SPAN,
     widths_of,
 )
 
@@ -263,8 +264,7 @@ class Stages(Table):
 
     keys = {**PLACED, "stage": count("stage number, from the first")}
     columns = {
-        "first_layer": count("position of the first layer"),
-        "last_layer": count("position of the last layer"),
+        **SPAN,
         "devices": count("devices of one pipeline", 1),
         "forward_s": real("forward pass of one microbatch"),
         "backward_s": real("backward pass with recomputation"),
