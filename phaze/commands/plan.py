@@ -366,8 +366,7 @@ def _answer(
     begun = monotonic()
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.training_run import training_run
-    from phaze.validate.evidence import evidence
-    from phaze.validate.intervals import interval
+    from phaze.validate.intervals import evidence, interval
 
     planner = TrainingPlanner(asked, interval, gap)
     for option, fields in (("--fix", asked.fixed), ("--explain", unlike)):

@@ -311,3 +311,9 @@ def error_table(runs: pd.DataFrame) -> pd.DataFrame:
     timed: pd.DataFrame = runs[np.isfinite(runs["measured_s"] / runs["predicted_s"])]
     ratio = (timed["measured_s"] / timed["predicted_s"]).round(4)
     return timed[["source", "label", *KEYS]].assign(mfu=timed["mfu"].astype(float).round(3), ratio=ratio)
+
+
+def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
+    """Nearest measured runs of a layout on a machine, the nearest first; empty if no run is similar."""
+    found = published(folder).likest(RunKind.of(machine, layout, mfu))
+    return () if found is None else found.nearest
