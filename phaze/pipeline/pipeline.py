@@ -92,7 +92,7 @@ class Pipeline:
     """Name of one of `schedules.SCHEDULES`."""
     chunks: int = 1
     """v, stages per device group."""
-    group: int = 0
+    microbatch_group: int = 0
     """Interleaved schedule: microbatches that pass a chunk before the next chunk.
 
     0: the smallest number that Megatron-LM accepts."""

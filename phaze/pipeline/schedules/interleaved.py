@@ -38,7 +38,7 @@ class Interleaved(Schedule):
         found, size = super().problem(pipeline), group_of(pipeline)
         if not found and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
             found = (
-                f"group must leave no group of fewer than pp = {pipeline.depth} of the "
+                f"microbatch_group must leave no group of fewer than pp = {pipeline.depth} of the "
                 f"{pipeline.lane_microbatches} microbatches of a replica under {self.name}, got {size}"
             )
         return found
@@ -80,8 +80,8 @@ class InterleavedZeroBubble(Interleaved):
             )
         if not found and group_of(pipeline) * rounds != count:
             found = (
-                f"group must be {count // rounds} under {self.name}, the same in each of {rounds} rounds, "
-                f"got {pipeline.group}"
+                f"microbatch_group must be {count // rounds} under {self.name}, the same in each of {rounds} "
+                f"rounds, got {pipeline.microbatch_group}"
             )
         return found
 
@@ -120,7 +120,7 @@ def least_group(count: int, depth: int) -> int:
 
 def group_of(pipeline: Pipeline) -> int:
     """Group size g: microbatches that pass one chunk before the next chunk."""
-    return pipeline.group or least_group(pipeline.lane_microbatches, pipeline.depth)
+    return pipeline.microbatch_group or least_group(pipeline.lane_microbatches, pipeline.depth)
 
 
 def _in_rounds(pipeline: Pipeline, rank: int, kind: Ints, number: Ints) -> Passes:

@@ -316,7 +316,9 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
     At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.
     The first and the last stage may be empty.
     """
-    pipeline = Pipeline((_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks, group=group)
+    pipeline = Pipeline(
+        (_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks, microbatch_group=group
+    )
     rows = []
     for rank in range(depth):
         moments = held_of_stages(pipeline, rank, *pipeline.rules.order(pipeline, rank, np.arange(count))[:2])

@@ -259,12 +259,12 @@ def test_a_batch_uses_weights_that_lack_one_batch() -> None:
         ({"chunks": 2}, "chunks must be 1 under 1f1b, got 2"),
         ({"chunks": 3}, "multiple of chunks = 3, got 4 stages"),
         (
-            {"schedule": "interleaved", "chunks": 2, "microbatches": 7, "group": 3},
-            "group must leave no group of fewer than pp = 2 of the 7 microbatches of a replica",
+            {"schedule": "interleaved", "chunks": 2, "microbatches": 7, "microbatch_group": 3},
+            "microbatch_group must leave no group of fewer than pp = 2 of the 7 microbatches of a replica",
         ),
         (
-            {"schedule": "interleaved-zb", "chunks": 2, "group": 4},
-            "group must be 2 under interleaved-zb, the same in each of 4 rounds, got 4",
+            {"schedule": "interleaved-zb", "chunks": 2, "microbatch_group": 4},
+            "microbatch_group must be 2 under interleaved-zb, the same in each of 4 rounds, got 4",
         ),
         ({"schedule": "interleaved", "chunks": 4}, "two device groups or more"),
         ({"schedule": "layer-wise"}, "layer-wise has one stage, got 4"),
