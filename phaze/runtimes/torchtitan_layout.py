@@ -62,7 +62,7 @@ class FieldSettings:
 
     field: str
     usual: Said
-    """All settings that the field determines, with torchtitan's defaults."""
+    """Settings that determine the field, with torchtitan's defaults."""
     write: Callable[[Recipe], Written]
     """Settings of a recipe."""
     read: Callable[[Said], object] | None = None
