@@ -29,6 +29,7 @@ try:
     from phaze.commands.simulate import simulate
     from phaze.commands.stages import estimate, extract, schedule, space
     from phaze.commands.status import status
+    from phaze.commands.terminal import Verb, Verbs, paragraphs
     from phaze.commands.trace import trace
     from phaze.commands.validate import validate
 except KeyboardInterrupt:  # imports take half a second
@@ -39,17 +40,20 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="phaze",
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     help="Plan the training of models on clusters, and design accelerators for them.",
 )
-VERBS = (
-    plan, model, certify, emit, read, compare, space, extract, estimate, schedule, place, simulate, validate,
-    measure, calibrate, partition, export, trace, status,
-)  # fmt: skip
+GROUPS = {
+    "Ask (how to train a model)": (plan, model, certify, simulate),
+    "Run (flags, your runs, your cluster)": (emit, read, compare, validate, measure, calibrate),
+    "Design (accelerators)": (place, space, extract, estimate, schedule, partition, map_stages, trace),
+    "Studies (many accelerators)": (status, export),
+}
+"""Verbs by the title of their group in the help."""
 
 
 def _told(version: bool) -> None:  # parameter name required by Typer
@@ -84,9 +88,10 @@ def _begin(
     os.environ[variable] = named
 
 
-for verb in VERBS:
-    app.command()(verb)
-app.command(name="map")(map_stages)
+for title, verbs in GROUPS.items():
+    for verb in verbs:
+        name = "map" if verb is map_stages else None
+        app.command(name, cls=Verb, help=paragraphs(verb), rich_help_panel=title)(verb)
 
 
 def main() -> int:

@@ -40,6 +40,11 @@ class EscapedStream:
     def __init__(self, stream: TextIO, longest: int | None = None) -> None:
         self._stream, self._longest = stream, longest
 
+    @property
+    def unescaped(self) -> TextIO:
+        """The stream itself, for text with styles whose words are printable already."""
+        return self._stream
+
     def write(self, text: str) -> int:
         """Write printable text, with lines shortened if the stream has a limit."""
         said = printable(text) if self._longest is None else shortened(text, self._longest)

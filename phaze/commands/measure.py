@@ -18,8 +18,8 @@ def measure(
 ) -> None:
     """Time products, attention and collectives on this machine.
 
-    Collectives are timed if there are several GPUs. Needs PyTorch, which is installed with `pip install
-    phaze[torch]`, and takes a few minutes.
+    Collectives are timed if there are several GPUs. Needs PyTorch, which the extra torch of phaze
+    installs, and takes a few minutes.
     """
     refuse_outputs(out)
     from phaze.validate.table import write_table

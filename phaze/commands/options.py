@@ -214,7 +214,7 @@ SetOption = Annotated[
     str | None,
     typer.Option(
         "--set",
-        help="Values of fields that a trace does not determine, such as experts.per_token=2,causal=false.",
+        help="Values of fields that a trace does not determine, such as experts.per_token=2.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -28,19 +28,6 @@ image: 32
 classes: 10
 backbone: {stem: 8, blocks: [1, 3], widths: [4, 8]}
 """
-VERBS = (
-    "plan",
-    "space",
-    "extract",
-    "estimate",
-    "schedule",
-    "place",
-    "partition",
-    "export",
-    "trace",
-    "validate",
-    "calibrate",
-)
 
 
 def run(*arguments: str) -> Result:
@@ -74,13 +61,6 @@ def test_a_configuration_that_is_nowhere_is_one_message_that_names_the_variable(
     monkeypatch.setenv("PHAZE_CONFIG", "/nowhere")
     with pytest.raises(PhazeError, match=r"^PHAZE_CONFIG /nowhere: must be a folder that contains systems"):
         run(*arguments)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_says_what_it_does(verb: str) -> None:
-    result = run(verb, "--help")
-    assert result.exit_code == 0
-    assert "Usage" in result.stdout
 
 
 def test_the_space_is_the_papers() -> None:

@@ -1,0 +1,59 @@
+"""Help fits every terminal, and nothing of it is cut."""
+
+import io
+import re
+import sys
+
+import pytest
+
+from phaze.__main__ import GROUPS, app
+
+NAMES = [*(one.name or one.callback.__name__ for one in app.registered_commands if one.callback)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, *arguments: str) -> str:
+    """Help on a terminal of so many columns, without its styles; in a pipe if None."""
+    monkeypatch.setenv("COLUMNS", str(columns or 80))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO() if columns is None else Terminal())
+    app(arguments, standalone_mode=False)
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+
+
+@pytest.mark.parametrize("columns", [None, 80, 100, 120, 200])
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_help_is_whole_and_fits(
+    name: str | None, columns: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shown(monkeypatch, columns, *([] if name is None else [name]), "-h")
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= (columns or 80)
+    plain = shown(monkeypatch, None, *([] if name is None else [name]), "--help")
+    unfolded = columns in (None, 120, 200)  # in narrower panels some words continue on the next line
+    missing = {*re.findall(r"\w{3,}", plain)} - {*re.findall(r"\w{3,}", text)}
+    assert not (unfolded and missing), "the same words everywhere"
+
+
+@pytest.mark.parametrize("columns", [None, 80, 120])
+def test_verbs_are_in_groups(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, columns, "--help")
+    places = [text.index(title) for title in GROUPS]
+    assert places == sorted(places)
+    assert text.index("  plan " if columns is None else "│ plan ") < places[1]
+    assert ("╭" in text) == (columns is not None)
+
+
+def test_no_color_and_dumb_terminals_get_plain_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream := Terminal())
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            app(["-h"], standalone_mode=False)
+    assert "╭" not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
