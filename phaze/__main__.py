@@ -20,6 +20,7 @@ try:
     from phaze.commands.compare import compare
     from phaze.commands.emit import emit, read
     from phaze.commands.export import export
+    from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
     from phaze.commands.measure import measure
     from phaze.commands.model import model
@@ -52,6 +53,7 @@ GROUPS = {
     "Run (flags, your runs, your cluster)": (emit, read, compare, validate, measure, calibrate),
     "Design (accelerators)": (place, space, extract, estimate, schedule, partition, map_stages, trace),
     "Studies (many accelerators)": (status, export),
+    "Look (what phaze knows)": (models, systems, devices, stacks, recipes),
 }
 """Verbs by the title of their group in the help."""
 

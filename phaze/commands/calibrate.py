@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, telling
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def calibrate(
         str | None,
         typer.Option(
             help="System that the runs used: a name in config/systems, or a path. It must have network "
-            "levels."
+            "levels.",
+            autocompletion=completion.systems,
         ),
     ] = None,
     kernels: Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class ReadOptions:
     system: Annotated[
         str | None,
         typer.Option(
-            help="System: a name in config/systems, or a path. It must have a device and network levels."
+            help="System: a name in config/systems, or a path. It must have a device and network levels.",
+            autocompletion=completion.systems,
         ),
     ] = None
     devices: Annotated[

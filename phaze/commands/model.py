@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 import typer
 
+from phaze.commands import completion
 from phaze.commands.options import JsonOption, SetOption, count, known_model, known_system, set_fields
 from phaze.spec.counts import ModuleGroup
 
@@ -20,6 +21,7 @@ ModelArgument = Annotated[
         help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
         "traced model.",
         callback=known_model,
+        autocompletion=completion.models,
     ),
 ]
 SequenceOption = Annotated[
@@ -33,7 +35,9 @@ SequenceOption = Annotated[
 SystemOption = Annotated[
     str,
     typer.Option(
-        help="System whose software stack decides which activations layers store.", callback=known_system
+        help="System whose software stack decides which activations layers store.",
+        callback=known_system,
+        autocompletion=completion.systems,
     ),
 ]
 

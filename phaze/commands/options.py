@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar, get_type_hints
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.commands import completion
 from phaze.spec import names
 
 Asked = TypeVar("Asked")
@@ -150,7 +151,8 @@ def grown(
 GpusOption = Annotated[
     str | None,
     typer.Option(
-        help="Number of devices and their system, such as 256xH100; short for --devices 256 --system h100."
+        help="Number of devices and their system, such as 256xH100; short for --devices 256 --system h100.",
+        autocompletion=completion.gpus,
     ),
 ]
 ModelOption = Annotated[
@@ -160,6 +162,7 @@ ModelOption = Annotated[
         "-m",
         help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
         callback=known_model,
+        autocompletion=completion.models,
     ),
 ]
 ArchitectureOption = Annotated[
@@ -168,6 +171,7 @@ ArchitectureOption = Annotated[
         "--architecture",
         "-a",
         help="Accelerator: a name in config/architectures or config/devices, or a path.",
+        autocompletion=completion.chips,
     ),
 ]
 BatchTokensOption = Annotated[
@@ -192,7 +196,12 @@ MicrobatchOption = Annotated[
     list[int] | None, typer.Option(help="Samples in a microbatch; can be repeated.", min=1, max=names.MOST)
 ]
 SystemOption = Annotated[
-    str, typer.Option(help="System: a name in config/systems, or a path.", callback=known_system)
+    str,
+    typer.Option(
+        help="System: a name in config/systems, or a path.",
+        callback=known_system,
+        autocompletion=completion.systems,
+    ),
 ]
 FlatBandwidthOption = Annotated[
     float | None,

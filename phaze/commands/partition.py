@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_sequence, telling
 from phaze.spec.names import MOST
 
@@ -44,6 +44,7 @@ class PartitionOptions:
             metavar="MODEL|GRAPH.json",
             help="Model: a name in config/models, or a path of a spec or of a graph of operators "
             "(JSON; see config/formats.md).",
+            autocompletion=completion.models,
         ),
     ]
     stages: Annotated[
@@ -99,7 +100,11 @@ class PartitionOptions:
         ),
     ] = 0.02
     system: Annotated[
-        str | None, typer.Option(help="System whose device runs the model. Default: titan-v-ethernet.")
+        str | None,
+        typer.Option(
+            help="System whose device runs the model. Default: titan-v-ethernet.",
+            autocompletion=completion.systems,
+        ),
     ] = None
     sequence: Annotated[
         int | None,

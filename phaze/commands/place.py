@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class PlaceOptions(ModelOptions, PiperOptions):
             "-m",
             help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
             callback=options.known_model,
+            autocompletion=completion.models,
         ),
     ] = None
     devices: Annotated[

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling
 
 if TYPE_CHECKING:
@@ -64,13 +64,15 @@ class PlanOptions:
             help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
             "traced model.",
             callback=options.known_model,
+            autocompletion=completion.models,
         ),
     ]
     gpus: options.GpusOption = None
     system: Annotated[
         str | None,
         typer.Option(
-            help="System: a name in config/systems, or a path. It must have a device and network levels."
+            help="System: a name in config/systems, or a path. It must have a device and network levels.",
+            autocompletion=completion.systems,
         ),
     ] = None
     global_batch: Annotated[
@@ -177,6 +179,7 @@ class PlanOptions:
             help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
             "runtime.",
             callback=options.known_stack,
+            autocompletion=completion.stacks,
         ),
     ] = None
     planners: Annotated[

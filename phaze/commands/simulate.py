@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class SimulateOptions(options.StudyPlanOptions):
         typer.Option(
             help="System: a name in config/systems, or a path. With --runs it must have a device and "
             "network levels. Default for a plan of a study: the flat network that it was planned "
-            "for."
+            "for.",
+            autocompletion=completion.systems,
         ),
     ] = None
     out: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.commands import completion
 from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.spec.names import MOST
 
@@ -32,7 +33,9 @@ def trace(
             "can.",
         ),
     ] = False,
-    system: Annotated[str, typer.Option(help="System whose device runs the module.")] = "a100-selene",
+    system: Annotated[
+        str, typer.Option(help="System whose device runs the module.", autocompletion=completion.systems)
+    ] = "a100-selene",
     sequence: Annotated[
         int | None,
         typer.Option(help="Tokens in a sample, for a config.json. Default: 1024.", min=2, max=MOST),

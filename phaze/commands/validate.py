@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import options
+from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, telling
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ def validate(
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(help="System of runs that do not name one: a name in config/systems, or a path."),
+        typer.Option(
+            help="System of runs that do not name one: a name in config/systems, or a path.",
+            autocompletion=completion.systems,
+        ),
     ] = None,
     out: Annotated[
         Path | None,

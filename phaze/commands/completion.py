@@ -1,0 +1,39 @@
+"""Names that the shell completes: those of files in the configuration folder."""
+
+from collections.abc import Iterator
+
+
+def _names(incomplete: str, *folders: str) -> Iterator[str]:
+    """Names in folders of the configuration that begin like this."""
+    from phaze.spec.files import FOLDER
+
+    for folder in folders:
+        for path in sorted((FOLDER / folder).glob("*.yaml")):
+            if path.stem.startswith(incomplete):
+                yield path.stem
+
+
+def models(incomplete: str) -> list[str]:
+    """Models in config/models."""
+    return [*_names(incomplete, "models")]
+
+
+def systems(incomplete: str) -> list[str]:
+    """Systems in config/systems."""
+    return [*_names(incomplete, "systems")]
+
+
+def stacks(incomplete: str) -> list[str]:
+    """Software stacks in config/stacks."""
+    return [*_names(incomplete, "stacks")]
+
+
+def chips(incomplete: str) -> list[str]:
+    """Architectures and devices."""
+    return [*_names(incomplete, "architectures", "devices")]
+
+
+def gpus(incomplete: str) -> list[str]:
+    """Systems after a number of devices, such as 64xh100."""
+    number, x, name = incomplete.partition("x")
+    return [f"{number}x{one}" for one in systems(name)] if x and number.isdecimal() else []

@@ -1,0 +1,215 @@
+"""Lists of the models, systems, devices, software stacks and recipes that phaze knows, with their sources."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import digits
+from phaze.commands.options import JsonOption
+from phaze.commands.tables import Column, counts, print_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from phaze.commands.tables import Row
+
+NameArgument = Annotated[str, typer.Argument(metavar="TEXT", help="List only rows that contain this text.")]
+CLAUSE = re.compile(r"; |: |\.(?:\s+(?=[A-Z])|$)")
+"""End of the part of a comment that says what a file describes."""
+SOURCE = Column("source", "source", wraps=True)
+
+
+def _listed(rows: Iterator[Row], text: str, columns: list[Column], *, as_json: bool) -> None:
+    """Print the rows that contain a text; PhazeError if none does."""
+    found = [row for row in rows if text.lower() in " ".join(map(str, row.values())).lower()]
+    if not found:
+        raise PhazeError(f"no row contains {text!r}")
+    if as_json:
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        print_rows(found, columns)
+
+
+def _files(folder: str) -> Iterator[Path]:
+    from phaze.spec.files import FOLDER
+
+    yield from sorted((FOLDER / folder).glob("*.yaml"))
+
+
+def _source(path: Path) -> str:
+    """What a file describes and where that is published, by its first comment."""
+    words = []
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.startswith("#"):
+                break
+            words.append(line.strip("# \n"))
+    said = CLAUSE.split(" ".join(words))[0]
+    return said + ")" * (said.count("(") - said.count(")"))
+
+
+def models(text: NameArgument = "", as_json: JsonOption = False) -> None:
+    """List the models with their sizes and sources."""
+    columns = [
+        Column("model", "model"), Column("parameters", "params", _billions, True),
+        Column("active_parameters", "active", _billions, True), counts("layers", "layers"),
+        counts("longest_sequence", "context"), SOURCE,
+    ]  # fmt: skip
+    _listed(_models(), text, columns, as_json=as_json)
+
+
+def _models() -> Iterator[Row]:
+    from phaze.spec.model import Model
+    from phaze.spec.models import load_model
+
+    for path in _files("models"):
+        model = load_model(path)
+        own = model if isinstance(model, Model) else None
+        yield {
+            "model": path.stem,
+            "kind": getattr(model, "kind", "transformer"),
+            "parameters": own and own.parameters,
+            "active_parameters": own and own.active_parameters,
+            "layers": own and own.layers,
+            "longest_sequence": own and (own.position_count or None),
+            "source": _source(path),
+        }
+
+
+def _billions(value: object) -> str:
+    return f"{digits(float(str(value)) / 1e9)} B"
+
+
+def systems(text: NameArgument = "", as_json: JsonOption = False) -> None:
+    """List the systems with their devices, networks and sources."""
+    columns = [
+        Column("system", "system"), counts("devices", "devices"), Column("device", "device"),
+        Column("levels", "network", _levels, wraps=True), SOURCE,
+    ]  # fmt: skip
+    _listed(_systems(), text, columns, as_json=as_json)
+
+
+def _systems() -> Iterator[Row]:
+    from phaze.spec.files import read_mapping
+    from phaze.spec.system import Cluster
+    from phaze.spec.systems import load_network, load_tiled
+
+    for path in _files("systems"):
+        if "dram" in read_mapping(path):
+            tiled, chip = load_tiled(str(path))
+            own: Row = {"devices": tiled.chips, "device": chip.name, "levels": None, "stack": None}
+        else:
+            found = load_network(str(path))
+            cluster = found if isinstance(found, Cluster) else None
+            own = {
+                "devices": found.devices,
+                "device": cluster and cluster.device,
+                "levels": cluster and [
+                    {"devices": one.devices, "bandwidth_bytes_per_s": one.bandwidth_bytes_per_s}
+                    for one in cluster.levels
+                ],
+                "stack": cluster and cluster.stack,
+            }  # fmt: skip
+        yield {"system": path.stem, **own, "source": _source(path)}
+
+
+def _levels(value: object) -> str:
+    """Network levels, the innermost first."""
+    assert isinstance(value, list)
+    return ", ".join(
+        f"{one['devices']:,} at {digits(one['bandwidth_bytes_per_s'] / 1e9)} GB/s" for one in value
+    )
+
+
+def devices(text: NameArgument = "", as_json: JsonOption = False) -> None:
+    """List the devices and the architectures with their sizes and sources.
+
+    An architecture has no clock and no memory of its own: these are the system's.
+    """
+    columns = [
+        Column("device", "device"), Column("arrays", "arrays"),
+        Column("peak_flops_per_s", "TFLOP/s", _trillions, True), counts("hbm_gib", "GiB"),
+        Column("hbm_bandwidth_bytes_per_s", "TB/s", _trillions, True), SOURCE,
+    ]  # fmt: skip
+    _listed(_devices(), text, columns, as_json=as_json)
+
+
+def _devices() -> Iterator[Row]:
+    from phaze.spec.config import load_architecture
+    from phaze.spec.files import read_mapping
+    from phaze.spec.systems import load_device
+    from phaze.spec.tiled import TiledDevice
+
+    for path in (*_files("devices"), *_files("architectures")):
+        own: dict[str, object] = dict.fromkeys(("peak_flops_per_s", "hbm_gib", "hbm_bandwidth_bytes_per_s"))
+        fields = read_mapping(path)
+        if "tile" in fields:
+            tiled = TiledDevice.parse({"name": path.stem, **fields}, str(path))
+            kind, arrays = "tiles", f"{tiled.tiles} x {tiled.tile.pe_x}x{tiled.tile.pe_y}"
+            own["peak_flops_per_s"] = tiled.flops
+        else:
+            kind = "device" if path.parent.name == "devices" else "architecture"
+            chip = load_device(str(path)) if kind == "device" else load_architecture(str(path))
+            arrays = f"{chip.num_tc} x {chip.pe_x}x{chip.pe_y}"
+            own |= {name: getattr(chip, name, None) for name in own}
+        yield {"device": path.stem, "kind": kind, "arrays": arrays, **own, "source": _source(path)}
+
+
+def _trillions(value: object) -> str:
+    return digits(float(str(value)) / 1e12)
+
+
+def stacks(text: NameArgument = "", as_json: JsonOption = False) -> None:
+    """List the software stacks with what overlaps, their recipes and sources."""
+    columns = [
+        Column("stack", "stack"), Column("overlap", "overlaps", _joined, wraps=True),
+        counts("recipes", "recipes"), SOURCE,
+    ]  # fmt: skip
+    _listed(_stacks(), text, columns, as_json=as_json)
+
+
+def _stacks() -> Iterator[Row]:
+    from phaze.spec.recipes import published_recipes
+    from phaze.spec.systems import load_stack
+
+    sources = [one.source for one in published_recipes()]
+    for path in _files("stacks"):
+        stack = load_stack(str(path))
+        yield {
+            "stack": path.stem,
+            "overlap": list(stack.overlap),
+            "recipes": sources.count(path.stem),
+            "source": _source(path),
+        }
+
+
+def _joined(value: object) -> str:
+    assert isinstance(value, list)
+    return ", ".join(value) or "nothing"
+
+
+def recipes(text: NameArgument = "", as_json: JsonOption = False) -> None:
+    """List the published recipes with their layouts and sources."""
+    columns = [
+        Column("model", "model"), Column("gpus", "gpus"), Column("precision", "precision"),
+        counts("sequence", "sequence"), counts("global_batch", "batch"),
+        Column("layout", "layout", wraps=True), Column("published", "source", wraps=True),
+    ]  # fmt: skip
+    _listed(_recipes(), text, columns, as_json=as_json)
+
+
+def _recipes() -> Iterator[Row]:
+    from phaze.spec.recipes import published_recipes
+
+    for one in published_recipes():
+        yield {
+            "model": one.model, "gpus": f"{one.gpus}x{one.system}", "precision": one.precision,
+            "sequence": one.sequence, "global_batch": one.global_batch, "layout": one.shape,
+            "published": f"{one.repository} {one.release}", "source": one.stated_in,
+        }  # fmt: skip

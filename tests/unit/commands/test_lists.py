@@ -1,0 +1,79 @@
+"""Lists of what phaze knows, and the names that a shell completes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+
+LISTS = {
+    "models": ["models"],
+    "systems": ["systems"],
+    "devices": ["devices", "architectures"],
+    "stacks": ["stacks"],
+}
+
+
+def printed(*arguments: str) -> str:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+
+
+@pytest.mark.parametrize("verb", LISTS)
+def test_a_list_has_every_file_with_its_source(verb: str, project_root: Path) -> None:
+    rows = json.loads(printed(verb, "--json"))
+    named = [
+        path.stem
+        for folder in LISTS[verb]
+        for path in sorted((project_root / "config" / folder).glob("*.yaml"))
+    ]
+    key = verb.removesuffix("s")
+    assert [row[key] for row in rows] == named
+    assert all(row["source"] for row in rows)
+    text = printed(verb)
+    assert text.count("\n") == len(rows) + 1, "a line for each in a pipe, below the headings"
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_sizes_are_those_of_the_publications() -> None:
+    (llama,) = json.loads(printed("models", "llama-3.1-8b", "--json"))
+    assert (llama["parameters"], llama["layers"], llama["longest_sequence"]) == (8030261248, 32, 131072)
+    assert "8.03 B" in printed("models", "LLAMA-3.1-8b")
+    (h100,) = json.loads(printed("devices", "h100-80gb", "--json"))
+    assert h100["peak_flops_per_s"] == pytest.approx(989e12, rel=1e-3)
+    h100, *_ = json.loads(printed("systems", "Megatron-LM benchmarks", "--json"))
+    assert [level["devices"] for level in h100["levels"]] == [8, 6144]
+    assert "8 at 450 GB/s, 6,144 at 50.0 GB/s" in printed("systems", "Megatron-LM benchmarks")
+
+
+def test_recipes_name_layout_and_publication() -> None:
+    (mixtral,) = json.loads(printed("recipes", "mixtral-8x7b", "--json"))
+    assert (mixtral["gpus"], mixtral["layout"]) == ("64xh100", "ep 8 pp 4 vp 8 dp 16 mbs 1 ZeRO-1")
+    assert "NVIDIA/Megatron-LM 022bcb5" in mixtral["source"]
+    with pytest.raises(PhazeError, match="no row contains 'gpt9'"):
+        printed("recipes", "gpt9")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("phaze plan llama-3", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
+        ("phaze plan gpt2 --gpus 64xh2", ["64xh200"]),
+        ("phaze place -a tpu-v4-", ["tpu-v4-as-built"]),
+        ("phaze validate --system dgx", ["dgx1-ethernet"]),
+        ("phaze plan gpt2 --stack fs", ["fsdp2"]),
+        ("phaze plan gpt2 --gpus 64", []),
+    ],
+)
+def test_the_shell_completes_names(words: str, completed: list[str]) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_PHAZE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("phaze")], env=os.environ | asked, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == completed
