@@ -4,6 +4,7 @@ Each stage of a study is a command. Every command prints a table for readers, or
 """
 
 import os
+import re
 import sys
 
 try:
@@ -14,6 +15,7 @@ try:
     import typer
 
     from phaze.base.errors import PhazeError
+    from phaze.base.nearest import nearest
     from phaze.base.printed import LONGEST_REMARK, EscapedStream, shortened
     from phaze.commands.calibrate import calibrate
     from phaze.commands.certify import certify
@@ -90,10 +92,12 @@ def _begin(
     os.environ[variable] = named
 
 
+NAMES = {"map" if verb is map_stages else verb.__name__: verb for verbs in GROUPS.values() for verb in verbs}
+"""Verbs by name."""
 for title, verbs in GROUPS.items():
-    for verb in verbs:
-        name = "map" if verb is map_stages else None
-        app.command(name, cls=Verb, help=paragraphs(verb), rich_help_panel=title)(verb)
+    for name, verb in NAMES.items():
+        if verb in verbs:
+            app.command(name, cls=Verb, help=paragraphs(verb), rich_help_panel=title)(verb)
 
 
 def main() -> int:
@@ -109,25 +113,52 @@ def main() -> int:
 
 
 def _status() -> int:
-    """Exit status of the command; SystemExit for a malformed command line."""
+    """Exit status of the command."""
     try:
-        app()
+        return app(standalone_mode=False) or 0
     except PhazeError as error:
-        return _mistake(str(error))
+        return _mistake(error)
+    except typer.TyperException as error:
+        return _misused(error)
+    except typer.Abort:
+        return INTERRUPTED
     except MemoryError as error:
-        return _mistake(f"not enough memory on this machine: {str(error) or 'ask a smaller question'}")
+        return _mistake(
+            PhazeError("not enough memory on this machine", str(error) or "ask a smaller question")
+        )
     except OSError as error:
         if error.filename is not None:
-            return _mistake(f"{error.filename}: cannot be read or written: {error.strerror or error}")
+            said = f"{error.filename}: cannot be read or written: {error.strerror or error}"
+            return _mistake(PhazeError(said, "check the path and its permissions"))
         _print_no_more()
-        return _mistake(f"cannot print the answer: {error.strerror or error}")
-    return 0
+        said = f"cannot print the answer: {error.strerror or error}"
+        return _mistake(PhazeError(said, "print to a terminal or another disk"))
 
 
-def _mistake(message: str) -> int:
-    """Print an error message; returns the exit status of user errors."""
-    typer.echo(shortened(f"phaze: {message}"), err=True)
+def _mistake(error: PhazeError) -> int:
+    """Print what is wrong and, on another line, the fix; returns the exit status of user errors."""
+    wrong = "\n".join(f"error: {line}" for line in error.wrong.splitlines())
+    typer.echo(shortened(f"{wrong}\nhelp: {' '.join(error.fix.split()) or _where_to_read()}"), err=True)
     return 1
+
+
+def _misused(error: typer.TyperException) -> int:
+    """Print a mistake in the command line itself; returns its exit status."""
+    if not sys.argv[1:]:  # help, as a command without arguments prints
+        typer.echo(error.format_message(), err=True)
+        return error.exit_code
+    wrong, _, suggested = " ".join(error.format_message().split()).partition(" Did you mean ")
+    wrong = re.sub(r" \(Possible options: .*\)$", "", wrong).replace(": Value error, ", ": ")
+    likely = nearest(wrong.rpartition(" ")[2], getattr(error, "possibilities", None) or ())[:1]
+    near = suggested.replace("'", "").rstrip("?").split(", ") if suggested else likely
+    _mistake(PhazeError(wrong, f"did you mean {' or '.join(near)}?" if near else ""))
+    return error.exit_code
+
+
+def _where_to_read() -> str:
+    """Pointer to the help of the verb on the command line."""
+    verb = next((word for word in sys.argv[1:] if word in {*NAMES}), "")
+    return f"see `phaze {verb} -h`" if verb else "see `phaze -h`"
 
 
 def _print_the_rest() -> None:

@@ -361,11 +361,11 @@ def _wrong_status(case: Case, status: int, told: str) -> str:
         return "is none that is documented"
     if case.must_fail and status in (0, 3):
         return "but what it reads holds nothing"
-    if status == 1 and not any(line.startswith("phaze: ") for line in lines):
+    if status == 1 and not any(line.startswith("error: ") for line in lines):
         return "but there is no message"
-    if status == 2 and "Error: " not in told:
+    if status == 2 and "error: " not in told:
         return "but there is no message"
-    if status == 0 and any(line.startswith("phaze: ") for line in lines):
+    if status == 0 and any(line.startswith("error: ") for line in lines):
         return "but there is a message"
     if told != printable(told) or max(map(len, lines), default=0) > 2 * LONGEST_REMARK:
         return "the message is not fit for a terminal"

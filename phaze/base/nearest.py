@@ -18,3 +18,12 @@ def choices(name: str, known: Collection[str], where: str) -> str:
     if len(known) <= MOST_SHOWN:
         return ", ".join(known)
     return f"{', '.join(nearest(name, known, 0.0))} (nearest of {len(known)}, all are in {where})"
+
+
+def did_you_mean(name: str, known: Collection[str], where: str) -> str:
+    """Help for a misspelt name: the similar ones and where all are, or the known ones."""
+    near = nearest(name, known)
+    if not near:
+        return f"known are {choices(name, known, where)}"
+    rest = f"known are {', '.join(known)}" if len(known) <= MOST_SHOWN else f"all {len(known)} are in {where}"
+    return f"did you mean {' or '.join(near)}? {rest}"

@@ -38,7 +38,7 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
     except OSError as error:
         here = folder.resolve().parent
         raise PhazeError(
-            f"{here}: a study cannot run here: {error.strerror}; --directory names another folder"
+            f"{here}: a study cannot run here: {error.strerror}", "--directory names another folder"
         ) from error
     _held.append(handle)
     try:

@@ -66,7 +66,7 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 
     asked = plan.question
     if asked.runtime not in ("megatron", "torchtitan"):
-        raise PhazeError(f"compare: cannot read flags of {asked.runtime}; give the run as a row of a CSV")
+        raise PhazeError(f"compare: cannot read flags of {asked.runtime}", "give the run as a row of a CSV")
     if asked.runtime == "torchtitan":
         given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
     else:

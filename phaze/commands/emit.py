@@ -231,7 +231,7 @@ def _given(
         raise PhazeError("read: --vocab is for Megatron-LM; for torchtitan the vocabulary is that of --model")
     if model is None or devices is None:
         raise PhazeError(
-            "read: torchtitan configurations do not name the model or the number of devices: pass "
-            "both, such as --model llama-3.1-70b --gpus 256xH100"
+            "read: torchtitan configurations do not name the model or the number of devices",
+            "pass both, such as --model llama-3.1-70b --gpus 256xH100",
         )
     return GivenRun.of_torchtitan(told, load_transformer(model, "read"), devices)

@@ -27,7 +27,7 @@ def measure(
     try:
         from phaze.validate import measuring
     except ImportError as error:
-        raise PhazeError("measure: PyTorch is not installed; run pip install 'phaze[torch]'") from error
+        raise PhazeError("measure: PyTorch is not installed", "run pip install 'phaze[torch]'") from error
     with telling("measure"):
         found = measuring.measured()
     write_table(found, out)

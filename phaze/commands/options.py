@@ -56,7 +56,9 @@ def known_stack(name: str | None) -> str | None:
 def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
     """System and number of devices, from --gpus or from --system and --devices; PhazeError if unknown."""
     if gpus is None and system is None:
-        raise PhazeError(f"{verb}: the cluster is missing: pass --gpus, such as --gpus 256xH100, or --system")
+        raise PhazeError(
+            f"{verb}: the cluster is missing", "pass --gpus, such as --gpus 256xH100, or --system"
+        )
     if gpus is not None:
         found = re.fullmatch("0*([1-9][0-9]{0,7})x(.+)", gpus, re.IGNORECASE)
         if found is None:
@@ -64,7 +66,7 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
                 f"{verb}: --gpus: must be a number, x and a system, such as 256xH100, got {gpus}"
             )
         if system is not None or devices is not None:
-            raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices: leave these out")
+            raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices", "leave these out")
         devices, system = found.groups()
     return str(known_system(system)), devices
 
@@ -128,7 +130,7 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
         return global_batch
     if global_batch is not None:
         raise PhazeError(
-            f"{verb}: --global-batch (samples) and --batch-tokens both set the batch: pass only one"
+            f"{verb}: --global-batch (samples) and --batch-tokens both set the batch", "pass only one"
         )
     if batch_tokens < sequence:
         raise PhazeError(

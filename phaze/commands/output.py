@@ -42,9 +42,9 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
         files.refuse_unwritable(out)
         path = Path(os.path.realpath(out))
         if any(path == one or _is_same(path, one) for one in inputs):
-            raise PhazeError(f"{out}: output would overwrite an input of this command; name another file")
+            raise PhazeError(f"{out}: output would overwrite an input of this command", "name another file")
         if path in seen:
-            raise PhazeError(f"{out}: two outputs have this name; name another file for one of them")
+            raise PhazeError(f"{out}: two outputs have this name", "name another file for one of them")
         seen.add(path)
 
 

@@ -172,7 +172,7 @@ def place(asked: PlaceOptions) -> None:
         write_or_print(text + "\n", asked.out)
     elif piper:
         raise PhazeError(
-            "place: --planner piper needs an instance file; to plan a model with Piper, run a study"
+            "place: --planner piper needs an instance file", "to plan a model with Piper, run a study"
         )
     else:
         _place_model(asked)
@@ -230,7 +230,7 @@ def _by_phaze(instance: Path) -> str:
         with telling("place"):
             result = place_instance(problem)
     except PhazeError as error:
-        raise PhazeError(f"{instance}: {error}") from error
+        raise error.under(str(instance)) from error
     return result_text(result)
 
 
@@ -247,7 +247,7 @@ def _by_piper(instance: Path, asked: PlaceOptions) -> str:
         with telling("place"), ended_at_once() if question.levels else nullcontext():
             return as_text(answer(stored, question))
     except DownsetsError as error:
-        raise PhazeError(f"{instance}: {error}; see --max-downsets and --paper-table1") from error
+        raise PhazeError(f"{instance}: {error}", "see --max-downsets and --paper-table1") from error
 
 
 def _refuse_options_of_models(context: typer.Context, names: Collection[str]) -> None:

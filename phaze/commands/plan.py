@@ -278,17 +278,17 @@ def _fields(option: str, text: str | None) -> dict[str, int | str]:
     """Fields and values of a layout; PhazeError for an unknown field."""
     if text is None:
         return {}
-    from phaze.base.nearest import choices
+    from phaze.base.nearest import did_you_mean
     from phaze.runtimes.grid import FIXABLE
 
     found: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or not value or name not in FIXABLE or name in found:
-            near = choices(name, FIXABLE, "config/commands.md")
             raise PhazeError(
                 f"plan: {option}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
-                f"with fields {near}; got {part.strip()!r}"
+                f"got {part.strip()!r}",
+                did_you_mean(name, FIXABLE, "config/commands.md"),
             )
         found[name] = int(value) if value.isdecimal() else WORDS.get(value, value)
     return found

@@ -79,7 +79,7 @@ def simulate(asked: SimulateOptions) -> None:
     refuse_outputs(asked.out, asked.trace, asked.picture, reads=(asked.placement, asked.runs, system))
     if asked.placement is not None:
         if asked.out is not None:
-            raise PhazeError("simulate: -o applies to --runs only; use --trace or --picture for a plan")
+            raise PhazeError("simulate: -o applies to --runs only", "use --trace or --picture for a plan")
         if asked.placement.suffix == ".json":
             options.refuse(
                 asked.context,

@@ -119,8 +119,8 @@ def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
 
     if not (ROOT / "Snakefile").is_file():
         raise PhazeError(
-            "status: phaze is installed without its workflow; run .venv/bin/phaze status in a "
-            "checkout, after `make setup`"
+            "status: phaze is installed without its workflow",
+            "run .venv/bin/phaze status in a checkout, after `make setup`",
         )
     check_config_files([] if configfile is None else [configfile])
     files = read_summary(_ask(folder, configfile, "--summary"))

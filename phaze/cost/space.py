@@ -54,7 +54,9 @@ def enumerate_grid(
     kept = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
     searched = kept.assign(architecture=_names(kept), named=False)
     for name in searched["architecture"][searched["architecture"].isin([a.name for a in named])]:
-        raise PhazeError(f"architectures.named: {name} is the name of an architecture of the grid; rename it")
+        raise PhazeError(
+            f"architectures.named: {name} is the name of an architecture of the grid", "rename it"
+        )
     return _table(pd.concat([searched, _named(named, figures)]) if named else searched, shard)
 
 

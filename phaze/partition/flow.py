@@ -317,7 +317,8 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
         if needed > weights.limit_bytes:
             raise PhazeError(
                 f"partition: no stage fits the memory: {what} needs {needed:.4g} bytes, a device has "
-                f"{weights.limit_bytes:.4g}; allow more memory or stages, or take a smaller microbatch"
+                f"{weights.limit_bytes:.4g}",
+                "allow more memory or stages, or take a smaller microbatch",
             )
 
 

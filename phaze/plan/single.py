@@ -162,7 +162,8 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
         if getattr(network, name) != row[name]:
             raise PhazeError(
                 f"simulate: --system: {name} is {getattr(network, name):g}, but the plan was made for "
-                f"{row[name]:g}; omit --system, or name a system with levels or a matrix of bandwidths"
+                f"{row[name]:g}",
+                "omit --system, or name a system with levels or a matrix of bandwidths",
             )
 
 

@@ -328,8 +328,8 @@ def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> No
         other = given.setdefault(architecture.name, file)
         if other != file:
             raise PhazeError(
-                f"{source}: architectures.named: {other!r} and {file!r} are both named "
-                f"{architecture.name!r}; names must be unique"
+                f"{source}: architectures.named: {other!r} and {file!r} are both named {architecture.name!r}",
+                "names must be unique",
             )
 
 
@@ -346,7 +346,8 @@ def _check_area_limits(settings: Settings, source: str) -> None:
         if isinstance(limit, str) and limit not in settings.architectures:
             raise PhazeError(
                 f"{source}: scenarios.{name}.area_limit_mm2: {limit!r} is not among architectures.named "
-                f"{sorted(settings.architectures)}; give a number in mm2 or one of them"
+                f"{sorted(settings.architectures)}",
+                "give a number in mm2 or one of them",
             )
 
 

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
 from phaze.spec.names import MOST
-from phaze.spec.noun import describe
+from phaze.spec.noun import mistakes
 from phaze.spec.plain import Plain, read_json
 from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
@@ -58,7 +58,7 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise PhazeError(describe(error, str(path), kind, "config/formats.md")) from error
+        raise mistakes(error, str(path), kind, "config/formats.md") from error
 
 
 def text_of(stored: BaseModel) -> str:
@@ -122,6 +122,6 @@ def _compare_checksum(path: Path, given: Plain) -> None:
     text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
     if _digest(text) != given:
         raise PhazeError(
-            f"{path}: content does not match its {CHECKSUM}; delete it and run again; if you "
-            "edited it yourself, delete only that key"
+            f"{path}: content does not match its {CHECKSUM}",
+            "delete it and run again; if you edited it yourself, delete only that key",
         )

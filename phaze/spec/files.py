@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import nearest
+from phaze.base.nearest import did_you_mean
 from phaze.spec.plain import read_yaml, short, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -54,11 +54,10 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     known = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
     found = known.get(name.lower())
     if found is None or not PLAIN.fullmatch(name):
-        near = nearest(name, known) or sorted(known)[:3]
+        stems, where = [known[one].stem for one in sorted(known)], " and ".join(map(shown, folders))
         raise PhazeError(
-            f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}; nearest: "
-            f"{', '.join(known[one].stem for one in near) or 'none'}; all {len(known)} are in "
-            + " and ".join(map(shown, folders))
+            f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}",
+            did_you_mean(name, stems, where) if stems else f"there is none in {where}",
         )
     return within(found.parent, found)
 

@@ -59,13 +59,13 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
     """
     if "torch" in fields:
         raise PhazeError(
-            f"{source}: torch: names code, and a spec must not run code; `python -m phaze trace "
-            f"{source} --run-code` runs it and writes the graph of its operators"
+            f"{source}: torch: names code, and a spec must not run code",
+            f"`python -m phaze trace {source} --run-code` runs it and writes the graph of its operators",
         )
     if fields.get("lora") is not None:
         raise PhazeError(
-            f"{source}: lora: is a training option, not a model field: pass --lora, or use the column "
-            "lora of runs"
+            f"{source}: lora: is a training option, not a model field",
+            "pass --lora, or use the column lora of runs",
         )
     kind = fields.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in KINDS:

@@ -14,7 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import choices
+from phaze.base.nearest import did_you_mean
 from phaze.spec.files import read_mapping
 from phaze.spec.plain import LONGEST_KEY, short
 
@@ -30,7 +30,7 @@ class Noun(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise PhazeError(describe(error, source, cls)) from error
+            raise mistakes(error, source, cls) from error
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -83,12 +83,17 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
     }
 
 
-def describe(
-    error: ValidationError, source: str, kind: type[BaseModel] | None = None, where: str = "config/README.md"
-) -> str:
-    """One line per validation error, with key and value; a validator may report several.
+def describe(error: ValidationError, source: str) -> str:
+    """One line per validation error, with key and value."""
+    return str(mistakes(error, source))
 
-    For an unknown key of `kind` the line adds the nearest known keys, and `where` lists all of them. The
+
+def mistakes(
+    error: ValidationError, source: str, kind: type[BaseModel] | None = None, where: str = "config/README.md"
+) -> PhazeError:
+    """Error with one line per validation error, with key and value; a validator may report several.
+
+    For unknown keys of `kind` the help names the most similar known keys, and `where` lists all of them. The
     error of a list that is too short is dropped if its items have errors.
     """
     problems = error.errors()
@@ -100,11 +105,13 @@ def describe(
             other is problem or other["loc"][: len(problem["loc"])] != problem["loc"] for other in problems
         )
     ]
-    return "\n".join(
-        f"{source}: {_key(problem)}{line}{_value(problem)}{_nearest(problem, kind, where)}"
+    wrong = "\n".join(
+        f"{source}: {_key(problem)}{line}{_value(problem)}"
         for problem in told
         for line in _plain(problem["msg"]).splitlines()
     )
+    fixes = dict.fromkeys(_nearest(problem, kind, where) for problem in told)
+    return PhazeError(wrong, "; ".join(filter(None, fixes)))
 
 
 def _key(problem: ErrorDetails) -> str:
@@ -114,7 +121,7 @@ def _key(problem: ErrorDetails) -> str:
 
 
 def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
-    """Known keys nearest to an unknown one, as a suffix of the message."""
+    """Known keys nearest to an unknown one; empty for other mistakes."""
     if kind is None or problem["type"] != "extra_forbidden":
         return ""
     kinds = {kind}
@@ -122,7 +129,7 @@ def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) ->
         below = {inner for one in kinds for inner in _inside(one, part)}
         kinds = below or kinds
     known = {field.alias or name for one in kinds for name, field in one.model_fields.items()}
-    return f"; known are {choices(str(problem['loc'][-1]), sorted(known), where)}"
+    return did_you_mean(str(problem["loc"][-1]), sorted(known), where)
 
 
 def _inside(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:

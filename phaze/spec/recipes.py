@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import choices
+from phaze.base.nearest import choices, did_you_mean
 from phaze.layout import MODEL_WIDTHS, Compute, Layout, Load, Zero, named_widths, offload_of, recompute_of
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
@@ -222,7 +222,8 @@ def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
             of = f" with {before}" if before else ""
             raise PhazeError(
                 f"release: there is no recipe for {name} {value}{of}; known are "
-                f"{choices(value, tuple(known), 'config/recipes')}; leave release out to use none"
+                f"{choices(value, tuple(known), 'config/recipes')}",
+                "leave release out to use none",
             )
 
 
@@ -239,8 +240,8 @@ def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
         rows, columns = list(table), table.fieldnames or ()
     kind = StackRecipe if SETTINGS in columns else PublishedRecipe
     if unknown := [name for name in columns if name not in (*kind.model_fields, *SAID)]:
-        near = choices(unknown[0], (*kind.model_fields, *SAID), "config/recipes/README.md")
-        raise PhazeError(f"{path}: line 1: {unknown[0]}: is not a column; known are {near}")
+        near = did_you_mean(unknown[0], (*kind.model_fields, *SAID), "config/recipes/README.md")
+        raise PhazeError(f"{path}: line 1: {unknown[0]}: is not a column", near)
     found = []
     for line, row in enumerate(rows, 2):
         where = f"{path}: line {line}"

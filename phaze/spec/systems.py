@@ -52,8 +52,9 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
         levels = ", ".join(f"{level.bandwidth_bytes_per_s:g}" for level in cluster.levels)
         raise PhazeError(
             f"{path}: has network levels with {levels} bytes/s, but this planner assumes one "
-            "bandwidth between any two devices: give it with --flat-bandwidth or, in the scenario "
-            "of a study, with network_bandwidth_bytes_per_s; `plan` uses the levels themselves"
+            "bandwidth between any two devices",
+            "give it with --flat-bandwidth or, in the scenario "
+            "of a study, with network_bandwidth_bytes_per_s; `plan` uses the levels themselves",
         )
     return _flat(cluster, device, cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat)
 
@@ -112,8 +113,8 @@ def load_map_networks(
             network = sized(network, devices, where)
         if network.devices < devices:
             raise PhazeError(
-                f"{where} must have at least the {devices} devices of the plans, got "
-                f"{network.devices}; remove it, or give an empty list to map nothing"
+                f"{where} must have at least the {devices} devices of the plans, got {network.devices}",
+                "remove it, or give an empty list to map nothing",
             )
         if stem in found:
             raise PhazeError(f"{where}: another system already has this name")
@@ -307,7 +308,7 @@ def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Devi
         raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")
     fields = read_mapping(path)
     if "tile" in fields:
-        raise PhazeError(f"{path}: is a chip of tiles; give a device that is derived from an architecture")
+        raise PhazeError(f"{path}: is a chip of tiles", "give a device that is derived from an architecture")
     fields = {"name": path.stem, **fields}
     return Device.parse(_filled(fields, path, folder, after) if PEAK in fields else fields, str(path))
 
@@ -410,8 +411,9 @@ def load_system_of(
     if other is not None:
         raise PhazeError(
             f"architecture {architecture} defines neither clock nor HBM bandwidth, and system "
-            f"{path.stem} has those of {other}: pass --architecture "
+            f"{path.stem} has those of {other}",
+            f"pass --architecture "
             f"{_device_path(str(other), folder, path.parent)} or another device of config/devices, "
-            "or a system with its own clock and bandwidth, such as paper"
+            "or a system with its own clock and bandwidth, such as paper",
         )
     return found

@@ -65,14 +65,14 @@ def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | Non
     try:
         fields = _fields(traced, order, given)
     except PhazeError as error:
-        raise PhazeError(f"{where}: {error}") from error
+        raise error.under(where) from error
     model = Model.parse(_with(fields, given), where)
     own = sum(one.parameters for layer in order for one in layer.operators if one.group != "tied")
     if model.parameters != own:
         raise PhazeError(
             f"{where}: must be a transformer: the trace has {own:,} parameters, a transformer of "
-            f"its sizes {model.parameters:,}; write a spec of the model, or set its fields with "
-            f"{OPTION}"
+            f"its sizes {model.parameters:,}",
+            f"write a spec of the model, or set its fields with {OPTION}",
         )
     return model
 

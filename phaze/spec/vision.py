@@ -190,8 +190,8 @@ class SemanticFpn(Residual):
         """Raise PhazeError: the pyramid reads all stages of the backbone, so layers form no chain."""
         raise PhazeError(
             f"{where}: model {self.name} is not a chain of layers (its pyramid reads every stage "
-            "of the backbone), and only a chain can be placed; `python -m phaze partition` "
-            "accepts the graph"
+            "of the backbone), and only a chain can be placed",
+            "`python -m phaze partition` accepts the graph",
         )
 
 

@@ -259,7 +259,7 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         reason = getattr(error, "strerror", None) or error
         raise PhazeError(
-            f"{path}: cannot be read as table {name}: {reason}; delete it and run again"
+            f"{path}: cannot be read as table {name}: {reason}", "delete it and run again"
         ) from error
     return table
 

@@ -147,7 +147,8 @@ class TiledMachine:
         if self.grid.tiles > MOST_TILES:
             raise PhazeError(
                 f"system {self.name}: at most {MOST_TILES:,} tiles can be simulated link by link, "
-                f"got {self.grid.tiles:,}; describe a part of it"
+                f"got {self.grid.tiles:,}",
+                "describe a part of it",
             )
         return Chip(self.name, self.grid, self.device.tile, self.wires, self.memory, self.system.fetched_once)
 

@@ -367,7 +367,8 @@ def test_a_mistake_is_one_message(
         run(*arguments)
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
-    assert capsys.readouterr().err.startswith("phaze: ")
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in told] == ["error", "help"]
 
 
 @pytest.mark.parametrize(
@@ -430,7 +431,7 @@ def test_devices_and_system_may_be_given_in_one() -> None:
     both = run(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
     assert run(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
     for verb in (place, partition):
-        with pytest.raises(PhazeError, match="already sets --system and --devices: leave these out"):
+        with pytest.raises(PhazeError, match="already sets --system and --devices; leave these out"):
             run(*verb, "--gpus", "2xh100", "--devices", "2")
         with pytest.raises(
             PhazeError, match="--gpus: must be a number, x and a system, such as 256xH100, got 0xh"
@@ -473,9 +474,9 @@ def test_a_name_that_no_file_can_have_is_one_message(
     monkeypatch.setattr("sys.argv", ["phaze", *(there.get(one, one) for one in arguments)])
     assert main() == 1
     told = capsys.readouterr().err
-    assert told.startswith("phaze: ")
+    assert told.startswith("error: ")
     assert "File name too long" in told or "Too many levels of symbolic links" in told
-    assert told.count("\n") == 1
+    assert told.count("\n") == 2
 
 
 def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Path) -> None:
@@ -517,7 +518,9 @@ def test_an_answer_that_cannot_be_printed_is_one_line(arguments: tuple[str, ...]
             check=False,
         )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "phaze: cannot print the answer: No space left on device\n"
+    assert done.stderr == (
+        "error: cannot print the answer: No space left on device\nhelp: print to a terminal or another disk\n"
+    )
 
 
 def test_images_are_trained_for_as_long_as_is_said() -> None:
@@ -538,7 +541,7 @@ def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> No
         assert done.returncode == 1
         return done.stderr
 
-    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'; nearest: mine; all 1 are in" in refused(
+    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'\nhelp: known are mine\n" in refused(
         tmp_path
     )
     assert "must be a folder that contains systems, models and devices" in refused(tmp_path / "none")

@@ -53,7 +53,8 @@ def _chain(layers: ProfiledLayers) -> list[int]:
     if most < 3 or len(chain) != most or joined != most - 1 or leaving - set(chain[-1:]):
         raise PhazeError(
             f"repeat: the {most} layers named {name!r} must be a chain of at least three that only its last "
-            "one leaves; give no repeat for this input"
+            "one leaves",
+            "give no repeat for this input",
         )
     return chain
 

@@ -55,8 +55,9 @@ def translate(config: Plain, source: str) -> Config:
         near = get_close_matches(str(kind), FAMILIES, 3, 0.0)
         raise PhazeError(
             f"{source}: model_type: must be one of the {len(FAMILIES)} known families, got "
-            f"{short(kind)}; nearest: {', '.join(near)}. For any other model, `phaze trace CONFIG "
-            "--layers -o TRACE.json` writes a model that `model` and `plan` accept"
+            f"{short(kind)}; nearest: {', '.join(near)}",
+            "for any other model, `phaze trace CONFIG --layers -o TRACE.json` writes a model that `model` "
+            "and `plan` accept",
         )
     if "text_config" in config:
         raise PhazeError(f"{source}: text_config: must be a JSON object, got {short(text)}")

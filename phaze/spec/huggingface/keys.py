@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from phaze.base.errors import PhazeError
-from phaze.spec.noun import describe
+from phaze.spec.noun import mistakes
 from phaze.spec.plain import Plain, short
 from phaze.spec.values import Flag, Label, PositiveInt, Seed, Share
 
@@ -325,5 +325,5 @@ def read(config: Config, key: Key, source: str) -> Plain:
     try:
         _KINDS[key.kind].validate_python(value)
     except ValidationError as error:
-        raise PhazeError(describe(error, f"{source}: {key.published}")) from error
+        raise mistakes(error, f"{source}: {key.published}") from error
     return _ACTIVATIONS.get(str(value), "gelu") if key.kind == "activation" else value

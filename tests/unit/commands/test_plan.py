@@ -328,9 +328,9 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gpt2-xxl", *H100), "nearest: gpt2-xl"),
+        (("gpt2-xxl", *H100), "did you mean gpt2-xl or gpt2"),
         (("gpt2", "--system", "h10", "--global-batch", "8"), "there is no system"),
-        (("gpt2", "--global-batch", "8"), "the cluster is missing: pass --gpus"),
+        (("gpt2", "--global-batch", "8"), "the cluster is missing; pass --gpus"),
         (("gpt2", "--gpus", "h100"), "must be a number, x and a system, such as 256xH100, got h100"),
         (
             ("gpt2", "--gpus", "8xH100", "--system", "h100"),

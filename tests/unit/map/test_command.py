@@ -75,7 +75,7 @@ def test_heuristics_stay_out_of_the_answer_if_asked(tmp_path: Path, choice: str,
     ("replicas", "topology", "message"),
     [
         (9, "two-level", "needs at least 18 devices for 2 stages x 9 replicas, got 16"),
-        (2, "none", "there is no topology 'none'; nearest: "),
+        (2, "none", "there is no topology 'none'; known are "),
     ],
 )
 def test_mistakes_are_one_message(tmp_path: Path, replicas: int, topology: str, message: str) -> None:

@@ -48,7 +48,7 @@ def test_a_system_of_one_level_is_a_flat_one() -> None:
 
 
 def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device() -> None:
-    with pytest.raises(PhazeError, match=r"tpu-v4 defines neither clock.*h100 has those of h100-80gb: pass"):
+    with pytest.raises(PhazeError, match=r"tpu-v4 defines neither clock.*h100 has those of h100-80gb; pass"):
         load_system_of("tpu-v4", "h100", flat=50e9)
     own = load_system_of("config/devices/tpu-v4.yaml", "h100", flat=50e9)
     assert own.clock_hz == load_device("tpu-v4").clock_hz
@@ -73,7 +73,7 @@ def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
     [
         (
             {"device": "a1000"},
-            r"no device 'a1000'; nearest: a100-80gb, a100-40gb; all \d+ are in config/devices",
+            r"no device 'a1000'; did you mean a100-80gb or a100-40gb\? all \d+ are in config/devices",
         ),
         ({"levels": []}, "levels: .*at least 1 item"),
         (
