@@ -52,14 +52,17 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
         del _now[depth:]
 
 
-_busy: list[str] = []
+_busy: list[Callable[[], str]] = []
 """Activities in progress outside the loops."""
 
 
 @contextmanager
-def busy(doing: str) -> Iterator[None]:
-    """Name the activity of the block in progress messages."""
-    _busy.append(doing)
+def busy(what: str | Callable[[], str]) -> Iterator[None]:
+    """Name the activity of the block in progress messages.
+
+    A function is called from the thread that reports, and only for a message.
+    """
+    _busy.append(what if callable(what) else lambda: what)
     try:
         yield
     finally:
@@ -85,13 +88,18 @@ def heard(
         thread.join()
 
 
+def doing() -> str:
+    """Current items of the loops, and the innermost activity; empty if nothing is known."""
+    now = time.monotonic()
+    counts = " / ".join(count.text(now) for count in tuple(_now))
+    return ", ".join(filter(None, (counts, *(one() for one in _busy[-1:]))))
+
+
 def _listen(
     name: str, say: Callable[[str], None], ended: threading.Event, first_s: float, every_s: float
 ) -> None:
     started = time.monotonic()
     wait = first_s
     while not ended.wait(wait):
-        now = time.monotonic()
-        counts = " / ".join(count.text(now) for count in tuple(_now))
-        say(", ".join(filter(None, (f"{name}: {now - started:.0f} s", counts, *_busy[-1:]))))
+        say(", ".join(filter(None, (f"{name}: {time.monotonic() - started:.0f} s", doing()))))
         wait = every_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.commands.terminal import is_rich, live_line, tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,8 +108,12 @@ def ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def telling(verb: str) -> Iterator[None]:
-    """Print progress on standard error, first after two seconds and then every ten."""
+    """Show progress on standard error: a line that changes on a terminal, elsewhere one every ten seconds."""
     from phaze.base.progress import heard
 
-    with heard(verb, lambda text: typer.echo(f"progress: {text}", err=True), first_s=2.0, every_s=10.0):
+    if not is_rich(sys.stderr):
+        with heard(verb, lambda text: tell(f"progress: {text}"), first_s=2.0, every_s=10.0):
+            yield
+        return
+    with live_line() as show, heard(verb, show, first_s=1.0, every_s=0.5):
         yield

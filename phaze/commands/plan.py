@@ -15,6 +15,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling
+from phaze.commands.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -375,6 +376,11 @@ def _answer(
     for option, fields in (("--fix", asked.fixed), ("--explain", unlike)):
         planner.check(fields, f"plan: {option}")
     found = planner.best(top, _better(planner, begun))
+    if found.plans and found.stopped:
+        tell(
+            f"plan: stopped early, at a gap of {found.certificate.gap:.1%}: {found.stopped}; --fix makes the "
+            "question smaller"
+        )
     answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":
         return answer
@@ -410,7 +416,7 @@ def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout],
     """Callback that reports the first plan, and each clearly better one, on standard error."""
     told: list[float] = []
 
-    def tell(better: PlannedLayout) -> None:
+    def report(better: PlannedLayout) -> None:
         from phaze.plan.layouts.priced import PricedLayout
         from phaze.plan.layouts.words import better_line
 
@@ -418,10 +424,10 @@ def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout],
         if not told or time_s < told[-1] * (1 - CLEARLY):
             shape = PricedLayout.of(planner.question, better).shape
             line = better_line(time_s, shape, monotonic() - begun, first=not told)
-            typer.echo(f"plan: {line}", err=True)
+            tell(f"plan: {line}")
             told.append(time_s)
 
-    return tell
+    return report
 
 
 def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bool, why: bool) -> None:

@@ -9,13 +9,16 @@ from inspect import getdoc
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, TextIO
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from phaze.base.printed import EscapedStream
+from phaze.base.printed import EscapedStream, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+    from rich.live import Live
 
 PANELS = {TyperGroup: 80, TyperCommand: 100}
 """Columns of a terminal from which help has panels; in a narrower one they would cut names of options."""
@@ -35,6 +38,50 @@ def unescaped(stream: TextIO) -> TextIO:
 def paragraphs(verb: Callable[..., Any]) -> str:
     """Docstring of a verb with one line for each paragraph, which terminals wrap at their own width."""
     return "\n\n".join(" ".join(text.split()) for text in (getdoc(verb) or "").split("\n\n"))
+
+
+_live: list[Live] = []
+"""Line that changes at the end of the terminal, if there is one."""
+
+
+def tell(text: str) -> None:
+    """Print a message on standard error, above the line that changes."""
+    if not _live:
+        typer.echo(text, err=True)
+        return
+    from rich.text import Text
+
+    _live[0].console.print(Text(printable(text)))
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a text in the last line of the terminal, which is empty in the end."""
+    try:
+        yield _show
+    finally:
+        if _live:
+            _live.pop().stop()
+
+
+def _show(text: str) -> None:
+    """Replace the text of the last line; the first call imports rich, which short commands do not need."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    console = _live[0].console if _live else Console(file=unescaped(sys.stderr), highlight=False)
+    words = Text(printable(text))
+    words.truncate(console.width - len("⠋ "), overflow="ellipsis")
+    line = Spinner("dots", words)
+    if _live:
+        _live[0].update(line, refresh=True)
+        return
+    live = Live(line, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    live.start()
+    console.show_cursor(show=True)  # Ctrl-C ends compiled code, and with it the process, at once
+    _live.append(live)
 
 
 @contextmanager

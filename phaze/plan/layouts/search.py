@@ -20,6 +20,7 @@ from math import inf
 import numpy as np
 
 from phaze.base.arrays import Ints
+from phaze.base.progress import busy
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.contenders import Contenders, LayoutContender
@@ -244,6 +245,27 @@ class LayoutSearch:
         """Lower bound on the step time of all layouts."""
         return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
 
+    def standing(self) -> str:
+        """Layouts left, gap and best plan, for a progress message from another thread."""
+        best_s, queue = self.best_s, tuple(self._queue)
+        if best_s == inf:
+            return "no plan yet"
+        best = f"best plan {best_s:.4g} s a step"
+        if not queue:
+            return f"bounding layouts, {best}"
+        left = sum(bound_s < self.enough_s for bound_s, _, _ in queue)
+        gap = max(0.0, 1 - min(queue)[0] / best_s)
+        return f"{left:,} layouts left, gap {gap:.1%}, {best}"
+
+    @property
+    def stopped(self) -> str:
+        """Limit at which the search ended before its gap was closed; empty if it is closed."""
+        if self.bound_s >= self.best_s * (1 - self.gap):
+            return ""
+        if self.contenders.searched >= MOST_LOOKED_AT:
+            return f"the pipeline splits of {self.contenders.searched:,} layouts were searched, the limit"
+        return f"linear programs worth {self._work:,} were solved, the limit is {self.most_work:,}"
+
     @property
     def _work(self) -> int:
         return self._shapes.work + self.contenders.work
@@ -273,8 +295,10 @@ def plan_layouts(
     question.refuse_endless(every.families)
     families = LayoutFamilies.of(question, every)
     search = LayoutSearch(question, families, gap, on_better, most_work)
-    search.run(wanted)
-    search.run_on(rows)
+    with busy(search.standing):
+        search.run(wanted)
+        stopped = search.stopped
+        search.run_on(rows)
     question.forget(MOST_SLICES)
     plans = tuple(search.planned[:wanted])
     closest = None if plans else families.closest()
@@ -299,4 +323,4 @@ def plan_layouts(
         undecided=undecided,
         undecided_layouts=count,
     )
-    return LayoutPlans(plans, certificate, closest)
+    return LayoutPlans(plans, certificate, closest, stopped)

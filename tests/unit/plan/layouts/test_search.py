@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -10,6 +11,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from phaze.base.progress import doing
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts import contenders
@@ -269,6 +271,19 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
     closed = plan_layouts(question, {"pp": 1}, gap=0.02)
     assert closed.certificate.gap <= 0.02
     assert not closed.certificate.undecided
+    assert found.stopped.startswith("linear programs worth")
+    assert not closed.stopped
+
+
+def test_a_search_says_where_it_stands() -> None:
+    """From its first plan on; nothing is said once it has ended."""
+    question, said = CASES["llama"].question("megatron"), list[str]()
+    plan_layouts(question, on_better=lambda _: said.append(doing()))
+    assert re.fullmatch(r"no plan yet|(bounding layouts, )?best plan .* s a step", said[0])
+    assert re.fullmatch(
+        r"(bounding layouts|[\d,]+ layouts left, gap \d+\.\d%), best plan .* s a step", said[-1]
+    )
+    assert not doing()
 
 
 def test_layers_whose_collectives_fsdp_keeps_from_hiding_are_costed_apart() -> None:
