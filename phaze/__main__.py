@@ -26,6 +26,7 @@ try:
     from phaze.commands.map import map_stages
     from phaze.commands.measure import measure
     from phaze.commands.model import model
+    from phaze.commands.new_study import new_study
     from phaze.commands.partition import partition
     from phaze.commands.place import place
     from phaze.commands.plan import plan
@@ -54,7 +55,7 @@ GROUPS = {
     "Ask (how to train a model)": (plan, model, certify, simulate),
     "Run (flags, your runs, your cluster)": (emit, read, compare, validate, measure, calibrate),
     "Design (accelerators)": (place, space, extract, estimate, schedule, partition, map_stages, trace),
-    "Studies (many accelerators)": (status, export),
+    "Studies (many accelerators)": (new_study, status, export),
     "Look (what phaze knows)": (models, systems, devices, stacks, recipes),
 }
 """Verbs by the title of their group in the help."""
@@ -92,7 +93,11 @@ def _begin(
     os.environ[variable] = named
 
 
-NAMES = {"map" if verb is map_stages else verb.__name__: verb for verbs in GROUPS.values() for verb in verbs}
+NAMES = {
+    verb.__name__.removesuffix("_stages").replace("_", "-"): verb
+    for verbs in GROUPS.values()
+    for verb in verbs
+}
 """Verbs by name."""
 for title, verbs in GROUPS.items():
     for name, verb in NAMES.items():

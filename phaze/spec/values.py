@@ -24,6 +24,8 @@ def _number(value: object) -> object:
 
 
 def _whole(value: object) -> object:
+    """Whole number for 8.0, or for a text such as 1e3; other values unchanged."""
+    value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
