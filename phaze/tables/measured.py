@@ -57,6 +57,10 @@ class SourceScores(Table):
         "interval_width": _maybe("mean width of these intervals over the predicted time"),
         "within_prudent": _maybe("share of runs within their prudent time"),
         "prudent_over_expected": _maybe("median ratio of prudent and predicted time"),
+        "within_high": _maybe(
+            "share of runs within their prudent time at the upper end of its 80 % interval"
+        ),
+        "high_over_expected": _maybe("median ratio of that time and the predicted one"),
         "memory_error": _maybe("mean absolute error of the memory"),
         "memory_bias": real("mean signed error of the memory", None, finite=False),
         "memory_covered": _maybe("share of runs inside their memory range"),

@@ -140,6 +140,8 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
     absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)
+    bounded = timed[timed[high].notna()]
+    high_s = bounded["prudent_s"] * bounded[high] / bounded["predicted_s"]
     times = _accuracy(timed) if len(timed) else None
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
@@ -165,6 +167,8 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
         "interval_width": _of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
         "within_prudent": _of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
         "prudent_over_expected": _of(np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)),
+        "within_high": _of(np.mean, (bounded["measured_s"] <= high_s).to_numpy(float)),
+        "high_over_expected": _of(np.median, (high_s / bounded["predicted_s"]).to_numpy(float)),
         "memory_error": _of(np.mean, np.abs(sizes)),
         "memory_bias": _of(np.mean, sizes),
         "memory_covered": _of(np.mean, np.array(inside, float)),

@@ -53,6 +53,7 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     assert found.regret == found.worst_regret == pytest.approx(0.25)
     assert found.group_correlation == pytest.approx(0.5)
     assert (found.within_prudent, found.prudent_over_expected, found.prudent_regret) == (1.0, 1.0, 0.0)
+    assert (found.within_high, found.high_over_expected) == pytest.approx((1.0, 1.3))
     assert found.refused == "1 × dp must be given"
 
 
