@@ -145,6 +145,13 @@ class PlaceOptions(ModelOptions, PiperOptions):
     devices: Annotated[
         int | None, typer.Option(help="Number of devices. Default: the system's, or the instance's.", min=1)
     ] = None
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B",
+            help="Values of a key of the architectures to compare, such as num_tc=4,8; at most two keys.",
+        ),
+    ] = None
     as_json: options.JsonOption = False
 
 
@@ -155,7 +162,8 @@ def place(asked: PlaceOptions) -> None:
     Prints the widths t and d, the stages s with their layers and memory, the throughput, and what binds. The
     input is either a model on an architecture (--model), or an instance file of layers with their latencies.
     An instance of Phaze's planner also defines the cluster. Options that begin with "Piper" override the
-    values of an instance of --planner piper.
+    values of an instance of --planner piper. With several architectures, separated by commas, or with --sweep
+    it prints a table of them, with TPU v4 as built.
     """
     if (asked.instance is None) == (asked.model is None):
         raise PhazeError("place: give either an instance file or --model, not both")
@@ -166,7 +174,7 @@ def place(asked: PlaceOptions) -> None:
             asked.context, options.flags(PiperOptions), "place: {} applies to --planner piper only"
         )
     if asked.instance is not None:
-        of_models = [*options.flags(ModelOptions), *["devices"] * (not piper)]
+        of_models = [*options.flags(ModelOptions), "sweep", *["devices"] * (not piper)]
         _refuse_options_of_models(asked.context, of_models)
         text = _by_piper(asked.instance, asked) if piper else _by_phaze(asked.instance)
         write_or_print(text + "\n", asked.out)
@@ -184,9 +192,18 @@ def _place_model(asked: PlaceOptions) -> None:
     options.refuse_unless_positive("place", **given)
     from phaze.commands.answers import PlacementQuestion, answer, describe_placement, in_one_line
 
-    question = PlacementQuestion(
-        str(asked.model), replace(asked, global_batch=_batch(asked), **_cluster(asked))
-    )
+    asked = replace(asked, global_batch=_batch(asked), **_cluster(asked))
+    names = asked.architecture.split(",")
+    if asked.sweep or len(names) > 1:
+        from phaze.commands.chips import compared, print_chips
+
+        if asked.out is not None:
+            raise PhazeError("place: -o applies to one architecture only", "print with --json instead")
+        with telling("place"):
+            rows = compared(asked, names, asked.sweep or ())
+        print_chips(rows, as_json=asked.as_json)
+        return
+    question = PlacementQuestion(str(asked.model), asked)
     with telling("place"):
         found = describe_placement(question, answer(question))
     text = json.dumps(found, indent=2) if asked.as_json else in_one_line(found)

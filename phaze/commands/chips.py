@@ -1,0 +1,139 @@
+"""Compare accelerators: the best placement of a model on each, and on variants of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import typer
+import yaml
+
+from phaze.base.errors import PhazeError
+from phaze.base.nearest import did_you_mean
+from phaze.base.units import GIB, UM2_PER_MM2, digits
+from phaze.commands.answers import PlacementQuestion, answer
+from phaze.commands.tables import Column, counts, print_rows
+from phaze.spec.architecture import Architecture
+from phaze.spec.files import read_mapping
+from phaze.spec.strict_yaml import load
+from phaze.spec.system import Device
+from phaze.spec.systems import chip_path, load_system_of
+from phaze.tables.columns import layout_of
+
+if TYPE_CHECKING:
+    from phaze.commands.place import PlaceOptions
+    from phaze.commands.tables import Row
+
+BUILT = "tpu-v4-as-built"
+"""Accelerator that is always a row, if its clock on the system is known."""
+MOST_KEYS = 2
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Key of an architecture with the values to try."""
+
+    key: str
+    values: tuple[object, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Variant:
+        """Variant from a text such as num_tc=4,8; PhazeError if malformed."""
+        key, equals, values = text.partition("=")
+        if not (key and equals and values):
+            raise PhazeError(f"place: --sweep: must be KEY=VALUE,VALUE such as num_tc=4,8, got {text}")
+        known = sorted({*Architecture.model_fields, *Device.model_fields} - {"name"})
+        if key not in known:
+            raise PhazeError(
+                f"place: --sweep: {key}: is not a key of an architecture",
+                did_you_mean(key, known, "config/reference/architectures.md"),
+            )
+        return cls(key, tuple(load(one) for one in values.split(",")))
+
+
+def compared(asked: PlaceOptions, names: Sequence[str], sweeps: Sequence[str]) -> list[Row]:
+    """Best placement on every accelerator and variant."""
+    if len(sweeps) > MOST_KEYS:
+        raise PhazeError(f"place: --sweep: at most {MOST_KEYS} keys, got {len(sweeps)}")
+    variants = [Variant.of(text) for text in sweeps]
+    with TemporaryDirectory() as folder:
+        chips = [path for name in names for path in _variants(name, variants, Path(folder))]
+        if BUILT not in names and _is_known(asked):
+            chips.append(BUILT)
+        return [_row(asked, chip) for chip in chips]
+
+
+def print_chips(rows: Sequence[Row], *, as_json: bool) -> None:
+    """Print accelerators with their placements, as JSON or as a table."""
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        print_rows(rows, COLUMNS)
+
+
+def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
+    """Names or paths of an accelerator with every combination of the values."""
+    if not variants:
+        yield name
+        return
+    path = chip_path(name)
+    fields = read_mapping(path)
+    for values in product(*(one.values for one in variants)):
+        own = dict(zip((one.key for one in variants), values, strict=True))
+        stem = "-".join([path.stem, *(f"{key}{value}" for key, value in own.items())])
+        file = folder / f"{stem}.yaml"
+        file.write_text(yaml.safe_dump({**fields, **own, "name": stem}), encoding="utf-8")
+        yield str(file)
+
+
+def _is_known(asked: PlaceOptions) -> bool:
+    """True if the system gives TPU v4 its clock and memory."""
+    try:
+        load_system_of(BUILT, asked.system, flat=asked.flat_bandwidth)
+    except PhazeError:
+        return False
+    return True
+
+
+def _row(asked: PlaceOptions, chip: str) -> Row:
+    found = answer(PlacementQuestion(str(asked.model), replace(asked, architecture=chip)))
+    best, stages = found.best, found.evaluation.stages
+    placed = best["status"] == "placed"
+    keys = ["layout", "architecture", "hbm_gib", "recompute", "planner"]
+    own = stages[(stages[keys] == best[keys]).all(axis=1)]
+    layout, samples_per_s = layout_of(best), float(best["samples_per_s"])
+    return {
+        "architecture": str(best["architecture"]),
+        "step_s": float(best["time_per_batch_s"]) if placed else None,
+        "mfu": float(best["mfu"]) if placed else None,
+        "memory_gib": float(own["memory_bytes"].max()) / GIB if placed else None,
+        "bound_by": str(best["binding"]),
+        "area_mm2": float(found.evaluation.architectures["area_um2"].iloc[0]) / UM2_PER_MM2,
+        "watts": float(best["joules_per_sample"]) * samples_per_s / int(best["devices_used"])
+        if placed
+        else None,
+        "tensor": layout.tp,
+        "data": int(best["data"]),
+        "stages": int(best["stages"]),
+        "microbatch": layout.microbatch,
+    }
+
+
+COLUMNS = (
+    Column("architecture", "architecture"),
+    Column("step_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
+    Column("mfu", "MFU", lambda value: f"{float(str(value)):.1%}", right=True),
+    counts("memory_gib", "GiB"),
+    Column("bound_by", "bound by"),
+    counts("area_mm2", "mm2"),
+    counts("watts", "W"),
+    counts("tensor", "t"),
+    counts("data", "d"),
+    counts("stages", "s"),
+    counts("microbatch", "mbs"),
+)
