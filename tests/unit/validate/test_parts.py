@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.spec.systems import load_device
-from phaze.validate.parts.base import called, in_a_loop, site_of
+from phaze.spec.systems import load_device, system_of_device
+from phaze.validate.parts.base import in_a_loop, site_of
 from phaze.validate.parts.products import ProductsPart
 from phaze.validate.parts.registry import PARTS, kernel_files
 
@@ -75,7 +75,7 @@ def test_tables_of_the_configuration_are_answered_whole() -> None:
 
 
 def test_names_of_devices_are_those_of_tables() -> None:
-    assert called("H100 (sglang)") == called("h100")
+    assert system_of_device("H100 (sglang)") == system_of_device("h100") == "h100"
     site = site_of("H100-SXM")
     assert site is not None
     assert site.device.name == "h100-80gb"
