@@ -111,14 +111,14 @@ class Settings:
     @cached_property
     def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
         """Settings of a `Problem` that each reading changes, by reading, section and key."""
-        own = self._readable(OWN_READING)
+        each = {reading: self._readable(reading) for reading in self.study.shown_readings}
         return {
             reading: {
                 section: changes
-                for section, given in self._readable(reading).items()
-                if (changes := {key: value for key, value in given.items() if value != own[section][key]})
+                for section, given in sections.items()
+                if (changes := {k: v for k, v in given.items() if v != each[OWN_READING][section][k]})
             }
-            for reading in self.study.shown_readings
+            for reading, sections in each.items()
         }
 
     def _readable(self, reading: str) -> dict[str, dict[str, object]]:

@@ -30,6 +30,11 @@ def settings(readings: object, **changes: object) -> Settings:
     return load_settings({**study, "readings": readings, **changes}, source="study.yaml")
 
 
+def test_a_study_without_readings_changes_nothing() -> None:
+    """There is no own reading to compare with."""
+    assert settings({}).reading_changes == {}
+
+
 def test_a_reading_changes_what_it_names_and_nothing_else() -> None:
     changes = settings(READINGS).reading_changes
     assert changes["study"] == {}
