@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import json
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -187,25 +185,6 @@ class _Telling(event.Listener):
 
 
 event.register("numba:compile", _Telling())
-
-
-@contextmanager
-def _hidden(module: str) -> Iterator[None]:
-    """Let imports of a module that nobody has imported yet fail for a while."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[module]
-
-
-with _hidden("scipy.linalg"), suppress(ImportError):
-    # Numba imports SciPy's linear algebra only to see whether there is one, and no kernel uses it. That took
-    # a fifth of the start of a job.
-    importlib.import_module("numba.np.arraymath")
 
 
 def njit(function: Function) -> Function:
