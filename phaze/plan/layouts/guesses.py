@@ -141,13 +141,17 @@ class Guesses:
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
         """Simulate layouts of open families by increasing bound, until one fits; True if one does.
 
-        Only bounds below `most_s` count, and at most `most` layouts are simulated.
+        Only bounds below `most_s` count. With `most` at most that many layouts are simulated, also after one
+        that fits if they may be faster.
         """
         places = np.flatnonzero(np.isin(self.families.family, families))
-        bounds_s = self.contenders.bounds.time_s[places]
+        bounds_s, found = self.contenders.bounds.time_s[places], False
         for at in np.argsort(bounds_s, kind="stable")[:most].tolist():
             if bounds_s[at] >= most_s:
-                return False
-            if self.contenders.begun(self.contenders.at(int(places[at]))).found:
-                return True
-        return False
+                break
+            one = self.contenders.at(int(places[at]))
+            if self.contenders.begun(one).found:
+                found, most_s = True, min(most_s, one.time_s)
+                if most is None:
+                    break
+        return found

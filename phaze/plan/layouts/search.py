@@ -42,6 +42,8 @@ FIRST = 30
 """Layouts examined before all others, each with the smallest bound of its kind."""
 BEST = 3
 """Layouts whose best pipeline splits then have their neighbours simulated."""
+MOST_BEGUN = 200
+"""Undecided layouts that are simulated after the search."""
 MOST_SHARPENED = 30_000
 """Families whose bounds are raised together; more need more memory."""
 MOST_OPENED = 3_000
@@ -115,6 +117,7 @@ class LayoutSearch:
         self._bound_shapes()
         self._look_at_kinds()
         self._close(self.most_work, MOST_LOOKED_AT)
+        self._begin_undecided()
         for _, _, contender in sorted(self._queue)[: 10 * wanted]:
             if len(self.distinct.found) >= wanted:
                 break
@@ -123,6 +126,17 @@ class LayoutSearch:
             self.families.open(some)
             for family in some.tolist():
                 self.guesses.begin(family, most=MOST_TRIED)
+
+    def _begin_undecided(self) -> None:
+        """Simulate even splits of the undecided layouts with the smallest bounds, and climb from the best.
+
+        If the search stopped early, a faster plan may be among them.
+        """
+        undecided = [one for bound_s, _, one in sorted(self._queue) if bound_s < self.enough_s]
+        for contender in undecided[:MOST_BEGUN]:
+            self.contenders.begun(contender)
+        if undecided:
+            self.contenders.climb(BEST)
 
     def run_on(self, rows: int) -> None:
         """Search for layouts faster than the last of `rows` rows, until no other layout can be."""
