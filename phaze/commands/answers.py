@@ -11,6 +11,7 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.store import Store
 from phaze.base.units import GIB, UM2_PER_MM2
+from phaze.commands.roofline import Peaks, on_roofline
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
 from phaze.layout import layouts_of
 from phaze.plan.planners import PlansAsked
@@ -31,7 +32,7 @@ from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Cluster, Scenario
 from phaze.spec.systems import load_device_as_architecture, load_network, load_system_of, sized
-from phaze.tables.columns import POINT, layout_of
+from phaze.tables.columns import OPERATOR, POINT, layout_of
 from phaze.tables.plans import PLAN
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
@@ -187,33 +188,46 @@ def read_architecture(name: str) -> pd.DataFrame:
 
 def estimate_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
-) -> list[pd.DataFrame]:
-    """Operators of a model with their estimates, one table per TMP width and microbatch."""
+) -> pd.DataFrame:
+    """Operators of a model with their estimates and rooflines, at all TMP widths and microbatches."""
     chips = read_architecture(architecture)
+    terms = _terms(subject, architecture, system, flat_bandwidth)
+    peaks = Peaks.of(chips.iloc[0], terms.hardware)
+    found = [on_roofline(_estimated(point, chips, terms), peaks) for point in subject.points]
+    return pd.concat(found, ignore_index=True)[_ESTIMATED]
+
+
+def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+    """Operators of one point with their estimates, and with the number of equal layers."""
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
-    terms = _terms(subject, architecture, system, flat_bandwidth)
-    return [_estimated(point, chips, designs, terms) for point in subject.points]
-
-
-def _estimated(point: Workload, chips: pd.DataFrame, designs: dict[str, int], terms: Terms) -> pd.DataFrame:
-    estimates = estimate_point(point, chips, terms)
     operators = point.tables["operators"]
-    rows = operators.assign(design=operators["core"].map(designs).fillna(-1).astype("int64"))
-    keys = [*POINT, "work", "design"]
-    columns = ["layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all"]
-    joined = rows.merge(estimates, on=keys)
+    rows = operators.assign(
+        design=operators["core"].map(designs).fillna(-1).astype("int64"),
+        layers=operators["layer"].map(dict(point.counts)),
+    )
+    joined = rows.merge(estimate_point(point, chips, terms), on=[*POINT, "work", "design"])
     energy = joined[[f"{part}_all_j" for part in ENERGIES]].sum(axis=1)
-    return joined[[*POINT, *columns]].assign(energy_all_j=energy)
+    return joined.assign(energy_all_j=energy)
+
+
+_ESTIMATED = [
+    *POINT, "layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all",
+    "energy_all_j", "flops", "hbm_all_bytes", "roof", "roof_share", "layers",
+]  # fmt: skip
 
 
 def schedule_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables solves and schedules of a model on an architecture."""
+    """Tables solves and schedules of a model on an architecture, the latter with names of operators."""
     terms = _terms(subject, architecture, system, flat_bandwidth)
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
-    return found.solves, found.schedules
+    keys = [*POINT, *OPERATOR]
+    names = pd.concat([point.tables["operators"][[*keys, "name"]] for point in subject.points])
+    named = found.schedules.merge(names, on=keys, how="left", validate="many_to_one")
+    named.insert(list(named.columns).index("operator") + 1, "name", named.pop("name"))
+    return found.solves, named
 
 
 def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:

@@ -64,21 +64,20 @@ def refuse_as_picture(path: Path | None) -> None:
         raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
 
 
-def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
-    """Print tables one below the other, with TMP width and microbatch in place of the layout key."""
-    import pandas as pd
-
+def with_widths(frame: pd.DataFrame) -> pd.DataFrame:
+    """Table with TMP width and microbatch in place of the layout key."""
     from phaze.tables.columns import widths_of
 
-    frame = pd.concat(frames, ignore_index=True)
     at = list(frame.columns).index("layout")
-    frame.insert(at, "tensor", widths_of(frame, "tp"))
-    frame.insert(at + 1, "microbatch", widths_of(frame, "microbatch"))
-    frame = frame.drop(columns="layout")
-    if as_json:
-        typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
-    else:
-        typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    found = frame.drop(columns="layout")
+    found.insert(at, "tensor", widths_of(frame, "tp"))
+    found.insert(at + 1, "microbatch", widths_of(frame, "microbatch"))
+    return found
+
+
+def print_records(frame: pd.DataFrame) -> None:
+    """Print a table as a JSON list of its rows."""
+    typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
 
 
 def tell_sequence(model: str, sequence: int | None) -> None:

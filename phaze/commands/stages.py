@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
+from phaze.base.nearest import did_you_mean
 from phaze.commands import options
-from phaze.commands.output import print_tables, tell_sequence, telling
+from phaze.commands.output import print_records, tell_sequence, telling, with_widths
+from phaze.commands.tables import UNKNOWN, Column, counts, number, print_rows, rows_of, scaled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
     from phaze.search.cosearch import Subject
 
 
@@ -21,36 +28,66 @@ def extract(asked: options.WorkloadOptions) -> None:
 
     Operators are those of both passes, after fusion.
     """
+    import pandas as pd
+
     from phaze.commands.answers import read_workloads
 
     tell_sequence(asked.model, asked.sequence)
     widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
     points = read_workloads(asked.model, asked.sequence, widths, microbatches, asked.backward.value)
-    print_tables([point.tables["operators"] for point in points], as_json=asked.as_json)
+    found = with_widths(pd.concat([point.tables["operators"] for point in points], ignore_index=True))
+    if asked.as_json:
+        print_records(found)
+    else:
+        typer.echo(found.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateOptions(options.WorkloadOptions, options.ArchitectureOptions):
+class OnArchitecture(options.WorkloadOptions, options.ArchitectureOptions):
     """Model on an architecture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions(OnArchitecture):
+    """Model on an architecture, and the order of its operators."""
+
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Sort by a column of the table or a key of --json: largest numbers first, text from A to Z.",
+        ),
+    ] = None
 
 
 @options.takes(EstimateOptions)
 def estimate(asked: EstimateOptions) -> None:
-    """Print the time and energy of every operator.
+    """Print the time, energy and roofline of every operator, and their totals.
 
-    Times are on one core and on all cores, with what binds them.
+    Times are on one core and on all cores, with what binds on all. The roofline shows whether the peak of the
+    cores (compute) or of HBM (memory) is the higher roof, and the reached share of it. Totals count every
+    layer of the model, whose operators run one after another on all cores.
     """
     from phaze.commands.answers import estimate_subject
+    from phaze.commands.roofline import totals
 
     options.refuse_unless_positive("estimate", flat_bandwidth=asked.flat_bandwidth)
     subject = _read(asked)
     with telling("estimate"):
-        tables = estimate_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
-    print_tables(tables, as_json=asked.as_json)
+        found = estimate_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
+    shown = with_widths(found)
+    if asked.sort is not None:
+        shown = _sorted(shown, asked.sort)
+    if asked.as_json:
+        print_records(shown)
+        return
+    _print_frame(shown.assign(roofline=_rooflines(shown)), ESTIMATE)
+    typer.echo()
+    _print_frame(with_widths(totals(found)), TOTALS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOptions(EstimateOptions):
+class ScheduleOptions(OnArchitecture):
     """Model on an architecture, and the table to print."""
 
     operators: Annotated[bool, typer.Option(help="Print every operator instead of layers.")] = False
@@ -58,9 +95,9 @@ class ScheduleOptions(EstimateOptions):
 
 @options.takes(ScheduleOptions)
 def schedule(asked: ScheduleOptions) -> None:
-    """Print the latency of every layer.
+    """Print the latency of every layer, or the times of its operators.
 
-    Each has its lower bound and the solver that proved it.
+    Each layer has its lower bound and the solver that proved it. --json has all figures.
     """
     from phaze.commands.answers import schedule_subject
 
@@ -68,7 +105,73 @@ def schedule(asked: ScheduleOptions) -> None:
     subject = _read(asked)
     with telling("schedule"):
         solves, schedules = schedule_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
-    print_tables([schedules if asked.operators else solves], as_json=asked.as_json)
+    found = with_widths(schedules if asked.operators else solves)
+    if asked.as_json:
+        print_records(found)
+    else:
+        _print_frame(found, SCHEDULE if asked.operators else SOLVES)
+
+
+def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Rows sorted by a column, named by its title or its key; PhazeError if it is unknown."""
+    keys = {**{one: one for one in frame.columns}, **{one.title: one.key for one in ESTIMATE}}
+    keys["roofline"] = "roof_share"
+    if column not in keys:
+        where = "the table and --json"
+        raise PhazeError(f"estimate: --sort: {column}: is not a column", did_you_mean(column, [*keys], where))
+    key = keys[column]
+    falls = frame[key].dtype.kind in "if"
+    return frame.sort_values(key, ascending=not falls, kind="stable", ignore_index=True)
+
+
+def _rooflines(frame: pd.DataFrame) -> list[str]:
+    """Higher roof and reached share of each operator, such as memory 97%; a dash without a roof."""
+    return [
+        f"{roof} {share:.0%}" if roof else UNKNOWN
+        for roof, share in zip(frame["roof"], frame["roof_share"], strict=True)
+    ]
+
+
+def _print_frame(frame: pd.DataFrame, columns: Sequence[Column]) -> None:
+    """Print a table; TMP width and microbatch have columns only if there are several."""
+    several = {key for key in ("tensor", "microbatch") if frame[key].nunique() > 1}
+    widths = [one for one in WIDTHS if one.key in several]
+    print_rows(rows_of(frame), [*widths, *columns])
+
+
+def _parts(value: object) -> str:
+    """Name of a fused operator with spaces, at which it can continue on the next line."""
+    return str(value).replace("+", " + ")
+
+
+def _core(value: object) -> str:
+    return "all" if value == -1 else number(value)
+
+
+WIDTHS = (counts("tensor", "t"), counts("microbatch", "mbs"))
+_LAYER = (Column("layer", "layer"), Column("direction", "pass"))
+_OPERATOR = Column("name", "operator", _parts, wraps=True)
+ESTIMATE = (
+    *_LAYER, _OPERATOR, Column("core", "core"), scaled("latency_s", "core us", 1e-6),
+    scaled("latency_all_s", "us", 1e-6), Column("limit_all", "bound by"), scaled("energy_all_j", "mJ", 1e-3),
+    scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6), Column("roofline", "roofline"),
+)  # fmt: skip
+TOTALS = (
+    *_LAYER, counts("layers", "layers"), scaled("latency_all_s", "ms", 1e-3),
+    scaled("energy_all_j", "mJ", 1e-3), scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6),
+)  # fmt: skip
+SOLVES = (
+    *_LAYER, Column("status", "status"), scaled("objective_s", "us", 1e-6),
+    scaled("bound_s", "bound us", 1e-6),
+    Column("gap", "gap", lambda value: f"{float(str(value)):.2%}", right=True), Column("method", "method"),
+    Column("solver", "solver"), counts("operators", "operators"),
+    scaled("all_cores_s", "all cores us", 1e-6), scaled("hbm_bytes", "MB", 1e6),
+)  # fmt: skip
+SCHEDULE = (
+    *_LAYER, counts("operator", "#"), _OPERATOR, Column("resource", "type"),
+    Column("core", "core", _core, right=True), scaled("start_s", "start us", 1e-6),
+    scaled("end_s", "end us", 1e-6),
+)  # fmt: skip
 
 
 def _read(asked: options.WorkloadOptions) -> Subject:

@@ -14,12 +14,15 @@ from phaze.base.units import digits
 from phaze.commands.terminal import is_rich, unescaped
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
 Row = Mapping[str, object]
 UNKNOWN = "–"
 NARROW = 80
 """Columns of a terminal below which also names and numbers wrap."""
+LEAST = 10
+"""Columns of a terminal that text which wraps has at least, with the space before it."""
 WIDE = 10_000
 """Columns of a pipe, in which no line is wrapped."""
 
@@ -41,7 +44,7 @@ class Column:
     right: bool = False
     """True for numbers."""
     wraps: bool = False
-    """True for text that may continue on the next line; all columns do on a terminal of fewer than 80."""
+    """True for text that may continue on the next line; all columns do where they would be cut otherwise."""
 
     def cell(self, row: Row) -> str:
         """Text of a row's value, a dash if it is unknown."""
@@ -54,17 +57,30 @@ def counts(key: str, title: str) -> Column:
     return Column(key, title, number, right=True)
 
 
+def scaled(key: str, title: str, unit: float) -> Column:
+    """Column of numbers in a unit, such as 1e-6 for microseconds."""
+    return Column(key, title, lambda value: digits(float(str(value)) / unit), right=True)
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """Rows of a table; missing values are None."""
+    known = frame.astype(object).where(frame.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in known.to_dict(orient="records")]
+
+
 def print_rows(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     """Print a table: fitted to the terminal, else one line for each row."""
     from rich.console import Console
 
+    wide = Console(width=WIDE, color_system=None)
     if is_rich(sys.stdout):
         console = Console(file=unescaped(sys.stdout), highlight=False)
-        console.print(_table(rows, columns, whole=console.width >= NARROW))
+        fixed = [column for column in columns if not column.wraps]
+        needed = wide.measure(_table(rows, fixed, whole=True)).maximum + LEAST * (len(columns) - len(fixed))
+        console.print(_table(rows, columns, whole=max(needed, NARROW) <= console.width))
         return
-    console = Console(width=WIDE, color_system=None)
-    with console.capture() as lines:
-        console.print(_table(rows, columns, whole=True))
+    with wide.capture() as lines:
+        wide.print(_table(rows, columns, whole=True))
     typer.echo("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 

@@ -73,7 +73,7 @@ def test_a_device_brings_its_own_clock_and_memory_into_a_cluster() -> None:
 
 def test_operators_are_estimated_on_a_device_as_on_any_architecture() -> None:
     """No operator exceeds the peak of the A100, and large ones reach most of it."""
-    (found,) = estimate_subject(read_subject("gpt2", 1024, [1], [8], "paired"), "a100-80gb", "paper")
+    found = estimate_subject(read_subject("gpt2", 1024, [1], [8], "paired"), "a100-80gb", "paper")
     row = found[(found["name"] == "logits") & (found["direction"] == "forward")].iloc[0]
     flops = 2 * 8 * 1024 * 768 * 50257 / row["latency_all_s"]
     assert 0.6 * 312e12 < flops < 312e12

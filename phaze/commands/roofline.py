@@ -1,0 +1,67 @@
+"""Roofline of operators: FLOPs and bytes against the peaks of an accelerator, and totals of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.cost.mapper.loads import Hardware
+from phaze.tables.columns import POINT
+
+SUMS = ("latency_all_s", "energy_all_j", "flops", "hbm_all_bytes")
+"""Columns that add up to the totals of a model."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Peaks of an accelerator on all cores, per second."""
+
+    tensor_flops: float
+    vector_flops: float
+    hbm_bytes: float
+
+    @classmethod
+    def of(cls, chip: pd.Series, hardware: Hardware) -> Peaks:
+        """Peaks of a row of table architectures; a lane makes one FLOP in a cycle."""
+        return cls(
+            2.0 * chip["num_tc"] * chip["pe_x"] * chip["pe_y"] * hardware.clock_hz,
+            1.0 * chip["num_vc"] * chip["pe_vc"] * hardware.clock_hz,
+            hardware.hbm_bandwidth_bytes_per_s,
+        )
+
+
+def on_roofline(operators: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
+    """Operators with their FLOPs, the higher roof, and the share of it that they reach on all cores.
+
+    The roof is the longer of two times: of the FLOPs at the peak of their cores (compute), and of the HBM
+    traffic at the peak bandwidth (memory). Collectives have no roof: it is empty, and the share is missing.
+    """
+    tensor, vector = operators["tensor_flops"].to_numpy(float), operators["vector_flops"].to_numpy(float)
+    compute_s = np.maximum(tensor / peaks.tensor_flops, vector / peaks.vector_flops)
+    memory_s = operators["hbm_all_bytes"].to_numpy(float) / peaks.hbm_bytes
+    roof_s = np.maximum(compute_s, memory_s)
+    has_roof = (operators["core"].to_numpy() != "network") & (roof_s > 0)
+    share = np.divide(roof_s, operators["latency_all_s"], out=np.full(len(roof_s), np.nan), where=has_roof)
+    return operators.assign(
+        flops=tensor + vector,
+        roof=np.where(has_roof, np.where(compute_s > memory_s, "compute", "memory"), ""),
+        roof_share=share,
+    )
+
+
+def totals(operators: pd.DataFrame) -> pd.DataFrame:
+    """Sums of each distinct layer and pass over its equal layers, and of the whole model (`all`).
+
+    Operators run one after another on all cores; a microbatch passes all layers.
+    """
+    counted = operators[list(SUMS)].mul(operators["layers"], axis=0)
+    keys = [*POINT, "layer", "direction"]
+    rows = pd.concat([operators[[*keys, "layers"]], counted], axis=1)
+    by_layer = rows.groupby(keys, sort=False, as_index=False).agg(
+        {"layers": "first", **dict.fromkeys(SUMS, "sum")}
+    )
+    whole = rows.groupby(list(POINT), sort=False, as_index=False).agg(dict.fromkeys(SUMS, "sum"))
+    found = pd.concat([by_layer, whole.assign(layer="all", direction="both")], ignore_index=True)
+    return found.astype({"layers": "Int64"})
