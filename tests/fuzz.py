@@ -355,7 +355,7 @@ def _whole(path: Path, content: bytes) -> bool:
 
 def _wrong_status(case: Case, status: int, told: str) -> str:
     """Deviations of a status and its message from the documentation."""
-    known = ("progress: ", "plan: first plan", "plan: better plan", "plan: stopped early")
+    known = ("progress: ", "plan: first plan", "plan: better plan", "plan: stopped at")
     lines = [line for line in told.splitlines() if not line.startswith(known)]
     if status not in ENDS or (status == 3 and case.verb != "plan"):
         return "is none that is documented"

@@ -378,8 +378,8 @@ def _answer(
     found = planner.best(top, _better(planner, begun))
     if found.plans and found.stopped:
         tell(
-            f"plan: stopped early, at a gap of {found.certificate.gap:.1%}: {found.stopped}; --fix makes the "
-            "question smaller"
+            f"plan: stopped at a proven gap of {100 * found.certificate.gap:.2g} %: {found.stopped}; "
+            "narrow the search with --fix"
         )
     answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":
@@ -423,7 +423,7 @@ def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout],
         time_s = better.found.time_s
         if not told or time_s < told[-1] * (1 - CLEARLY):
             shape = PricedLayout.of(planner.question, better).shape
-            line = better_line(time_s, shape, monotonic() - begun, first=not told)
+            line = better_line(time_s, shape, monotonic() - begun, planner.asked.rank, first=not told)
             tell(f"plan: {line}")
             told.append(time_s)
 

@@ -419,7 +419,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     uncalibrated: str | None = None
     """Warning that the predicted speed is an upper limit, if no run on the device is measured."""
     prudence: str | None = None
-    """Cost of the prudent choice in expected time, if layouts are ranked by prudent time."""
+    """Plan that ranking by expected time would choose, if layouts are ranked by prudent time."""
     may_fit: str | None = None
     """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
     of its range."""

@@ -21,6 +21,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.recipe_rows import recipe_rows
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, rests_on, what_if
+from phaze.plan.layouts.words import fields_in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
@@ -74,8 +75,11 @@ class TrainingPlanner:
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
     ) -> LayoutPlans:
         """Fastest plans with some fields fixed in addition to the question's; the first `rows` are proven."""
+        named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
-        return plan_layouts(self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better)
+        return plan_layouts(
+            self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better, named=named
+        )
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
         """The `top` fastest plans; more if the comparison without overlap needs them."""
@@ -131,22 +135,26 @@ class TrainingPlanner:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, chosen: PricedLayout) -> str:
-        """Cost of a prudent choice in expected time, against the best expected plan of a short search."""
-        found = plan_layouts(self.expected, self.asked.fixed, gap=self.gap, wanted=1, most_work=0).plans
+        """Faster plan that ranking by expected time would choose, found by a short search, as a sentence."""
+        found = plan_layouts(
+            self.expected, self.asked.fixed, gap=self.gap, wanted=1, most_work=0,
+            named="ranked by expected time for comparison: ",
+        ).plans  # fmt: skip
         best = min((chosen, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
-        more = chosen.price.time_s / best.price.time_s - 1
-        if more < TIE:
-            return "Prudence costs no expected time."
+        if chosen.price.time_s / best.price.time_s - 1 < TIE:
+            return "Ranking by expected time would choose no faster plan."
+        faster = 1 - best.price.time_s / chosen.price.time_s
         prudently = best.asked(self.expected.prudent)
         lacking_gib = prudently.lacking_gib
         but = (
-            f"but may lack {digits(lacking_gib)} GiB"
+            f"but it may lack {digits(lacking_gib)} GiB"
             if lacking_gib > 0
-            else f"prudently {prudently.price.time_s:.4g} s"
+            else f"prudent {prudently.price.time_s:.4g} s"
         )
+        named = ", ".join(fields_in_words(best.chosen, best.recomputed_layers))
         return (
-            f"Prudence costs {more:.1%} of expected time: --rank expected plans {best.shape}, "
-            f"{best.price.time_s:.4g} s, {but}."
+            f"Ranking by expected time would choose {named}: "
+            f"expected {best.price.time_s:.4g} s ({100 * faster:.1f} % faster), {but}."
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
@@ -215,7 +223,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
-    """Question at expected prices, on the current system; PhazeError if it is invalid."""
+    """Question with expected (not prudent) times, on the current system; PhazeError if it is invalid."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

@@ -31,7 +31,9 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
     least = asked.model.parameters * WEIGHT_BYTES / (device.hbm_gib * GIB * node)
     for nodes in range(max(ceil(least), 1), asked.devices // node + 1):
         question = question_of(asked.model_copy(update={"devices": nodes * node}), folder)
-        found = plan_layouts(question.ranked(asked.rank), asked.fixed, gap=ENOUGH, wanted=1)
+        found = plan_layouts(
+            question.ranked(asked.rank), asked.fixed, gap=ENOUGH, wanted=1, named=f"nodes {nodes}: "
+        )
         if found.plans:
             return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
         smaller = _ruled_out(found) | {"smaller": nodes}
@@ -41,7 +43,7 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
 
 
 def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Reason why a number of nodes is too small: memory that every layout lacks, and undecided layouts.
+    """Reason why this node count is too small: smallest memory shortfall, and number of undecided layouts.
 
     Dominated layouts need at least the memory of the layout that dominates them.
     """

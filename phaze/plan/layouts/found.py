@@ -51,4 +51,4 @@ class LayoutPlans:
     closest: tuple[Layout, str, float] | None = None
     """If nothing fits: the closest layout, its schedule, and the bytes that its peak rank lacks."""
     stopped: str = ""
-    """Limit at which the search ended before its gap was closed; empty if it is closed."""
+    """Why the search ended before its gap was closed; empty if it is closed."""

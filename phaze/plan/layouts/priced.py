@@ -93,7 +93,12 @@ class PricedLayout:
     @property
     def shape(self) -> str:
         """Short form of the layout."""
-        return shape(self.chosen, sum(self.divided.again(self.division)))
+        return shape(self.chosen, self.recomputed_layers)
+
+    @property
+    def recomputed_layers(self) -> int:
+        """Number of recomputed layers."""
+        return sum(self.divided.again(self.division))
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
@@ -144,7 +149,7 @@ class PricedLayout:
             bubble_share=found.shares["pipeline bubble"],
             exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
             bound_by=f"{most} ({100 * found.shares[most]:.0f} %)",
-            recomputed_layers=sum(self.divided.again(self.division)),
+            recomputed_layers=self.recomputed_layers,
             layout=self.chosen,
         )
 

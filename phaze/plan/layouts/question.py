@@ -36,15 +36,17 @@ class PlanQuestion:
     """True if attention keeps its scores on the chip, as in all plans; measured runs may differ."""
     upper: bool = False
     """True if plans must fit at the upper end of the memory range instead of its expected value."""
+    rank: Rank = "expected"
+    """Kind of step time that the prices of the machine give."""
 
     @cached_property
     def prudent(self) -> PlanQuestion:
         """The same question at prudent prices; plans must fit at the upper end of the memory range."""
         task, machine = prudent(self.task, self.machine)
-        return replace(self, task=task, machine=machine, upper=True)
+        return replace(self, task=task, machine=machine, upper=True, rank="prudent")
 
     def ranked(self, rank: Rank) -> PlanQuestion:
-        """The question at the prices that rank layouts."""
+        """Question with the times by which layouts are ranked."""
         return self.prudent if rank == "prudent" else self
 
     @property

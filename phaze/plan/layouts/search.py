@@ -76,6 +76,8 @@ class LayoutSearch:
     """Layouts of open families."""
     guesses: Guesses = field(init=False)
     """Simulations of promising families."""
+    _limit: str = ""
+    """Limit that ended the search for the first plan; empty if none did."""
     _shapes: ShapeFlows = field(init=False)
     _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
 
@@ -116,7 +118,7 @@ class LayoutSearch:
         self._fill(10 * wanted)
         self._bound_shapes()
         self._look_at_kinds()
-        self._close(self.most_work, MOST_LOOKED_AT)
+        self._limit = self._close(self.most_work, MOST_LOOKED_AT)
         self._begin_undecided()
         for _, _, contender in sorted(self._queue)[: 10 * wanted]:
             if len(self.distinct.found) >= wanted:
@@ -157,11 +159,13 @@ class LayoutSearch:
             # Rows that turn out as twins make room for slower ones.
             left = len(self.families.closed(self.enough_s)) > 0
 
-    def _close(self, most_work: int, most_searched: int) -> None:
-        """Examine layouts by increasing bound, until no bound is low enough."""
+    def _close(self, most_work: int, most_searched: int) -> str:
+        """Examine layouts by increasing bound until no bound is low enough; the limit reached, or empty."""
         while self._queue and self._queue[0][0] < self.enough_s:
-            if self.contenders.searched >= most_searched or self._work >= most_work:
-                break
+            if self.contenders.searched >= most_searched:
+                return f"the pipeline splits of {most_searched:,} layouts were searched, which is the limit"
+            if self._work >= most_work:
+                return f"the limit of {most_work:,} linear programs was reached"
             known_s, place, contender = heapq.heappop(self._queue)
             if self.contenders.bound_of(contender) >= self.contenders.enough_of(contender):
                 continue
@@ -170,6 +174,7 @@ class LayoutSearch:
                 self.contenders.look_at(contender)
             if contender.search is None or not contender.search.done:
                 heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
+        return ""
 
     def _sharpen(self) -> None:
         """Raise the bounds of all closed families that may be faster than the best plan."""
@@ -264,7 +269,7 @@ class LayoutSearch:
         best_s, queue = self.best_s, tuple(self._queue)
         if best_s == inf:
             return "no plan yet"
-        best = f"best plan {best_s:.4g} s a step"
+        best = f"best plan {self.question.rank} {best_s:.4g} s a step"
         if not queue:
             return f"bounding layouts, {best}"
         left = sum(bound_s < self.enough_s for bound_s, _, _ in queue)
@@ -273,12 +278,10 @@ class LayoutSearch:
 
     @property
     def stopped(self) -> str:
-        """Limit at which the search ended before its gap was closed; empty if it is closed."""
+        """Why the search ended before its gap was closed; empty if it is closed."""
         if self.bound_s >= self.best_s * (1 - self.gap):
             return ""
-        if self.contenders.searched >= MOST_LOOKED_AT:
-            return f"the pipeline splits of {self.contenders.searched:,} layouts were searched, the limit"
-        return f"linear programs worth {self._work:,} were solved, the limit is {self.most_work:,}"
+        return self._limit or "the bounds of the remaining layouts cannot be raised further"
 
     @property
     def _work(self) -> int:
@@ -300,18 +303,19 @@ def plan_layouts(
     rows: int = 1,
     on_better: Callable[[PlannedLayout], None] = lambda _: None,
     most_work: int = MOST_WORK,
+    named: str = "",
 ) -> LayoutPlans:
     """Fastest plan of a question with some fields fixed, `wanted` plans in all, and the certificate.
 
-    The first `rows` plans are the best distinct ones, as far as the certificate proves it.
+    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Progress messages
+    start with `named`, which tells a search from the main one of a question.
     """
     every = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(every.families)
     families = LayoutFamilies.of(question, every)
     search = LayoutSearch(question, families, gap, on_better, most_work)
-    with busy(search.standing):
+    with busy(lambda: f"{named}{search.standing()}"):
         search.run(wanted)
-        stopped = search.stopped
         search.run_on(rows)
     question.forget(MOST_SLICES)
     plans = tuple(search.planned[:wanted])
@@ -337,4 +341,4 @@ def plan_layouts(
         undecided=undecided,
         undecided_layouts=count,
     )
-    return LayoutPlans(plans, certificate, closest, stopped)
+    return LayoutPlans(plans, certificate, closest, search.stopped)

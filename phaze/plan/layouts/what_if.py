@@ -88,7 +88,9 @@ def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -
     said = [f"Plan 1 may not fit: at most it lacks {digits(lacking_gib)} GiB."]
     if lacking_gib < first.question.machine.stack.fragments.lasting * first.fullest_gib:
         said.append(f"{EXPANDABLE} may do.")
-    found = plan_layouts(first.question, _widths(first, fixed), wanted=1, most_work=MOST_WORK).plans
+    found = plan_layouts(
+        first.question, _widths(first, fixed), wanted=1, most_work=MOST_WORK, named="variants that fit: "
+    ).plans
     for one in (PricedLayout.of(first.question, plan) for plan in found):
         longer = one.price.time_s / first.price.time_s - 1
         said.append(f"It fits as {one.shape}, which takes {longer:.1%} longer.")
@@ -114,7 +116,9 @@ def _more_memory(plan: PricedLayout, fixed: Mapping[str, int | str]) -> WhatIf:
     device = device_of(question.machine)
     larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
     asked = replace(question, machine=larger)
-    found = plan_layouts(asked, _widths(plan, fixed), wanted=1, most_work=MOST_WORK).plans
+    found = plan_layouts(
+        asked, _widths(plan, fixed), wanted=1, most_work=MOST_WORK, named="with more HBM: "
+    ).plans
     time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
     return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
 

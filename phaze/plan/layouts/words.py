@@ -26,6 +26,8 @@ from phaze.spec.training_plan import (
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Columns of the table over device counts."""
+PRUDENT = "Ranked by prudent time: proven overlap only, memory at the upper end of its range."
+"""Meaning of the time that ranks plans by default."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
 """Maximum number of parts of a step that a comparison names."""
@@ -47,7 +49,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
     said = [
         *([] if plan.may_fit is None else [plan.may_fit]),
         *_why(plan),
-        *([] if plan.prudence is None else [plan.prudence]),
+        *([] if plan.prudence is None else [f"{PRUDENT} {plan.prudence}"]),
         *plan.rests_on,
         *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
         *_certificate(plan.certificate, plan.question.rank, len(plan.alternatives)),
@@ -80,13 +82,14 @@ def fewest_in_words(found: FewestNodes) -> str:
 
 def _recipes(plan: TrainingPlan) -> Iterator[str]:
     """Line for each published recipe, and the evidence for a plan that is faster than all of them."""
+    rank = plan.question.rank
     for one in plan.recipes:
         named = f"Recipe {one.source} {one.release} ({one.shape})"
         if one.plan is None or one.over_plan is None:
             yield f"{named}: {one.reason}"
             continue
         lacking = "" if one.lacking_gib is None else f"; may not fit, lacks {digits(one.lacking_gib)} GiB"
-        yield f"{named}: {one.plan.by(plan.question.rank):.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
+        yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
     over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]
     if over and min(over) * FASTER > 1:
         near = [f"{one.source} {one.label} ({one.error:+.1%})" for one in plan.evidence[:NEAREST]]
@@ -193,10 +196,10 @@ def unfit_in_words(plan: UnfitPlan) -> str:
     return "\n".join(map(wrapped, [*said, *_counts(plan.certificate)]))
 
 
-def better_line(time_s: float, layout: str, seconds: float, *, first: bool) -> str:
-    """Progress line about the first plan of a search, or a better one."""
+def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
+    """Progress line about the first plan of a search, or a better one, with the time that ranks plans."""
     which, then = ("first", "; looking for better ones") if first else ("better", "")
-    return f"{which} plan after {seconds:.1f} s: {time_s:.4g} s a step with {layout}{then}"
+    return f"{which} plan after {seconds:.1f} s: {rank} {time_s:.4g} s a step with {layout}{then}"
 
 
 def shape(layout: ChosenLayout, blocks: int | None) -> str:
@@ -311,7 +314,7 @@ def _certificate(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]
     said = []
     if found.bound_s is not None:
         said.append(
-            f"Proven lower bound of {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and "
+            f"Proven lower bound on {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and "
             f"their pipeline splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
         )
     if found.rows is not None and found.rows < rows:

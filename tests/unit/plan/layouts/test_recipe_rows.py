@@ -156,7 +156,7 @@ def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> Non
     assert bridge.over_plan == pytest.approx(bridge.plan.by(rank) / answered.by(rank))
     text = words_of(answered)
     assert (
-        f"Recipe megatron-bridge 26.08 (cp 2 dp 4 mbs 1 ZeRO-1): {bridge.plan.by(rank):.4g} s, "
+        f"Recipe megatron-bridge 26.08 (cp 2 dp 4 mbs 1 ZeRO-1): {rank} {bridge.plan.by(rank):.4g} s, "
         f"{bridge.over_plan:.2f} × plan 1 Recipe torchtitan 2024-12 "
     ) in text
     assert f"× plan 1; may not fit, lacks {titan.lacking_gib:.1f} GiB" in text
