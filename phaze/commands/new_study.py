@@ -23,12 +23,12 @@ TEMPLATE = """\
 # yaml-language-server: $schema={schema}
 # How would {model} be trained on {accelerators}?
 #
-# Run it in a checkout of phaze:
+{save}# Run it in a checkout of phaze:
 #   .venv/bin/snakemake --cores 4 --configfile {file}
 # and open results/report/report.html. `.venv/bin/phaze status --configfile {file}` shows the progress.
 #
-# The file says what differs from config/config.yaml; config/reference/study.md explains every key. With the
-# first line, editors complete and check the keys.
+# Keys that are absent here have the values of config/config.yaml, the default study;
+# config/reference/study.md explains every key. The first line lets editors complete and check keys.
 
 models: [{model}]
 
@@ -43,11 +43,13 @@ workloads:
 
 architectures:
   grid: null  # without this line the study also searches the 29,360 accelerators of the Phaze paper
+  # tpu-v4-as-built is the chip as built; tpu-v4 is the Phaze paper's model of it, with an eighth of its
+  # vector lanes.
   named: [{named}]
 
 training:
   microbatches: [1, 2, 4, 8]
-  hbm_gib: [32, 80]  # memory of an accelerator to try; one that has its own keeps it
+  hbm_gib: [32, 80]  # HBM sizes to try on accelerators whose files give none
   recompute: [false, true]
 
 scenarios:
@@ -109,6 +111,7 @@ def _text(
         given=given,
         accelerators=" and ".join(chips or COMPARED[:1]),
         file=out or "my.yaml",
+        save="" if out else "# Save this as my.yaml.\n",
         sequence=tokens,
         widths=[width for width in WIDTHS if model.divides(width)],
         named=", ".join(named),

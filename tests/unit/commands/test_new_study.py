@@ -25,6 +25,8 @@ def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, 
     schema = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert (tmp_path / schema).resolve() == (project_root / "config/schema.json").resolve()
     assert f"--configfile {path}" in text
+    assert "Save this as" not in text
+    assert "# Save this as my.yaml.\n" in written("--model", "gpt2")
     study = read_mapping(path)
     assert study["models"] == ["llama-3.1-8b"]
     assert study["architectures"] == {"grid": None, "named": ["h100-80gb", "tpu-v4-as-built", "tpu-v4"]}
@@ -36,7 +38,7 @@ def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "gpt2", "-a", "tpu-v9"), "there is no architecture 'tpu-v9'"),
+        (("--model", "gpt2", "-a", "tpu-v9"), "unknown architecture 'tpu-v9'"),
         (("--model", "semantic-fpn"), "is not a chain of layers"),
         (("--model", "gpt2", "--sequence", "4096"), "sequence: 4096"),
         (("--model", "gpt2", "-o", "my.json"), "must end in .yaml"),
