@@ -29,7 +29,7 @@ def pack(member: Bools) -> Words:
 
 
 def unpack(words: Words, nodes: int) -> Bools:
-    """Bits (..., words) as sets (..., nodes)."""
+    """Unpack bit words (..., words) into boolean masks (..., nodes)."""
     octets = np.ascontiguousarray(words.astype(np.dtype("<u8"))).view(np.uint8)
     return np.unpackbits(octets, axis=-1, bitorder="little", count=nodes).astype(np.bool_)
 

@@ -33,7 +33,7 @@ class Deadline:
         return self._told.is_set() or time.monotonic() >= self._ends_s
 
     def check(self) -> None:
-        """Raise OutOfTimeError if the work must end."""
+        """Raise OutOfTimeError if the deadline has passed."""
         if self.passed:
             raise OutOfTimeError
 

@@ -108,7 +108,7 @@ def is_proven(times: Times) -> bool:
 
 
 def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) -> pd.DataFrame:
-    """Rows of table audits for points with the times from `time_points`."""
+    """Rows of table `audits` for points with the times from `time_points`."""
     rows = [
         {**point, **found, "best_s": best_s}
         for point, found in zip(points.to_dict("records"), times, strict=True)

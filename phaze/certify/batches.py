@@ -178,8 +178,9 @@ def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
 def _loads(
     stages: StageSpans, cluster: PlacementLimits, in_flight: int | None, most: int
 ) -> Iterator[Floats]:
-    """Yield the minimum bottleneck loads (u, first stages) of pipelines of 1 to `most` stages, u on single
-    devices.
+    """Yield the minimum bottleneck loads of pipelines of 1 to `most` stages.
+
+    They are indexed by u, the number of stages on a single device, and by the first stage.
 
     worst[u, i] is the bottleneck load of layers i to n in s stages, u of them on single devices.
     """

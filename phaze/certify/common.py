@@ -43,7 +43,7 @@ def certify_common(
     architectures: pd.DataFrame,
     aim: Aim,
 ) -> pd.DataFrame:
-    """Table certificates with the row of all models together.
+    """Table `certificates` with the row of all models together.
 
     `ranges` cover all models; `commons`, `placements` and `solves` cover the candidates.
     """

@@ -14,9 +14,9 @@ from phaze.tables.columns import layout_of
 COLUMNS = [
     "model", "layout", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept",
 ]  # fmt: skip
-"""Columns of table screens that a draw needs."""
+"""Columns of table `screens` that a draw needs."""
 EXCLUDED = ["memory", "work", "path", "combined", "tied"]
-"""Columns of table certificates that count excluded points."""
+"""Columns of table `certificates` that count excluded points."""
 
 
 def share_out(excluded: Mapping[str, int], points: int, least: int = 3) -> dict[str, int]:
@@ -42,7 +42,7 @@ def draw_points(
     points: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Rows of table screens with the reason why each was `chosen`: the first reason that applies.
+    """Rows of table `screens` with the reason why each was `chosen`: the first reason that applies.
 
     `screens` cover all layouts of a model, read one at a time, each with its shard; `best` is the best
     placement. A row counts as excluded if it belongs to the space, its lower bound is not below the best

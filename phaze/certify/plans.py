@@ -77,7 +77,7 @@ class DrawnPlan:
 
 @dataclass(frozen=True)
 class PlanAudit:
-    """Result of pricing drawn plans against a certificate."""
+    """Result of checking randomly sampled plans against a certificate."""
 
     bound_s: float
     """Certified lower bound on the step time of every plan."""

@@ -12,7 +12,7 @@ PLACED = [
     "model", "layout", "architecture", "hbm_gib", "recompute", "planner", "status",
     "time_per_batch_s", "bound_s",
 ]  # fmt: skip
-"""Columns of table placements that a certificate needs."""
+"""Columns of table `placements` that a certificate needs."""
 
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
@@ -27,7 +27,7 @@ class Shard:
     """Architectures of a shard, and the array positions of those in the space."""
 
     chips: pd.DataFrame
-    """Rows of table architectures that are in the space."""
+    """Rows of table `architectures` that are in the space."""
     names: pd.Series
     """All names of the shard, in the order of the tables."""
     place: Ints
@@ -35,7 +35,7 @@ class Shard:
 
 
 def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
-    """Shards of table architectures by name."""
+    """Shards of table `architectures` by name."""
     found = {}
     for name, members in architectures.groupby("shard"):
         rows = members.sort_values("architecture", ignore_index=True)

@@ -196,7 +196,7 @@ def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
 
 
 def _ranges(count: CauseCounts, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
-    """Table ranges: the minimum times by architecture and HBM size."""
+    """Table `ranges`: the minimum times by architecture and HBM size."""
     frames, grid = [Ranges.empty()], training.memory_grid
     for name, (lower, feasible) in count.ranges.items():
         for size in sorted(training.hbm_gib):
@@ -255,7 +255,7 @@ def _passes(
 
 
 def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:
-    """Counts and values of table certificates."""
+    """Counts and values of table `certificates`."""
     value = 0.0 if best is None else batch / float(best["time_per_batch_s"])
     return {
         "architectures": len(names),

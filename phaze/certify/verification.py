@@ -110,7 +110,7 @@ def find_slices(
 def audit_slice(
     points: pd.DataFrame, stored: StoredSlice, conditions: AuditConditions, best_s: float, store: Store
 ) -> pd.DataFrame:
-    """Rows of table audits for points with the same tables; cached times are judged again.
+    """Rows of table `audits` for points with the same tables; cached times are judged again.
 
     Points with a layer that a time or node limit left unproven are solved again as well.
     """

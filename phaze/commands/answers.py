@@ -122,13 +122,13 @@ def _refuse_more(name: str, most: int, devices: int) -> None:
 
 @dataclass(frozen=True)
 class FoundPlacement:
-    """Placements of a model with their stages, the best one, and simulations of plans with its HBM."""
+    """All placements of a model, the best one, and simulations of plans at its HBM size."""
 
     evaluation: Evaluation
     best: pd.Series
-    """Row of table placements; the one with the least memory if nothing fits."""
+    """Row of table `placements`; the one with the least memory if nothing fits."""
     simulated: pd.DataFrame
-    """Table simulations by planner: the best placement and equal stages, with their plans."""
+    """Table `simulations` by planner: the best placement and equal stages, with their plans."""
 
 
 def answer(question: PlacementQuestion) -> FoundPlacement:
@@ -182,7 +182,7 @@ def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[An
 
 
 def read_architecture(name: str) -> pd.DataFrame:
-    """Table architectures with one row."""
+    """Table `architectures` with one row."""
     return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
 
 

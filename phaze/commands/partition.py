@@ -266,7 +266,7 @@ def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -
             }
             line = (
                 f"  {one.planner}: slowest stage {one.found.time_s:.4g} s, step {one.found.step_s:.4g} s"
-                f", {row['stages']} stages{'' if one.fits_memory else ', does not fit the memory'}"
+                f", {row['stages']} stages{'' if one.fits_memory else ', does not fit in memory'}"
             )
         found.append((str(one.planner), row, line))
     return found

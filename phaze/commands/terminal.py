@@ -111,7 +111,7 @@ class Verbs(TyperGroup):
             super().format_help(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
-        """Write the verbs of every group with the whole first paragraphs of their help."""
+        """List each group's commands with the full first paragraph of their help."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, verb in self.commands.items():
             title = getattr(verb, "rich_help_panel", None) or "Commands"

@@ -16,7 +16,7 @@ DEPENDS_ON = {
     "vector": ["num_vc", *_LANES, *_BUFFER],
     "fused": ["num_tc", "num_vc", *_ARRAY, *_LANES, *_BUFFER],
 }
-"""Columns of table architectures on which the estimates of a core type depend."""
+"""Columns of table `architectures` on which the estimates of a core type depend."""
 
 
 @dataclass(frozen=True)

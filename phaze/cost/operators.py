@@ -55,7 +55,7 @@ def estimate_operators(
     technology: Technology,
     settings: EstimateSettings,
 ) -> pd.DataFrame:
-    """Table estimates for table parts of one layout on the designs of table architectures.
+    """Table `estimates` for table `parts` of one layout on the designs of table `architectures`.
 
     Raises PhazeError if the settings give cycles of an unknown operation.
     """

@@ -46,7 +46,7 @@ def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> 
 def enumerate_grid(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str, named: Sequence[Architecture] = ()
 ) -> pd.DataFrame:
-    """Table architectures: the grid within the area limit, and the named ones.
+    """Build table `architectures`: the grid points within the area limit, and the named ones.
 
     Raises PhazeError if a named one has the name of an architecture of the grid.
     """
@@ -186,6 +186,6 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 
 def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
-    """Table architectures, with ids of the distinct tensor, vector and fused core designs."""
+    """Table `architectures`, with ids of the distinct tensor, vector and fused core designs."""
     frame = frame.assign(shard=shard, **design_ids(frame))
     return Architectures.check(frame[list(Architectures.fields())])

@@ -304,7 +304,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
 
 def named_widths(layout: object) -> list[str]:
-    """Widths above 1 of the model in common notation, such as tp 2; unknown widths are left out."""
+    """Parallel widths greater than 1, in common notation such as tp 2; unknown widths are omitted."""
     named = ((name, getattr(layout, name) or 1) for name in MODEL_WIDTHS)
     return [f"{name} {width}" for name, width in named if width > 1]
 

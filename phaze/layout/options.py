@@ -173,7 +173,7 @@ SHARED_OPTIONS = ("offload",)
 
 
 def offload_of(text: str) -> Offload:
-    """Offload option of a text, parts in order; PhazeError for an invalid text."""
+    """Parse an offload option into canonical order; PhazeError if it is invalid."""
     return Offloaded.of(text).word
 
 

@@ -100,7 +100,7 @@ class PlanMap:
         return devices_of(self.plan, self.lanes, self.best.mapping)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of table plan_maps, without the plan's key."""
+        """Yield the rows of table `plan_maps`, without the plan's key."""
         workers, lanes = self.lanes.shape
         for one in self.tried:
             yield {
@@ -120,7 +120,7 @@ class PlanMap:
 def map_rows(
     row: Row, stages: pd.DataFrame, system: Cluster | Matrix, devices: int, search: PlanMapSettings
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Rows of table plan_maps, from column `way` on, and the devices of the plan's ranks.
+    """Rows of table `plan_maps`, from column `way` on, and the devices of the plan's ranks.
 
     Devices are nested by stage, replica and tensor-parallel rank. A plan is given by its rows in tables plans
     and plan_stages. None if the system has too few devices.
@@ -316,7 +316,7 @@ def map_one(
 
 
 def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
-    """Plan section of a mapping file; `row` is the plan's row of table plans."""
+    """Plan section of a mapping file; `row` is the plan's row of table `plans`."""
     ways = dict.fromkeys(one.way for one in (*found.mapped.ways, *found.mapped.heuristics))
     content = {
         "architecture": row["architecture"],

@@ -24,7 +24,7 @@ Row = dict[str, str | int | float | bool]
 
 IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
 WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
-"""Columns of table plan_stages that affect the simulation, without the memory columns."""
+"""Columns of table `plan_stages` that affect the simulation, without the memory columns."""
 PLACES = ["stage", "replica", "slice", "device"]
 
 
@@ -113,7 +113,7 @@ def _map(
 
 
 def _places(devices: Iterable[Iterable[Iterable[int]]]) -> list[tuple[int, int, int, int]]:
-    """Rows of table plan_devices, from the stage on."""
+    """Rows of table `plan_devices`, from the stage on."""
     return [
         (stage, replica, number, device)
         for stage, replicas in enumerate(devices)

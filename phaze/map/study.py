@@ -113,7 +113,7 @@ def gap_rows(
     chains: Chains,
     limits: SearchLimits,
 ) -> list[Row]:
-    """Rows of table search_gaps, for the first seed of a topology with its name."""
+    """Rows of table `search_gaps`, for the first seed of a topology with its name."""
     name, sizes = topology
     seed, made = sizes.drawn(point.stages * point.replicas)[0]
     assert not isinstance(made, MatrixFile)

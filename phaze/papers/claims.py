@@ -31,7 +31,7 @@ def check_claims(
     tables: Mapping[str, pd.DataFrame],
     functions: Mapping[str, Function] | None = None,
 ) -> pd.DataFrame:
-    """Table claims in the order of the publication; empty without a publication."""
+    """Table `claims` in the order of the publication; empty without a publication."""
     if publication is None:
         return Claims.empty()
     found: list[Values] = []

@@ -29,7 +29,7 @@ class Paper:
     """Summary of the comparison; sentences."""
     blocks: tuple[Block, ...]
     claims: pd.DataFrame
-    """Table claims; empty if no claim of the paper is checked."""
+    """Table `claims`; empty if no claim of the paper is checked."""
     tables: Written
     shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """Tables of other pages that this section also shows."""

@@ -72,7 +72,10 @@ class PaperWords(Noun):
         heads: Mapping[str, str] | None = None,
         **given: object,
     ) -> Sheet:
-        """Table of rows; `heads` are the headings by value of `across`, in order; default: as in the rows."""
+        """Table of rows, one column per value of `across`.
+
+        `heads` maps each value to its heading and sets the order of columns; by default that of the rows.
+        """
         words = self.sheets[name]
         caption = fill(words.caption, pd.Series(given, dtype=object))
         if not words.across:

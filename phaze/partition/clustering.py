@@ -60,7 +60,7 @@ class _Graph(NamedTuple):
 
 
 def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
-    """Hyper-operator of each node, shape (n,), as the number of one of its members.
+    """Hyper-operator of each node, shape (n,), identified by the index of one of its members.
 
     More than `hyper_operators` remain if no further pair may be merged.
     """

@@ -148,7 +148,7 @@ def partition(
 ) -> Partition:
     """Partition into S stages of R devices each.
 
-    Raises PhazeError for fewer operators than stages, and if no partition that fits the memory is found.
+    Raises PhazeError for fewer operators than stages, and if no partition that fits in memory is found.
     """
     problem = problem_of(graph, terms, stages, replicas)
     met = list(_paper_flow(problem, options))
@@ -225,7 +225,7 @@ def _cut_operators(
     """Best partitions of all operators by method, and a lower bound on the slowest stage time.
 
     If a border has too many fronted subgraphs, an integer program continues from the best partition, or looks
-    for a first one. The bound is infinite if it is proven that no partition fits the memory.
+    for a first one. The bound is infinite if it is proven that no partition fits in memory.
     """
     near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, MOST_SETS))
     limit = np.inf if near is None else near.time_s
@@ -316,18 +316,18 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
     ):
         if needed > weights.limit_bytes:
             raise PhazeError(
-                f"partition: no stage fits the memory: {what} needs {needed:.4g} bytes, a device has "
+                f"partition: no stage fits in memory: {what} needs {needed:.4g} bytes, a device has "
                 f"{weights.limit_bytes:.4g}",
                 "allow more memory or stages, or take a smaller microbatch",
             )
 
 
 def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
-    """Error message: no partition fits the memory, or none was found although one may exist."""
+    """Error message: no partition fits in memory, or none was found although one may exist."""
     into = f"partition into {problem.stages} stages"
-    said = f"no {into} fits the memory"
+    said = f"no {into} fits in memory"
     if not proven:
-        said = f"found no {into} that fits the memory, and no proof that there is none"
+        said = f"found no {into} that fits in memory, and no proof that there is none"
     return (
         f"partition: {said}: the one found with the least needs "
         f"{_least_memory(problem.weights, problem.stages):.4g} bytes, a device has "

@@ -48,7 +48,7 @@ class Solved:
 def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
     """Partition faster than `known_s` and a bound; None if the program is too large.
 
-    Without a known partition the result is any one that fits the memory, or a proof that there is none.
+    Without a known partition the result is any one that fits in memory, or a proof that there is none.
     """
     groups = windows_within(weights, stages, known_s).groups
     smaller, group = quotient(weights, groups)
@@ -72,7 +72,7 @@ def _longest_s(weights: Weights) -> float:
 
 
 def _checked(weights: Weights, stage_of: Ints, stages: int, known_s: float) -> Cut | None:
-    """The solver's partition if it is valid, fits the memory, and is faster than the known one."""
+    """The solver's partition if it is valid, fits in memory, and is faster than the known one."""
     pairs = stage_of[weights.edges]
     if (pairs[:, 0] > pairs[:, 1]).any() or len(np.unique(stage_of)) < stages:
         return None

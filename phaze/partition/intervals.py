@@ -25,7 +25,7 @@ from phaze.workload.operator_graphs import OperatorGraph
 
 
 def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
-    """Stage of each node (n,), None if no intervals fit the memory.
+    """Stage of each node (n,), None if no intervals fit in memory.
 
     `overlapped`: messages overlap with computation, and memory is ignored.
     """
@@ -118,7 +118,7 @@ def _intervals(
     stages: int,
     overlapped: bool,
 ) -> tuple[Floats, Ints]:
-    """T[s, j] and the best i for each."""
+    """Minimum bottleneck time T[s, j] of the first j nodes in s stages, and the best last cut i."""
     source, first, size, sent = messages
     n = len(compute)
     value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)

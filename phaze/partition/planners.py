@@ -59,7 +59,7 @@ def _try(problem: PartitionProblem, name: Maker, cut: Cutter) -> Compared:
 def _topological(problem: PartitionProblem) -> Ints:
     found = cut_in_order(problem.weights, problem.stages)
     if found is None:
-        raise PhazeError("no intervals of the topological order fit the memory")
+        raise PhazeError("no intervals of the topological order fit in memory")
     return found
 
 
@@ -73,7 +73,7 @@ def _piper(problem: PartitionProblem) -> Ints:
     )
     found = plan(piper_layers(layers), cluster, SearchOptions(most_data=1))
     if found is None:
-        raise PhazeError("Piper finds no plan that fits the memory")
+        raise PhazeError("Piper finds no plan that fits in memory")
     stage_of = np.empty(len(layers), dtype=np.int64)
     for s, stage in enumerate(found.stages):
         stage_of[list(stage.layers)] = s
@@ -127,7 +127,7 @@ def _phaze(problem: PartitionProblem) -> Ints:
     widths = Widths(problem.stages, problem.stages, one * problem.terms.microbatches, one)
     found = place_within(chain, Layout(), setting, widths)
     if found is None:
-        raise PhazeError("Phaze finds no placement that fits the memory")
+        raise PhazeError("Phaze finds no placement that fits in memory")
     ends = [stage[-1] + 1 for stage in found.layers]
     return np.searchsorted(ends, layer_of, side="right").astype(np.int64)
 

@@ -1,7 +1,7 @@
 """Iterative refinement: single operators move across the borders of stages (Parmesan, Section IV-C).
 
 A move shifts an operator with an edge to another stage by one stage. Afterwards all edges must still lead
-forward (the stages stay convex), its old stage must keep an operator, and both stages must fit the memory.
+forward (the stages stay convex), its old stage must keep an operator, and both stages must fit in memory.
 The paper ranks moves by three gains, each breaking the ties of the previous one:
 
 1. the decrease in the shortest path distance to the nearest reconverging operator: a cut vertex of the graph
@@ -132,7 +132,7 @@ def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
 
 
 def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
-    """Moves after which both stages fit the memory."""
+    """Moves after which both stages still fit in memory."""
     limit = weights.limit_bytes * (1 + ROUNDING)
     held = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1) + border_bytes(weights, stage_of)
     carried = weights.memory_bytes[moves.node]

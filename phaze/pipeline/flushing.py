@@ -141,7 +141,7 @@ class Footprints:
 
 @dataclass(frozen=True)
 class Room:
-    """Stages that fit the memory."""
+    """Stages that fit in memory."""
 
     most_stages: Ints
     """The stage fits as the s-th from the end for 2 <= s <= most_stages, (n, n + 1)."""
@@ -217,7 +217,7 @@ def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) ->
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
-    """Stages that fit the memory; `microbatches` per pipeline matter for GPipe only."""
+    """Stages that fit in memory; `microbatches` per pipeline matter for GPipe only."""
     n = len(footprints.constant_bytes)
     constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     if setting.schedule == "1f1b":

@@ -1,4 +1,4 @@
-"""Expert products of software stacks: their kernels and launch overhead."""
+"""Expert GEMMs: kernels and launch overhead in each software stack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW_PASSES = SENT | {"experts_sort", "experts_unsort"}
 
 
 def multiplies_experts(operator: Operator) -> bool:
-    """True for a product of the experts of a rank, or its gradients."""
+    """True for a GEMM of the experts of a rank, or its gradients."""
     moe = operator.core == "tensor" and "moe" in operator.regions
     return moe and not operator.regions & {"router", "shared_experts"} and operator.parts[0].batch > 1
 

@@ -174,7 +174,7 @@ class Lowering:
         return Plan(tuple(stages), schedule, count, self.execution(stages[0].layout))
 
     def execution(self, layout: Layout) -> Execution:
-        """Execution of a layout's plans as in Megatron-LM."""
+        """Execution settings of a layout's plans, following Megatron-LM."""
         stack = self.machine.stack
         transfers: Transfers = "overlapped" if "pp" in stack.overlap else "occupying"
         late = layout.zero == 1 and stack.zero_1 == "all_reduce"
@@ -398,7 +398,7 @@ class Lowerings:
         return self._known[layout.tp]
 
     def forget(self, most: int) -> None:
-        """Free the costs of all workloads if there are more than `most`."""
+        """Clear the cost cache if it has more than `most` workloads."""
         if sum(one.known for one in self._known.values()) > most:
             for one in self._known.values():
                 one.forget()

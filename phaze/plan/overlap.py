@@ -63,7 +63,7 @@ def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float)
 
 
 def kept_apart(layout: Layout, machine: Machine) -> str:
-    """Reason why tensor-parallel collectives do not overlap with products, empty if they do."""
+    """Reason why tensor-parallel collectives do not overlap with GEMMs, empty if they do."""
     stack = machine.stack
     if "tp" not in stack.overlap or layout.tp == 1:
         return "the stack does not do it"

@@ -98,7 +98,7 @@ class PlanningTask:
         return next(one for one in self.prospects if one.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
-        """Claim of a planner under these conditions."""
+        """Claimed times of a planner, with the network and HBM bandwidth of these conditions."""
         scenario = self.conditions.scenario
         network = Flat(scenario.network_bandwidth_bytes_per_s, scenario.all_reduce_factor)
         return Claim(time_per_sample_s, sync_s, network, scenario.hbm_bandwidth_bytes_per_s)

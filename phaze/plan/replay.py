@@ -91,7 +91,7 @@ def exchanged_s(plan: Plan) -> Floats:
 
 
 def within_passes(plan: Plan, pipeline: Pipeline) -> Pipeline:
-    """Pipeline with tensors inside the passes, as the planner charges them."""
+    """Pipeline whose activation transfers are part of the pass durations, as in the planner's model."""
     loads = loads_s(plan)
     stages = []
     for stage, cost, load in zip(plan.stages, pipeline.stages, loads.tolist(), strict=True):
@@ -177,7 +177,7 @@ def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
 
 
 def simulation_row(found: Price) -> Row:
-    """Row of table simulations, without its key."""
+    """Row of table `simulations`, without its key."""
     peaks, bound = found.peak_bytes, found.bound_by
     return {
         "schedule": found.plan.schedule,
@@ -198,7 +198,7 @@ def simulation_row(found: Price) -> Row:
 
 
 def simulated_stages(found: Price, hbm_bytes: float) -> Iterator[Row]:
-    """Rows of table simulation_stages without their key; links only if the network is flat."""
+    """Rows of table `simulation_stages` without their key; links only if the network is flat."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
         links = {

@@ -176,7 +176,7 @@ def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
-    """Plan of a row of table plans; `stages` may include other plans' rows."""
+    """Plan of a row of table `plans`; `stages` may include other plans' rows."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
     return read_plan(row, mine)
 
@@ -184,7 +184,7 @@ def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
 def replay_one(
     row: pd.Series, stages: pd.DataFrame, network: Cluster | Matrix | None = None
 ) -> SimulatedPlan:
-    """Replay a row of table plans; `stages` may include other plans' rows."""
+    """Replay a row of table `plans`; `stages` may include other plans' rows."""
     plan = plan_of(row, stages)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
     return SimulatedPlan(row, found)

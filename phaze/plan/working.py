@@ -126,5 +126,5 @@ def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
 
 
 def _parts(operators: Iterable[Operator]) -> list[tuple[int, int, int, int]]:
-    """Shapes of the products of operators: batch, m, k, n."""
+    """Shapes of the GEMMs of operators: batch, m, k, n."""
     return [(part.batch, part.m, part.k, part.n) for operator in operators for part in operator.parts]

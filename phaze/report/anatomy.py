@@ -98,7 +98,7 @@ def layer_chain(inputs: Inputs, model: str) -> list[str]:
 
 
 def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
-    """Table bindings, for the per-model results."""
+    """Table `bindings`, for the per-model results."""
     frames = []
     for _, row in placed_rows(found, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
@@ -124,7 +124,7 @@ def shares_of_limits(
 
 
 def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Table energies: breakdown of the energy per sample for the results of some designs."""
+    """Table `energies`: breakdown of the energy per sample for the results of some designs."""
     columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
     keys = ["model", "design", "joules_per_sample"]
     rows = placed_rows(found, *designs)[[*keys, *columns]].rename(columns=columns)
@@ -186,7 +186,7 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
 
 
 def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Table areas: breakdown of the chip area for the results of some designs."""
+    """Table `areas`: breakdown of the chip area for the results of some designs."""
     rows = [
         {
             **row[["model", "design"]],
@@ -202,7 +202,7 @@ def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.D
 
 
 def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Table breakdowns: time = load of the slowest stage * (microbatches + s - 1) + sync."""
+    """Table `breakdowns`: time = load of the slowest stage * (microbatches + s - 1) + sync."""
     rows = (_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows())
     return table_of(tables.Breakdowns, filter(None, rows))
 
@@ -234,7 +234,7 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
 
 
 def complexities(inputs: Inputs) -> pd.DataFrame:
-    """Table complexities, at the smallest TMP width and microbatch size."""
+    """Table `complexities`, at the smallest TMP width and microbatch size."""
     return table_of(
         tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models))
     )

@@ -75,7 +75,7 @@ def summarise(inputs: Inputs) -> Findings:
 
 
 def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table comparisons: the results of every scenario; empty if the study has only one."""
+    """Table `comparisons`: the results of every scenario; empty if the study has only one."""
     if len(inputs.clusters) < 2:
         return Comparisons.empty()
     main = next(iter(inputs.clusters))

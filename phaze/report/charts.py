@@ -110,7 +110,7 @@ def planner_ratios(table: pd.DataFrame, looks: Looks) -> Figure:
 
 
 def speedups(table: pd.DataFrame, colours: Mapping[str, str]) -> Figure:
-    """Draw Figure 4: throughput over the baseline with the experts' placement.
+    """Draw Figure 4: speedup over the baseline that uses the human experts' placement.
 
     `table` has a row per model and one for the geometric mean, and a column per design.
     """

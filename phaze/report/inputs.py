@@ -109,7 +109,7 @@ class Inputs:
     """Results by scenario name; the report covers the first scenario."""
     graphs: pd.DataFrame
     solves: pd.DataFrame
-    """Table solves of the first scenario."""
+    """Table `solves` of the first scenario."""
     details: Details
     """Operators, layers, estimates, schedules and stages of the first scenario."""
     energy: EnergyFigures
@@ -124,27 +124,27 @@ class Inputs:
     trials: pd.DataFrame = field(default_factory=tables.Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=tables.Sensitivities.empty)
     readings: pd.DataFrame = field(default_factory=tables.Readings.empty)
-    """Table readings, all models."""
+    """Table `readings`, all models."""
     plans: pd.DataFrame = field(default_factory=tables.Plans.empty)
-    """Table plans of the first scenario, all models."""
+    """Table `plans` of the first scenario, all models."""
     plan_stages: pd.DataFrame = field(default_factory=tables.PlanStages.empty)
     simulations: pd.DataFrame = field(default_factory=tables.Simulations.empty)
-    """Table simulations of the first scenario, all models."""
+    """Table `simulations` of the first scenario, all models."""
     simulation_stages: pd.DataFrame = field(default_factory=tables.SimulationStages.empty)
     plan_maps: pd.DataFrame = field(default_factory=tables.PlanMaps.empty)
-    """Table plan_maps of the first scenario, all models."""
+    """Table `plan_maps` of the first scenario, all models."""
     times: pd.DataFrame = field(default_factory=tables.Times.empty)
     certificates: pd.DataFrame = field(default_factory=tables.Certificates.empty)
-    """Table certificates of the first scenario, with the common architecture."""
+    """Table `certificates` of the first scenario, with the common architecture."""
     audits: pd.DataFrame = field(default_factory=tables.Audits.empty)
-    """Table audits of the first scenario, all models."""
+    """Table `audits` of the first scenario, all models."""
     source_scores: pd.DataFrame = field(default_factory=tables.SourceScores.empty)
     """Errors of predictions of published training runs, by source."""
     pictures: Callable[[pd.Series], Shown] | None = None
-    """Function that simulates a row of table plans for its picture; None omits pictures."""
+    """Function that simulates a row of table `plans` for its picture; None omits pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:
-        """Rows of table graphs of a model; may be empty."""
+        """Rows of table `graphs` of a model; may be empty."""
         return self.graphs[self.graphs["model"] == model]
 
     @property
@@ -160,7 +160,7 @@ def table_of(table: type[tables.Table], rows: Iterable[object]) -> pd.DataFrame:
 
 
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
-    """Table times from Snakemake's benchmark files by (stage, model); missing files are skipped."""
+    """Table `times` from Snakemake's benchmark files by (stage, model); missing files are skipped."""
     rows = []
     for (stage, model), paths in benchmarks.items():
         jobs = [_read_benchmark(path) for path in paths if path.is_file()]

@@ -334,7 +334,7 @@ PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
 
 
 def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table variations: the best placement of the winner for each variation and model.
+    """Table `variations`: the best placement of the winner for each variation and model.
 
     The speed-up is relative to the baseline with the experts' placement, under the same variation.
     """

@@ -125,7 +125,7 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
-    """Fastest accelerators of a model with its chosen HBM, from the model's rows of table rankings."""
+    """Fastest accelerators of a model with its chosen HBM, from the model's rows of table `rankings`."""
     best, rows = ranked.iloc[0], candidates(inputs.cluster)
     mine = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
     shown = in_order(rows[mine & (rows["status"] == "placed")]).drop_duplicates("architecture")
@@ -142,7 +142,7 @@ PARTS: tuple[Part, ...] = (throughput, memory, ranking)
 
 
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table gains; empty for a study without readings or without a baseline.
+    """Table `gains`; empty for a study without readings or without a baseline.
 
     All architectures use Phaze's planner, with their own HBM capacity or else the best one. The gain of a
     design is the geometric mean over the models that both it and the baseline can train.

@@ -74,7 +74,7 @@ class Shown:
 
     @cached_property
     def passes(self) -> pd.DataFrame:
-        """Cells of the passes of microbatches."""
+        """Picture cells, one per forward or backward pass of a microbatch."""
         return self.cells[self.cells["kind"].isin(MICROBATCH_JOBS)]
 
     @cached_property
@@ -216,10 +216,10 @@ class Pictures:
     """Pictures of the plans of a study, simulated on demand."""
 
     plan_stages: pd.DataFrame
-    """Table plan_stages, all models."""
+    """Table `plan_stages`, all models."""
 
     def __call__(self, plan: pd.Series) -> Shown:
-        """Picture of a row of table plans."""
+        """Draw one row of table `plans`."""
         answer = replay_one(plan, self.plan_stages)
         what = shown(answer.which(), answer.found.timeline)
         return replace(what, wide_in=WIDE_IN, most_rows=ROWS, most_passes=PASSES)

@@ -29,14 +29,14 @@ CERTIFIED = "phaze"
 FLUSHING = (CERTIFIED, "equal", "expert")
 """Planners whose pipelines flush after every batch, in order of preference for equal times."""
 SHAPE = ["tensor", "data", "stages", "microbatch", "memory"]
-"""Columns of table plans that define a plan."""
+"""Columns of table `plans` that define a plan."""
 _OF_BEST = (*CHIP[1:], "planner", *SHAPE, "bound_by", "planned_s", "simulated_s", "samples_per_s")
 
 
 def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
     """Loss of the certified plan to another in the simulator, as a share of the other's time.
 
-    Both arguments are rows of table simulations. `lost` is explained by effects that the planner's formula
+    Both arguments are rows of table `simulations`. `lost` is explained by effects that the planner's formula
     ignores, because the certified plan has the least planned time. If its planned time is longer than the
     other's, the difference is `unexplained`: a defect.
     """
@@ -49,7 +49,7 @@ def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
 
 
 def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table recommendations: one row per compared result with a simulated certified plan."""
+    """Table `recommendations`: one row per compared result with a simulated certified plan."""
     plans = inputs.plans.loc[inputs.plans["status"] == "placed", [*PLAN, *SHAPE]]
     found = titled(inputs.study, results, inputs.simulations.merge(plans, on=list(PLAN)))
     baseline = found[found["design"] == inputs.study.architectures.baseline]

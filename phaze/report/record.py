@@ -208,7 +208,7 @@ _PROOFS: dict[str, Cell] = {
 
 
 def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
-    """Table proofs: counts of schedules by model and status of their proof."""
+    """Table `proofs`: counts of schedules by model and status of their proof."""
     if solves.empty:
         return Proofs.empty()
     by_model = solves.assign(

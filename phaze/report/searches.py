@@ -33,7 +33,7 @@ def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
 
 
 def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
-    """Table walks: the architecture chosen by the walk down the areas at each hysteresis level.
+    """Table `walks`: the architecture chosen by the walk down the areas at each hysteresis level.
 
     It is the best visited one by throughput, then area, then name.
     """
@@ -49,7 +49,7 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Table searches, for searches of the whole space; without models that nothing can train."""
+    """Table `searches`, for searches of the whole space; without models that nothing can train."""
     best = optima(trials)
     whole = trials[trials["scope"] == "whole"]
     rows = [
@@ -270,7 +270,7 @@ def _draw_walk(ax: Axes, walk: Floats, ends: dict[int, int]) -> None:
 
 
 def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
-    """Draw Figure 8: visits and throughput of each hysteresis level; `walks` are by searched space."""
+    """Draw Figure 8: visits and throughput of each hysteresis level; `walks` is keyed by search space."""
     figure, (visited, reached) = axes(WIDE, 2.9, 1, 2)
     for (label, rows), (form, colour, size) in zip(
         walks.items(), (("o-", BLUE, 8), ("s--", TEAL, 4)), strict=False

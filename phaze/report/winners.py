@@ -67,7 +67,7 @@ def baseline_design(study: Study) -> str | None:
 
 
 def memories(inputs: Inputs) -> pd.DataFrame:
-    """Table memories: the best placement of each model with each HBM capacity."""
+    """Table `memories`: the best placement of each model with each HBM capacity."""
     every = candidates(inputs.cluster)
     placed = (rows for _, rows in every.groupby("model") if (rows["status"] == "placed").any())
     best = [best_of_each_hbm(rows, inputs.study.screen.tolerance) for rows in placed]
@@ -75,7 +75,7 @@ def memories(inputs: Inputs) -> pd.DataFrame:
 
 
 def rankings(inputs: Inputs) -> pd.DataFrame:
-    """Table rankings: the best architectures with the chosen HBM, and the smallest within the tolerance."""
+    """Table `rankings`: the best architectures with the chosen HBM, and the smallest within the tolerance."""
     screen, every = inputs.study.screen, candidates(inputs.cluster)
     ranked = (rank(rows, screen.best, screen.tolerance) for _, rows in every.groupby("model"))
     best = [rows for rows in ranked if len(rows)]
@@ -83,7 +83,7 @@ def rankings(inputs: Inputs) -> pd.DataFrame:
 
 
 def results(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
-    """Table results: one row per model and evaluated design, feasible or not."""
+    """Table `results`: one row per model and evaluated design, feasible or not."""
     found = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
     if found.empty:
         return Results.empty()

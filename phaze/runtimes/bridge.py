@@ -99,7 +99,7 @@ LORA = "LoRA"
 
 
 def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
-    """Changes of a Megatron-Bridge configuration; PhazeError for a layout that Megatron-Core cannot run.
+    """Overrides for a Megatron-Bridge configuration; PhazeError if Megatron-Core cannot run the layout.
 
     The result lists the differences from the plan, as for Megatron-LM's flags, and the settings without a
     field.

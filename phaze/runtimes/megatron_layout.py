@@ -103,7 +103,7 @@ def _width(field: str, flag: str) -> FieldFlags:
 
 
 def _expert_width(field: str, flag: str) -> FieldFlags:
-    """Width of experts, which a dense model has no flag for."""
+    """Flag of an expert width; written only for models with experts."""
     dense = _width(field, flag)
 
     def read(flags: Flags, model: Model) -> object:

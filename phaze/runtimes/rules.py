@@ -223,7 +223,7 @@ def modules_in(model: Model) -> set[Module]:
 
 
 def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, int | str]:
-    """Values that an error message may name: layout fields, model sizes, and quantities of both."""
+    """Values that an error message may name: layout fields, model sizes, and quantities derived from both."""
     model = task.model
     return {
         **{field.name: getattr(layout, field.name) for field in fields(layout)},

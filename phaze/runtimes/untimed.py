@@ -167,7 +167,7 @@ def _sequence_loss(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
 
 
 def _nothing(*_: object) -> list[Flag]:
-    """No flags: the model's sizes cover the field, or it is Megatron-LM's behaviour."""
+    """Emit no flags: the field follows from the model's dimensions or is Megatron-LM's default."""
     return []
 
 

@@ -252,7 +252,7 @@ def _head(block: BarrierBlock, end: Floats, begin: float, heads: Floats, i: int)
 
 @njit
 def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> float:
-    """First moment from `now` on at which a core is free; all started operators have started by `now`."""
+    """Earliest time ≥ `now` at which a core is free, if no operator is scheduled to start after `now`."""
     while True:
         busy, first = 0, np.inf
         for j in range(len(end)):

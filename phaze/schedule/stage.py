@@ -134,7 +134,7 @@ def _largest_gap(solutions: list[LayerSolution]) -> str:
 
 
 def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[str, object]:
-    """Row of table solves."""
+    """Row of table `solves`."""
     programs = solution.programs
     layer = case.layer
     working = layer.kinds != NONE
@@ -158,7 +158,7 @@ def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[st
 
 
 def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.DataFrame:
-    """Table schedules."""
+    """Table `schedules`."""
     keys = pd.DataFrame([case.key for case in cases], columns=KEY)
     frame = keys.loc[np.repeat(np.arange(len(cases)), [len(case.operators) for case in cases])]
     return frame.reset_index(drop=True).assign(

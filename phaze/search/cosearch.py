@@ -65,12 +65,12 @@ class Subject:
 
     @property
     def graph(self) -> pd.DataFrame:
-        """Table graphs."""
+        """Table `graphs`."""
         return self.points[0].graph
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Table layers of all points."""
+        """Table `layers` of all points."""
         return pd.concat([point.tables["layers"] for point in self.points], ignore_index=True)
 
     def content_at(self, point: Workload) -> str:
@@ -213,7 +213,7 @@ def extract_subject(
 def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
     """Schedules and best placements of a model on the given architectures, for all points.
 
-    `architectures` are rows of table architectures, of any shards; their designs are numbered anew.
+    `architectures` are rows of table `architectures`, of any shards; their designs are numbered anew.
     """
     chips = with_own_designs(architectures)
     points = counted(subject.points, "TMP width and microbatch")
@@ -294,7 +294,7 @@ def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
 
 
 def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Table estimates of the operators at one point."""
+    """Table `estimates` of the operators at one point."""
     parts = point.tables["parts"]
     return estimate_operators(parts, chips, terms.hardware, terms.technology, terms.estimate)
 
@@ -332,7 +332,7 @@ def vary_cluster(
     terms: Terms,
     variations: Mapping[str, Mapping[str, float]],
 ) -> pd.DataFrame:
-    """Table sensitivities: the architectures placed again with other values of the scenario's keys.
+    """Table `sensitivities`: the architectures placed again with other values of the scenario's keys.
 
     `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
     """

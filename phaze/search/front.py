@@ -58,9 +58,9 @@ class Front:
 
     fronts: pd.DataFrame
     placements: pd.DataFrame
-    """Table placements of every evaluated architecture."""
+    """Table `placements` of every evaluated architecture."""
     stages: pd.DataFrame
-    """Table stages of the members."""
+    """Table `stages` of the members."""
 
 
 def find_front(
@@ -218,7 +218,7 @@ def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFram
 
 
 def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame) -> pd.DataFrame:
-    """Table fronts from the exact points of all fronts."""
+    """Table `fronts` from the exact points of all fronts."""
     frames = []
     for limit, members in spaces.items():
         mine = rows[members[rows["chip"].to_numpy()]]

@@ -28,7 +28,7 @@ from phaze.base.ranking import Ranks, tied
 from phaze.tables import Visits
 
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
-"""From rows of table architectures to samples_per_s and hbm_gib by architecture; 0 without a placement."""
+"""From rows of table `architectures` to samples_per_s and hbm_gib by architecture; 0 without a placement."""
 
 
 def walk_areas(

@@ -32,9 +32,9 @@ def read_model(
     solutions: str,
     evaluations: Store,
 ) -> pd.DataFrame:
-    """Table readings of a model over some TMP widths. Readings with equal settings are evaluated once.
+    """Table `readings` of a model over some TMP widths. Readings with equal settings are evaluated once.
 
-    `architectures` are rows of table architectures. Cached evaluations are reused for each layout, so another
+    `architectures` are rows of that table. Cached evaluations are reused for each layout, so another
     microbatch, reading or architecture evaluates nothing else again.
     """
     known: list[tuple[Problem, pd.DataFrame]] = []
@@ -51,9 +51,9 @@ def read_model(
 
 
 def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Table readings of a model: the best plan for every architecture, HBM size and planner.
+    """Table `readings` of a model: the best plan for every architecture, HBM size and planner.
 
-    `architectures` are rows of table architectures. A plan is the best over TMP widths, microbatches and
+    `architectures` are rows of table `architectures`. A plan is the best over TMP widths, microbatches and
     recomputation, by the order of `best_placement`.
     """
     placements = look_up_architectures(subject, architectures, terms, ["placements"])["placements"]

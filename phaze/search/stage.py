@@ -66,7 +66,7 @@ def screen_architectures(
     overlap_communication: bool = False,
     visits: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Table screens: bounds for every architecture, HBM size and recompute, and the architectures to keep.
+    """Table `screens`: bounds for every architecture, HBM size and recompute, and the architectures to keep.
 
     An architecture is kept if it is named, or if `could_matter` cannot exclude it at some HBM size with the
     faster choice of recomputation. All rows of an architecture have the same flag. Named architectures

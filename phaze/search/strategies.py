@@ -40,7 +40,7 @@ def compare_strategies(
     chance: StrategySettings | None = None,
     suggest: Suggest = suggested,
 ) -> pd.DataFrame:
-    """Table trials of all strategies; random and Bayesian search run only if `chance` is given.
+    """Table `trials` of all strategies; random and Bayesian search run only if `chance` is given.
 
     `bounds` as in `certified`; `evaluate` returns the exact throughputs of the search that `scope` names;
     `suggest` is `suggested` or a cached version of it.

@@ -33,7 +33,7 @@ def walk_models(
     *,
     name: str,
 ) -> pd.DataFrame:
-    """Table visits of the walk down the areas for one model, or for the mean over several models.
+    """Table `visits` of the walk down the areas for one model, or for the mean over several models.
 
     The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is the one of
     `settings.common`. A normalised mean divides by the throughput of the first architecture, because the best
@@ -128,7 +128,7 @@ def restrict_search(
 
 
 _SEARCHED = ("hbm_gib", "recompute")
-"""Columns of table screens whose considered values are fields of `Training`."""
+"""Columns of table `screens` whose considered values are fields of `Training`."""
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:

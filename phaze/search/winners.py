@@ -28,11 +28,11 @@ class Outcome:
     scenario: Scenario
     area_limit_um2: float
     architectures: pd.DataFrame
-    """Table architectures of all shards."""
+    """Table `architectures` of all shards."""
     placements: pd.DataFrame
-    """Table placements of all models, points and shards."""
+    """Table `placements` of all models, points and shards."""
     common_placements: pd.DataFrame = field(default_factory=Placements.empty)
-    """Table placements of the candidates for the common architecture, for all models and points."""
+    """Table `placements` of the candidates for the common architecture, for all models and points."""
     common: tuple[str, float] | None = None
     """Common architecture and its HBM in GiB; None for a study without one."""
 
@@ -69,12 +69,12 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 
 def chip_of(cluster: Outcome, row: pd.Series) -> pd.Series:
-    """Row of table architectures of a placement."""
+    """Row of table `architectures` of a placement."""
     return chip_named(cluster, row["architecture"])
 
 
 def chip_named(cluster: Outcome, architecture: str) -> pd.Series:
-    """Row of table architectures by name."""
+    """Row of table `architectures` by name."""
     return cast(pd.Series, cluster.chips.loc[architecture])
 
 

@@ -127,7 +127,7 @@ class Settings:
         return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Names of the architectures that readings apply to: all but those of families for other models."""
+        """Architectures to which readings apply; excludes families designed for other models."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [

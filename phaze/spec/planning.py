@@ -27,7 +27,7 @@ class OwnInput(Noun):
 
 
 class PlanInput(Noun):
-    """Input of the planner: a file of the folder, or our own model if there is none."""
+    """Planner input: an instance file, or one of our own models if no file is named."""
 
     label: Label
     """Display name."""
@@ -153,7 +153,7 @@ class PlanStudy(Noun):
         return None if file is None or self.folder is None else Path(self.folder) / file
 
     def own_of(self, case: PlanCase) -> OwnInput | None:
-        """Our own model that a case plans; None if it plans a file or nothing."""
+        """The case's model from our own catalogue; None if its input is a file or missing."""
         return None if self.file_of(case) else self.inputs[case.input].own
 
     def check_files(self, source: str) -> None:

@@ -41,7 +41,7 @@ class _Strict(yaml.SafeLoader):
 
 
 def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, object]:
-    """Mapping with scalar, unique keys: plain YAML silently keeps the last of equal ones."""
+    """Mapping with unique scalar keys; plain YAML silently keeps the last of duplicate keys."""
     found: dict[object, object] = {}
     for name, value in node.value:
         if name.tag == MERGE:

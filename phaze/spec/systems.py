@@ -220,7 +220,7 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
 
 
 def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) -> str:
-    """Runtime of a system, or the one asked for; PhazeError if its device does not support that."""
+    """The requested runtime, or the system's default; PhazeError if the device does not support it."""
     device = load_cluster(system, folder)[1]
     own = next((name for name, stack in STACKS.items() if stack == device.stack), None)
     if asked is not None and own not in (None, asked):
@@ -316,9 +316,9 @@ def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Devi
 def _filled(
     fields: dict[str, object], path: Path, folder: Path, after: tuple[Path, ...]
 ) -> dict[str, object]:
-    """Fields of a device of three figures, completed from the most similar device.
+    """Device fields when only peak FLOP/s, HBM size and HBM bandwidth are given.
 
-    Its clock is scaled to reach the given peak.
+    The rest are those of the most similar device, whose clock is scaled to reach the given peak.
     """
     if "clock_hz" in fields:
         raise PhazeError(f"{path}: clock_hz: must not be given together with {PEAK}, from which it follows")
@@ -396,7 +396,7 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
 def load_system_of(
     architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
 ) -> System:
-    """System with the devices of an architecture; a device brings its own clock and memory.
+    """System with the given accelerator; one from config/devices also sets clock and memory.
 
     Raises PhazeError if the clock is unknown: the system has another device, and the architecture is no
     device.

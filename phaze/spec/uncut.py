@@ -6,7 +6,7 @@ from phaze.spec.values import Count, Name
 
 
 class Uncut(Noun):
-    """Model whose layers run whole, one after the other."""
+    """Model with unsharded layers that run sequentially."""
 
     name: Name
     """Name of the model; default: the file name."""

@@ -23,7 +23,7 @@ class Certificates(Table):
             "architectures times TMP widths, microbatches, HBM sizes and recompute choices; only "
             "times HBM sizes if common"
         ),
-        "memory": count("points excluded because nothing fits the memory"),
+        "memory": count("points excluded because nothing fits in memory"),
         "solved": count("points scheduled and placed"),
         "work": count("points excluded by the work of the operators over the cores"),
         "path": count("other points excluded by the longest path through the operators"),

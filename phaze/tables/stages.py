@@ -222,7 +222,7 @@ class Schedules(Table):
 
 
 class Placements(Table):
-    """Best placement for every kept architecture, HBM size and recompute, or the reason that none fits."""
+    """Best placement per kept architecture, HBM size and recompute setting, or why none fits."""
 
     keys = PLACED
     columns = {

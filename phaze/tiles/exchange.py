@@ -81,7 +81,7 @@ def exchange(
 def phases(
     groups: TwoGroups, strategy: Strategy, size_bytes: float, pieces: int = 1, sends: Sends = "neighbours"
 ) -> dict[str, Plan]:
-    """Plans of the terms of Equation (7) or (8), by their names there.
+    """Communication phases, one per term of PALM's Equation (7) or (8), by the paper's symbol.
 
     Every adapter receives a whole tensor.
     """

@@ -213,7 +213,7 @@ def strategies(way: Way, extra_column: int | None = None, most: int | None = Non
 
 
 Row = tuple[int, str, str, str, float, float, float]
-"""Row of table tiled_networks: figure, reading, setting, group, seconds, other_s, value."""
+"""Row of table `tiled_networks`: figure, reading, setting, group, seconds, other_s, value."""
 Exchanges = Mapping[str, ExchangeReading]
 """Interpretations (readings) of Figure 12, by name."""
 

@@ -120,7 +120,7 @@ class TiledOutcome:
 
     @cached_property
     def row(self) -> Row:
-        """Columns of table tiled_runs without its key: throughput, busy shares and the bottleneck.
+        """Columns of table `tiled_runs` without its key: throughput, busy shares and the bottleneck.
 
         compute_share includes recomputation. model_share excludes it, and is relative to the peak of all
         tiles. A link is busy for PALM's occupancy of the NoC. bound_by is the resource with the largest busy
@@ -155,7 +155,7 @@ class TiledOutcome:
 
     @property
     def link_rows(self) -> Iterator[Row]:
-        """Links between tiles, as rows of table tiled_links without its key."""
+        """Links between tiles, as rows of table `tiled_links` without its key."""
         topology, grid = self.chip.topology, self.chip.grid
         busy = self.carried.busy_s / self.time_s
         for number, link in enumerate(topology.links):

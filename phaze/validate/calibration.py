@@ -87,7 +87,7 @@ class Calibrated:
 
 
 def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
-    """Fit the constants of a site to rows that have `measured_s` and can be predicted."""
+    """Fit the constants of a system to rows that have `measured_s` and can be predicted."""
     every = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
     asked = [rows[k] for k in every]
     chosen = tuple(settled(asked, predict_rows(asked, site.machine)))
@@ -124,7 +124,7 @@ def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """Least-squares fit of some constants of a site to runs; x (C,) are their logarithms."""
+    """Least-squares fit of a system's constants to measured runs; x (C,) holds their logarithms."""
 
     site: Site
     rows: tuple[RunRow, ...]

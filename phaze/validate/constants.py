@@ -58,7 +58,7 @@ class Site:
 
     @classmethod
     def load(cls, system: str, stack: str | None = None, folder: Path = FOLDER) -> Site:
-        """Site of a system by name or path, with the given software stack or the system's own."""
+        """Load a system by name or path, with its own or the given software stack."""
         cluster, device = load_cluster(system, folder)
         software = load_stack_of(cluster, folder, stack)
         chosen = cluster if stack is None else cluster.model_copy(update={"stack": stack})
@@ -66,7 +66,7 @@ class Site:
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """Constants that runs on the site may determine; network constants are per level."""
+        """Constants that runs on the system may determine; network constants are per level."""
         levels = range(len(self.cluster.levels))
         own = (replace(one, part=one.part.format(level)) for level in levels for one in OF_LEVEL)
         return (*OF_DEVICE, *OF_STACK, *own)
@@ -78,7 +78,7 @@ class Site:
         return float(getattr(parts[constant.part], constant.key))
 
     def with_values(self, values: Mapping[Constant, float]) -> Site:
-        """Copy of the site with other values of some constants."""
+        """Copy of the system with other values of some constants."""
 
         def of(part: str) -> dict[str, float]:
             return {one.key: value for one, value in values.items() if one.part == part}

@@ -1,4 +1,4 @@
-"""Measure products, attention and collectives on the GPUs of this machine, in the format of kernel tables.
+"""Measure GEMMs, attention and collectives on the GPUs of this machine, in the format of kernel tables.
 
 Only this module of `validate` imports PyTorch, and it is imported on demand: the default installation has no
 PyTorch. Kernels run in a loop after warm-up rounds; a time is the median of rounds, by device events.
@@ -25,9 +25,9 @@ from phaze.base.errors import PhazeError
 WARM, ROUNDS = 5, 20
 """Numbers of warm-up rounds and of timed rounds."""
 ROWS = (1024, 4096, 8192, 16384)
-"""m of products."""
+"""m of GEMMs."""
 WIDTHS = ((4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 1024), (2048, 2048), (16384, 2048))
-"""n and k of products: layers of 1 to 70 billion parameters, whole and as tensor-parallel shards."""
+"""n and k of GEMMs: layers of 1 to 70 billion parameters, whole and as tensor-parallel shards."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 HEADS = ((16, 16), (32, 8), (8, 1))
 """Query heads and key-value heads of attention."""
@@ -64,7 +64,7 @@ class Timer:
 
 
 def measured() -> pd.DataFrame:
-    """Measured rows of products and attention on one GPU, and of collectives if there are several.
+    """Measured rows of GEMMs and attention on one GPU, and of collectives if there are several.
 
     Raises PhazeError if PyTorch sees no GPU.
     """
@@ -81,7 +81,7 @@ def measured() -> pd.DataFrame:
 
 
 def products(timer: Timer, place: str) -> Iterator[Row]:
-    """Measure products in bf16."""
+    """Measure GEMMs in bf16."""
     for m, (n, k) in product(ROWS, WIDTHS):
         left = torch.randn(m, k, device=place, dtype=torch.bfloat16)
         right = torch.randn(n, k, device=place, dtype=torch.bfloat16)

@@ -302,7 +302,7 @@ def _reader(name: str) -> Callable[[str, str], object]:
 
 
 def _option(name: str, text: str) -> str:
-    """Option of a layout; a capacity is a load of this factor."""
+    """Parse a layout option; an expert capacity factor becomes an expert load of the same factor."""
     return load_of(f"{_positive(name, text):f}") if name == "capacity" else READERS[name](text.lower())
 
 

@@ -190,7 +190,7 @@ class Workload:
 
     @cached_property
     def graph(self) -> pd.DataFrame:
-        """Table graphs: the runs of a model that is a chain."""
+        """Table `graphs`: the runs of a model that is a chain."""
         return graph_table(self.model, self.runs)
 
     @classmethod
@@ -247,7 +247,7 @@ KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "a
 
 
 def graph_table(model: str, runs: Sequence[LayerRun]) -> pd.DataFrame:
-    """Table graphs with the runs of a model that is a chain."""
+    """Table `graphs` with the runs of a model that is a chain."""
     rows: list[Row] = [{"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(runs)]
     return _frame("graphs", {"model": model}, rows)
 

@@ -197,7 +197,7 @@ def continuing_words(flow: Dataflow, down: float, across: float) -> float:
 
 @njit
 def most_words(core: Core, flow: Dataflow, time: float) -> float:
-    """Upper bound on the words of all mappings within a time limit."""
+    """Upper bound on the words moved by any mapping within a time limit."""
     return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
 
 

@@ -1,4 +1,4 @@
-"""PALM's Tables I, IV and V compared with our figures, as rows of table tiled_besides.
+"""PALM's Tables I, IV and V compared with our figures, as rows of table `tiled_besides`.
 
 Table I defines neither its bandwidths nor the products. Each ratio uses the interpretation that is nearest
 among published figures, given in its `reading`. The paper truncates digits (2.666 is 40/15).
@@ -52,7 +52,7 @@ def load_printed(folder: Path = FOLDER) -> PublishedTiled:
 
 
 def _row(table: PrintedTable, case: str, reading: str, unit: str, published: float, **further: object) -> Row:
-    """Row of table tiled_besides; `palm` and `measured` are 0 unless given."""
+    """Row of table `tiled_besides`; `palm` and `measured` are 0 unless given."""
     about = {"table": table, "case": case, "reading": reading, "unit": unit, "published": published}
     return {**about, "palm": 0.0, "measured": 0.0, **further}
 
@@ -77,7 +77,7 @@ def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
 
 
 def inference_row(case: PrintedInference, ours: Throughput) -> Row:
-    """Row of table tiled_besides for a case of Table V; the explanation describes the mapping."""
+    """Row of table `tiled_besides` for a case of Table V; the explanation describes the mapping."""
     stages, first = len(ours.programs), ours.programs[0]
     mapping = (
         f"{stages} stage{'s' * (stages > 1)} of {len(first.stage.tiles)} cores, "
@@ -130,7 +130,7 @@ def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
 def besides(
     asked: Iterable[PrintedTable], published: PublishedTiled | None, folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Table tiled_besides for the requested tables; Table IV needs the published rows."""
+    """Table `tiled_besides` for the requested tables; Table IV needs the published rows."""
     rows = [row for table in asked for row in _rows(table, published, folder)]
     return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
 

@@ -42,7 +42,7 @@ EQUAL = 1e-6
 
 
 def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables that claims are checked on, by their name in the publication."""
+    """Tables against which claims are checked, keyed by their name in the paper."""
     found = {}
     for name, show in (("wafer", "table"), ("splits", "splits")):
         parts = [inputs.tiled_runs.iloc[:0]]

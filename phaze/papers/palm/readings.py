@@ -29,7 +29,7 @@ MANY = "see the table below"
 
 
 def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
-    """Table tiled_readings; empty without a publication."""
+    """Table `tiled_readings`; empty without a publication."""
     published = inputs.published
     if published is None:
         return TiledReadings.empty()
@@ -47,7 +47,7 @@ def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
 def _reading(
     place: str, reading: str, figures: Figures, held: Sequence[bool] = (), *, theirs: bool = False
 ) -> Row:
-    """Row of table tiled_readings.
+    """Row of table `tiled_readings`.
 
     `held` is the result of each qualitative statement; `theirs` is True for the authors' own figures.
     """

@@ -37,7 +37,7 @@ WAYS = (
     "by_sizes_over_consecutive", "paper_over_consecutive", "over_consecutive", "paper_over_heuristics",
     "searched_over_heuristics", "over_heuristics",
 )  # fmt: skip
-"""Columns of table speed_ups that show the gain of each part of our method."""
+"""Columns of table `speed_ups` that show the gain of each part of our method."""
 WORDS = words_of("parmesan")
 
 

@@ -27,7 +27,7 @@ JUDGED: dict[Judge, str] = {
     "held-step": "held_step_s",
     "stage-time": "stage_time_s",
 }
-"""Column of table mappings, by the criterion that mappings are compared by."""
+"""Column of table `mappings`, by the criterion that mappings are compared by."""
 OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
 """Column of `phaze.map.speed_ups.steps` with the result of a search."""
 OVER = {"over-consecutive": "cs-map", "over-heuristics": "heuristics"}
@@ -37,7 +37,7 @@ FIRST = "pipedream"
 
 
 def read_figures(inputs: MapInputs) -> pd.DataFrame:
-    """Table figures_read: speed-ups under each reading, with the printed ones."""
+    """Table `figures_read`: speed-ups under each reading, with the printed ones."""
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))

@@ -84,7 +84,7 @@ class Beside:
 
 
 def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
-    """Rows of table architectures with the cores and global buffer of a printed accelerator."""
+    """Rows of table `architectures` with the cores and global buffer of a printed accelerator."""
     same = architectures["glb_bytes"] == chip.glb_mib * MIB
     for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
         same &= architectures[key] == getattr(chip, key)
@@ -92,7 +92,7 @@ def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.Data
 
 
 def as_row(chip: PublishedArchitecture) -> pd.Series:
-    """Printed accelerator as a row of table architectures, with only the printed columns."""
+    """Printed accelerator as a row of table `architectures`, with only the printed columns."""
     return pd.Series(dict(chip), dtype=object)
 
 
@@ -217,7 +217,7 @@ def walk_sheets(beside: Beside) -> Iterator[Block]:
 
 
 def claims_of(beside: Beside) -> pd.DataFrame:
-    """Table claims: printed claims checked on the best accelerators."""
+    """Table `claims`: printed claims checked on the best accelerators."""
     best = placed_rows(beside.results, PER_MODEL)
     if best.empty:
         return Claims.empty()

@@ -171,7 +171,7 @@ def _about_utilisation(beside: Beside, model: str) -> Iterator[str]:
 
 
 def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:
-    """Row of table screens with the architecture's smallest lower bound; None if nothing fits."""
+    """Row of table `screens` with the architecture's smallest lower bound; None if nothing fits."""
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))

@@ -102,7 +102,7 @@ class ReadingsBeside:
         return any(change > DECIDES or change < 1 / DECIDES for change in changes)
 
     def figures(self, reading: str) -> Iterator[Row]:
-        """Yield the rows of table reading_figures for a reading."""
+        """Yield the rows of table `reading_figures` for a reading."""
         for model in self.models:
             yield from self._placement(reading, model)
             mfu = self.published.workloads[model].mfu
@@ -161,7 +161,7 @@ def _figure(theirs: float, ours: float, near: float, words: Callable[[float], st
 
 
 def reading_figures(beside: Beside) -> pd.DataFrame:
-    """Table reading_figures; empty for a study not comparable with the publication's accelerators."""
+    """Table `reading_figures`; empty for a study not comparable with the publication's accelerators."""
     study, families = beside.inputs.study, beside.published.families
     named = set(study.architectures.named)
     own = next((f for f, chips in families.items() if set(chips.values()) & named), None)
@@ -174,7 +174,7 @@ def reading_figures(beside: Beside) -> pd.DataFrame:
 
 
 def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
-    """Table reading_scores, computed from the figures; empty without figures."""
+    """Build table `reading_scores` from the figures; empty without figures."""
     notes = {name: reading.note for name, reading in beside.inputs.study.shown_readings.items()}
     headline = beside.published.headline
     rows = []

@@ -39,7 +39,7 @@ class LayoutContender:
 
 @dataclass(eq=False)
 class Contenders:
-    """Layouts of open families; pipeline splits are simulated and bounds raised one layout at a time."""
+    """Layouts of opened families; splits are simulated and bounds raised one layout at a time."""
 
     question: PlanQuestion
     families: LayoutFamilies
@@ -68,11 +68,11 @@ class Contenders:
 
     @property
     def enough_s(self) -> float:
-        """Time that a bound need not exceed."""
+        """Threshold in seconds: a bound that reaches it is not raised further."""
         return self.distinct.longest_s * (1 - self.gap)
 
     def enough_of(self, contender: LayoutContender) -> float:
-        """Time that a layout's bound need not exceed: the table has only the fastest layout of a family."""
+        """Threshold for a layout's bound; the table has only the fastest layout of a family."""
         return min(self.enough_s, self.fastest_s(contender.place) * (1 - self.gap))
 
     def fastest_s(self, place: int) -> float:

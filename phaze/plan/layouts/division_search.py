@@ -1,4 +1,4 @@
-"""Best pipeline split of one layout: a lower bound for all splits, and a simulated one.
+"""Best pipeline split of one layout: the best simulated split, and a lower bound over all splits.
 
 A step takes as long as the longest path through its events. With linear lower bounds on the seconds of stages
 (`planes`) every path is linear in the layers n_q of each virtual stage q and its recomputed layers k_q:
@@ -292,7 +292,7 @@ class DivisionSearch:
                     self._move(known.division, most + fewest * MOVES, fewest=fewest)
 
     def _move(self, division: Division, most: int, *, fewest: bool) -> None:
-        """Simulate neighbours of a pipeline split until `most` splits were simulated.
+        """Simulate neighbours of a pipeline split until `most` splits have been simulated.
 
         With `fewest` each neighbour recomputes only as many layers as it needs to fit.
         """

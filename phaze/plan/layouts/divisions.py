@@ -220,7 +220,7 @@ class DividedLayout:
 
     @cached_property
     def frame(self) -> Pipeline:
-        """Pipeline of the template; every pipeline split shares all of it but its stage costs."""
+        """Template pipeline shared by all splits; only the stage costs differ."""
         few, again = self._few, int(self.partial)
         costs = {place: self.cost(place, window, again) for place, window in few.items()}
         each = [costs[place] for place in self.places]

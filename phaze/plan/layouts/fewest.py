@@ -43,7 +43,7 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
 
 
 def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Reason why this node count is too small: smallest memory shortfall, and number of undecided layouts.
+    """Why this node count is too small: smallest memory shortfall, and number of undecided layouts.
 
     Dominated layouts need at least the memory of the layout that dominates them.
     """

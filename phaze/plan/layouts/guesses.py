@@ -74,7 +74,7 @@ class Guesses:
         return self.begin(some)
 
     def descend(self) -> None:
-        """From the fastest plans of several pipeline depths, follow neighbours while they are faster."""
+        """Climb to faster neighbours from the fastest plan of each pipeline depth."""
         depths, distinct = self.families.every.pp, self.contenders.distinct
         while True:
             fastest = dict[int, int]()

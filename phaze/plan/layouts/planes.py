@@ -124,7 +124,7 @@ class _Sampled:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Lower planes of the seconds of every kind of job, (kinds of jobs, 1 + 2K)."""
+        """Linear lower bounds on the duration of each kind of job, (job kinds, 1 + 2K); K kinds of layers."""
         occupied = occupied_s(self.divided.frame)[:, self._own].min(axis=1)
         every = self._in_pipelines(durations) + occupied[:, None]
         return np.stack([self._below(row) for row in every])

@@ -73,7 +73,7 @@ def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
 
 
 def _also(one: RankedPlan) -> Iterator[str]:
-    """Twins of a layout, by the fields that differ."""
+    """Layouts that tie with this one, described by the fields in which they differ."""
     for twin in one.twins[:MOST_TWINS]:
         yield f"(also {differences(one.layout, twin)})"
     if more := len(one.twins[MOST_TWINS:]):

@@ -206,7 +206,7 @@ class LayoutSearch:
 
     @property
     def enough_s(self) -> float:
-        """Time that a bound need not exceed."""
+        """Threshold in seconds: a bound that reaches it is not raised further."""
         return self.contenders.enough_s
 
     def _look_at_kinds(self) -> None:

@@ -17,7 +17,7 @@ OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_f
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:
-    """Table ranked_layouts of one question; empty if nothing fits."""
+    """Table `ranked_layouts` of one question; empty if nothing fits."""
     plans = answer.alternatives if isinstance(answer, TrainingPlan) else ()
     rows = [
         {**_keys(point, answer), "rank": rank, "fullest_gib": plan.fullest_gib, **_columns(plan)}
@@ -39,7 +39,7 @@ def _columns(plan: RankedPlan) -> dict[str, object]:
 
 
 def proof_row(point: LayoutPoint, answer: TrainingPlan | UnfitPlan, machine: Machine) -> pd.DataFrame:
-    """Table layout_proofs of one question."""
+    """Table `layout_proofs` of one question."""
     certificate, unfit = answer.certificate, isinstance(answer, UnfitPlan)
     counts = {
         name: getattr(certificate, name) for name in ("layouts", "same", "unfit", "simulated", "divisions")

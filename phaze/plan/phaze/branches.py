@@ -220,7 +220,7 @@ def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats
 
 
 def _enough_devices(cut: Cutting, setting: Setting) -> float:
-    """Devices of the smallest cluster on which the graph fits the memory; inf if there is none."""
+    """Smallest number of devices on which the graph fits in memory; inf if none."""
     widths, choices = cut.widths(cut.layout.tp * len(cut.graph)), pipelines(setting, setting.microbatches)
 
     def bound(lo: int, hi: int) -> RangeBest[int] | None:

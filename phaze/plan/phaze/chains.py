@@ -143,7 +143,7 @@ def _on_grid(values: Floats, total: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Depths:
-    """Depths and stages that fit the memory, independent of latencies."""
+    """Depths and stages that fit in memory, independent of latencies."""
 
     devices: Ints
     """(s,): fewest devices of a pipeline with s stages, 0 where none fits."""

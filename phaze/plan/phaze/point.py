@@ -157,12 +157,12 @@ def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """One column of table solves for every kind of layer, for each architecture of the rows."""
+    """One column of table `solves` for every kind of layer, for each architecture of the rows."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
-    """Row of table solves for each architecture, direction and kind, (A, 2, kinds)."""
+    """Row of table `solves` for each architecture, direction and kind, (A, 2, kinds)."""
     found = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
     layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))

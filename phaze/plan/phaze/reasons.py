@@ -140,7 +140,7 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
 
 
 def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
-    """Devices of the smallest cluster on which the chain fits the memory; inf if there is none.
+    """Smallest number of devices on which the chain fits in memory; inf if none.
 
     Also inf if this machine lacks the memory to find out.
     """

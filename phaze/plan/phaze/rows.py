@@ -17,7 +17,7 @@ from phaze.plan.phaze.reasons import stage_stashes
 
 Row = dict[str, object]
 ENERGIES = ("joules_per_sample", *(f"{part}_j" for part in PARTS))
-"""Energy columns of table placements."""
+"""Energy columns of table `placements`."""
 MEMORY_GAIN = 0.01
 """Memory is the bottleneck if unlimited memory would make a placement faster by more than this fraction."""
 

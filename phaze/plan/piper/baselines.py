@@ -48,7 +48,7 @@ class Contender:
     most_data: int | None = None
     """Largest degree of data parallelism."""
     limited: bool = True
-    """True if stages have to fit the memory."""
+    """True if stages have to fit in memory."""
     equal: bool = False
     """True for equal stages, cut from one order of the layers with any options."""
 

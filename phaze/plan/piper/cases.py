@@ -54,7 +54,7 @@ def _record(
     point: PlanPoint,
     by: Contender,
 ) -> None:
-    """Add the rows of one planner: of a curve, or of plans."""
+    """Add one planner's rows, either curve points or plans."""
     given, rounds = by.restrict(layers), keys["mode"] == "table-1"
     options = SearchOptions(linear=rounds)
 

@@ -364,7 +364,10 @@ class WithinTime:
                 yield data, width, layout.devices, data, data * most
 
     def _superstages(self, level: int, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
-        """Yield d, x, the devices, the degree and the greatest s of each set, for a level above the first."""
+        """Yield candidate superstages of a level above the first.
+
+        Each is its data-parallel width d, units x, devices, degree, and the largest suffix sum s of each set.
+        """
         number, hierarchy = self.costs.sets.number, self.costs.hierarchy
         for data in hierarchy.cluster(level, around).data_widths().tolist():
             fits = self.costs.superstage_s(level, Layout(dp=data), around) <= self.time_s

@@ -11,7 +11,7 @@ different amounts, so the order of the ratios changes. A stage that needs a chea
 limit with few microbatches may get by with a cheaper one with more. Therefore neither this module nor the
 planner assumes that a stage which meets a time with s microbatches also meets it with fewer.
 
-The exact choice is the fastest one that fits the memory. Layer by layer, f_v holds the outcomes of the first
+The exact choice is the fastest one that fits in memory. Layer by layer, f_v holds the outcomes of the first
 v layers, as undominated pairs (memory, time):
 
     f_0 = {(0, 0)},   f_v = the undominated ones of {(m + X.m, t + X.t) : (m, t) in f_(v-1), X in T(v)}
@@ -45,7 +45,7 @@ SLACK = 1e-9
 def choose_by_ratio(
     first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
-    """Choose a configuration for every layer of a stage by the rule; return true if they fit the memory.
+    """Choose a configuration for every layer of a stage by the rule; return true if they fit in memory.
 
     first: (n + 1,) index of a layer's first configuration; member: (n,); time_s, memory_bytes: contributions
     of each to the stage; chosen: (n,) is written for the layers of the stage.
@@ -124,7 +124,7 @@ def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> flo
 def choose_exactly(
     first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
-    """Choose the fastest configurations that fit the memory; return true if feasible.
+    """Choose the fastest configurations that fit in memory; return true if feasible.
 
     Arguments are those of `choose_by_ratio`, whose choice remains unless another one is faster.
     """

@@ -133,7 +133,7 @@ class ThresholdSearch:
 
     @property
     def most_degree(self) -> int:
-        """Largest sum of degrees: every replica has a device."""
+        """Upper bound on the sum of data-parallel degrees; each replica needs a device and a microbatch."""
         return min(self.cluster.devices, self.cluster.microbatches)
 
     @cached_property
@@ -215,7 +215,7 @@ class ThresholdSearch:
         return PiperPlan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
-        """Stage priced separately."""
+        """Cost one stage on its own, outside the search; its options are chosen anew."""
         members = Downsets(len(self.layers), self.problem.sums.words).difference(outer, inner)
         layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
         stage = best_stage(self.layers, self.cluster, members, layout, degree, self.options.exact_knapsack)

@@ -133,7 +133,7 @@ def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
 def meets(
     problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
 ) -> bool:
-    """True if a stage with `in_flight` microbatches fits the memory with at most `margin_s` extra time.
+    """True if a stage with `in_flight` microbatches fits in memory with at most `margin_s` extra time.
 
     margin_s applies to d times the time, beyond that of the fastest configurations. If the extra time is
     unknown, the stage is added to `wanted`, and the result is false.

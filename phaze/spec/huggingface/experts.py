@@ -61,7 +61,7 @@ def sparse(found: Config, said: Config) -> list[str]:
 
 
 def without_unused(found: Config) -> Config:
-    """Fields without the width of dense networks if no layer has one."""
+    """Fields with the dense FFN width removed if every layer is MoE."""
     used = "dense" in str(found.get("pattern", "" if found.get("experts") else "dense"))
     return found if used else found | {"feed_forward": None}
 

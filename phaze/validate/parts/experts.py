@@ -1,4 +1,4 @@
-"""Compare the price of expert feed-forward networks on one rank, forward, with measured ones.
+"""Compare the predicted forward time of expert FFNs on one rank with measurements.
 
 A row is a model's network for a number of tokens before routing. The experts are sharded across `ep` ranks,
 and the rank with most dispatched tokens is measured.
@@ -73,7 +73,7 @@ class Draws:
         return cls(loads, ExpertNetwork(*np.array(sizes, float).T), np.array(places))
 
     def seconds(self, device: Device, speed: ExpertSpeed, compute: Compute) -> Floats:
-        """Mean seconds of each row over its draws, (R,)."""
+        """Mean seconds of each row over its random routings, (R,)."""
         each = feed_forward_s(self.loads, self.own, device, speed, compute)
         found: Floats = np.bincount(self.row, each) / np.bincount(self.row)
         return found

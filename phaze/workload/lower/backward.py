@@ -195,7 +195,7 @@ class _Maker:
         return 0 if primitive.kind in ("bias", "lookup") else primitive.parameters
 
     def _parameter_traffic(self, index: int, gradients: Gradients) -> int:
-        """Bytes of a norm's scale and of parameter gradients; rows of a table are read and written."""
+        """Bytes of a norm's scale and of parameter gradients; embedding rows are both read and written."""
         primitive = self._primitive(index)
         scale = self._scales(index) if gradients != "weight" else 0
         times = {"lookup": 2}.get(primitive.kind, 1)
