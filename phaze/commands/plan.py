@@ -103,8 +103,7 @@ class PlanOptions:
         typer.Option(
             "--precision",
             "--compute",
-            help="Precision of products with the blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 "
-            "or nvfp4.",
+            help="Precision of GEMMs with the blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 or nvfp4.",
             parser=options.compute,
             metavar="NAME",
         ),

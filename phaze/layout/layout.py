@@ -115,7 +115,7 @@ class LayoutFields(Generic[Number, Truth, ZeroStage, Option]):
     precision: Precision = "mixed"
     """Precision of the weights."""
     compute: Compute = "bf16"
-    """Operand format of the matrix products with a block's weights."""
+    """Operand format of the GEMMs with a block's weights."""
     cp_kind: Option = _GATHERED
     """Exchange of keys and values among context-parallel ranks, see `CpKind`."""
     load: Load = BALANCED

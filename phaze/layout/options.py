@@ -62,7 +62,7 @@ mean, less 1 (MaxVio, Wang et al. 2024, arXiv 2408.15664).
 """
 Precision = Literal["half", "mixed", "single"]
 Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
-"""Operand format of the matrix products with a block's weights.
+"""Operand format of the GEMMs with a block's weights.
 
 Half precision; 8 bits scaled by the maximum of earlier steps, of the tensor, or of blocks of 128; 8 or 4 bits
 with hardware scales per 32 or 16 elements. Attention, embedding, head and router stay in half precision
@@ -82,7 +82,7 @@ bf16.
 OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip
-"""Bytes per operand element of the products with a block's weights, with its share of the scales."""
+"""Bytes per operand element of the GEMMs with a block's weights, with its share of the scales."""
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 

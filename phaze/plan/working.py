@@ -114,7 +114,7 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
 
 
 def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
-    """Elements of the largest results that products compute from one input, and of that input."""
+    """Elements of the largest results that GEMMs compute from one input, and of that input."""
     core = layer.attention("forward") if flash else ()
     found = [(0, 0)]
     dense = (operator for operator in layer.forward.operators if operator not in core)

@@ -212,7 +212,7 @@ def _offload(flags: Flags, _: Model) -> Offload:
 
 
 def _compute(flags: Flags, _: Model) -> Compute:
-    """Operand format of the products with blocks' weights."""
+    """Operand format of the GEMMs with blocks' weights."""
     for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None

@@ -52,7 +52,7 @@ class TrainingTask:
     """Samples per batch, on all devices."""
     devices: int
     compute: Compute = "bf16"
-    """Operand format of the products with blocks' weights."""
+    """Operand format of the GEMMs with blocks' weights."""
     load: Load = BALANCED
     """Expert load of the busiest rank."""
 
@@ -109,7 +109,7 @@ class Runtime:
     recomputes_part: bool = True
     """True if a stage can recompute only some of its blocks in full."""
     computes: tuple[Compute, ...] = COMPUTES
-    """Supported operand formats of the products with blocks' weights."""
+    """Supported operand formats of the GEMMs with blocks' weights."""
     modules: tuple[Module, ...] = ()
     """Modules that can be recomputed alone."""
     asked_recomputes: tuple[Recompute, ...] = ()
@@ -258,7 +258,7 @@ MULTIPLES: dict[Compute, tuple[int, int]] = {
     "bf16": (1, 1), "fp8": (8, 16), "fp8-cs": (8, 16), "fp8-block": (8, 16), "mxfp8": (32, 32),
     "nvfp4": (16, 16),
 }  # fmt: skip
-"""Required divisors of a product's rows and widths, by compute format.
+"""Required divisors of a GEMM's rows and widths, by compute format.
 
 Source: Transformer Engine, `assert_dim_for_fp8_exec`, and the quantizability conditions of `MXFP8Quantizer`
 and `NVFP4Quantizer`.
@@ -272,7 +272,7 @@ MANY_CONNECTIONS = "32"
 
 
 def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
-    """Why Megatron-LM cannot overlap tensor-parallel collectives with products; None if it can.
+    """Why Megatron-LM cannot overlap tensor-parallel collectives with GEMMs; None if it can.
 
     Source: `validate_args` of `megatron/training/arguments.py`, `args.tp_comm_overlap`.
     """
@@ -285,7 +285,7 @@ def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
 def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
     """Required values of the variable for a layout; empty if any value is allowed.
 
-    Before Blackwell, product kernels must start after the collectives that they wait for, which needs a
+    Before Blackwell, GEMM kernels must start after the collectives that they wait for, which needs a
     single queue. Megatron-FSDP and PyTorch FSDP need several. Source: `validate_args`.
     """
     if layout.zero >= 2:

@@ -34,7 +34,7 @@ def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts with product shapes that the format does not allow, (N,); experts' rows are padded."""
+    """Layouts with GEMM shapes that the format does not allow, (N,); experts' rows are padded."""
     model, (rows, width) = task.model, MULTIPLES[grid.compute]
     cut = [model.feed_forward]
     if model.latent is None:

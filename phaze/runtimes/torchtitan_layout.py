@@ -130,7 +130,7 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
 
 
 def _compute(said: Said) -> Compute:
-    """Operand format of the products with blocks' weights; PhazeError for an unknown converter."""
+    """Operand format of the GEMMs with blocks' weights; PhazeError for an unknown converter."""
     unknown = next((name for name in said if name.endswith("Converter") and name not in CONVERTERS), None)
     if unknown is not None:
         raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")

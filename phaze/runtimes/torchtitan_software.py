@@ -16,12 +16,12 @@ LINEAR: dict[Compute, Converters] = {
     "fp8-cs": {"Float8LinearConverter": {"filter_fqns": ["lm_head", "router.gate"]}},
     "mxfp8": {"MXFP8LinearConverter": {"fqns": ["attention", "feed_forward", "shared_experts"]}},
 }
-"""Converters that make products of blocks low-precision, except for head and router."""
+"""Converters that make GEMMs of blocks low-precision, except for head and router."""
 GROUPED: dict[Compute, Converters] = {
     "fp8-cs": {"Float8GroupedExpertsConverter": {}},
     "mxfp8": {"MXFP8GroupedExpertsConverter": {"pad_multiple": 128}},
 }
-"""Converters for experts' products; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
+"""Converters for experts' GEMMs; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
 CONVERTERS = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
 """Names of all converters that a recipe can express."""

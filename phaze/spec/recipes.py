@@ -59,7 +59,7 @@ class PublishedRecipe(Noun):
     system: Label
     """System, by the first part of the name of its device or file."""
     precision: Compute
-    """Compute precision of matrix products."""
+    """Compute precision of GEMMs."""
     gpus: Count
     """Number of devices."""
     sequence: PositiveInt
@@ -159,7 +159,7 @@ class StackRecipe(PublishedRecipe):
     dispatcher: Literal["", "alltoall", "deepep", "hybridep", "ncclep"] = ""
     """Token dispatcher; empty for models without experts."""
     experts: Literal["", "each", "fused"] = ""
-    """Expert products: `each`, one launch per expert, or `fused`, one kernel for all; empty without
+    """Expert GEMMs: `each`, one launch per expert, or `fused`, one kernel for all; empty without
     experts."""
     overlap: Overlap = ()
     """Communication that overlaps with compute."""

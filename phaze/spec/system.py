@@ -75,7 +75,7 @@ class Device(Architecture):
     driver_gib: Size = 0.0
     """HBM in GiB that the driver keeps and no process can use."""
     workspace_mib: Size = 0.0
-    """Workspace in MiB of the matrix product library, for each stream that runs products."""
+    """Workspace in MiB of the GEMM library, for each stream that runs GEMMs."""
     hbm_bandwidth_bytes_per_s: Positive
     """HBM bandwidth in bytes per second."""
     host_bandwidth_bytes_per_s: Size = 0.0
@@ -88,18 +88,18 @@ class Device(Architecture):
     kernel_s: Size = 0.0
     """Fixed time per kernel in seconds, in which the device starts and drains."""
     products: dict[Compute, ProductSpeed] = Field(default_factory=dict)
-    """Speeds of matrix products by precision; must include bf16. Default: speeds follow from the arrays by
+    """Speeds of GEMMs by precision; must include bf16. Default: speeds follow from the arrays by
     the mapper of architectures."""
     fixed_shares: bool = False
     """Kernels assign work to processors statically: if a collective occupies some of them, their shares run
     in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static scheduler)."""
     aligned_bytes: PositiveInt = 1
-    """Alignment of operand rows in bytes; products with unaligned rows run on the vector lanes."""
+    """Alignment of operand rows in bytes; GEMMs with unaligned rows run on the vector lanes."""
     attention: dict[str, AttentionKernel] = Field(default_factory=dict)
     """Speeds of attention kernels by generation; a software stack chooses one."""
     experts: dict[ExpertKernel, dict[Compute, ExpertSpeed]] = Field(default_factory=dict)
     """Speeds of kernels for experts, by kernel and precision; without them experts run at the speed of
-    batched products."""
+    batched GEMMs."""
     known_as: tuple[Label, ...] = ()
     """Other names of the device in tables of measured kernels."""
     stack: Name | None = None
@@ -123,7 +123,7 @@ class Device(Architecture):
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Peak FLOP/s of dense products."""
+        """Peak FLOP/s of dense GEMMs."""
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
     @property
@@ -138,7 +138,7 @@ class DeviceFigures(Noun):
     """
 
     peak_flops_per_s: Positive
-    """Peak FLOP/s of dense 16-bit products."""
+    """Peak FLOP/s of dense 16-bit GEMMs."""
     hbm_gib: Positive
     """HBM capacity in GiB."""
     hbm_bandwidth_bytes_per_s: Positive
@@ -178,7 +178,7 @@ class Stack(Noun):
     """1F1B requires at least pp − 1 microbatches (nanotron, `OneForwardOneBackwardPipelineEngine`)."""
     selective: Literal["attention", "products"] = "attention"
     """Selective recomputation: `attention` recomputes the attention core, `products` all but every second
-    product."""
+    GEMM."""
     gradient_bytes: Literal[2, 4] = 2
     """Bytes per element in which gradients are accumulated and exchanged, in mixed precision."""
     bucket_bytes: Size = 0.0
@@ -203,7 +203,7 @@ class Stack(Noun):
     fused_gate: bool = False
     """A gated activation is one kernel, which recomputes its first factor instead of storing it."""
     joined_products: Flag = False
-    """One product makes queries, keys and values, and one makes both factors of a gated network, so that
+    """One GEMM makes queries, keys and values, and one makes both factors of a gated network, so that
     gradients of their input need no sum."""
     copied_keys: Flag = False
     """Keys and values are stored twice: in a copy that attention reads, and in the tensor shared with the
@@ -219,7 +219,7 @@ class Stack(Noun):
     """Definition of the memory that the software prints for a run: tensors (`allocated`), reserved by the
     allocator (`reserved`), or all memory in use (`device`)."""
     fused_gradients: bool = False
-    """The products that make weight gradients also accumulate them; false: further kernels do."""
+    """The GEMMs that make weight gradients also accumulate them; false: further kernels do."""
     overlap: Overlap = ()
     """Communication that overlaps with compute: of gradients and weights (`dp`), of tensor-parallel ranks
     (`tp`), between stages (`pp`), and token dispatch with the other microbatch of a pair (`ep`)."""
@@ -234,7 +234,7 @@ class Stack(Noun):
     """Token dispatch: `rows` sends a row per expert of a token, in an all-to-all; `tokens` sends a token once
     to each rank, and between nodes once to each node (DeepEP, HybridEP)."""
     experts: Experts = "grouped"
-    """Kernels of experts. `each`: products and casts of their operands are launched per expert, and the host
+    """Kernels of experts. `each`: GEMMs and casts of their operands are launched per expert, and the host
     reads back the number of rows (Transformer Engine, `GroupedLinear`). `grouped`: one kernel for all experts
     (CUTLASS, `torch._grouped_mm`). `fused`: one kernel that includes the activation."""
     load: ExpertLoads = ExpertLoads()
@@ -245,7 +245,7 @@ class Stack(Noun):
     router_kernels: PositiveInt = 3
     """Number of forward kernels that choose the experts of a token and prepare its dispatch."""
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
-    """Bytes moved per element to add the biases of experts' last products expert by expert, in the forward
+    """Bytes moved per element to add the biases of experts' last GEMMs expert by expert, in the forward
     and in the backward pass; 0: part of another kernel."""
     rotary_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
     """Additional bytes moved per element by rotary embeddings with a factor (YaRN), in the forward and in the
@@ -254,7 +254,7 @@ class Stack(Noun):
     """Additional bytes moved per element to clamp the projections of gated experts, in the forward and in the
     backward pass, over one kernel that clamps, activates and multiplies; 0: such a kernel."""
     padding_bytes: Size = 0.0
-    """Bytes moved per element to pad the rows of experts, for products in lower precision with `rows`
+    """Bytes moved per element to pad the rows of experts, for GEMMs in lower precision with `rows`
     dispatch; counted twice per pass, before and after the experts."""
     cuda_graphs: tuple[Captured, ...] = ()
     """Parts of a layer captured by CUDA graphs, whose kernels need no launch by the host. `moe_router`
@@ -265,7 +265,7 @@ class Stack(Noun):
     """Processors of a device that a running collective occupies and concurrent kernels lose: NCCL's number on
     a node with eight network cards (its maintainer, NVIDIA/nccl issue 689)."""
     ordered_queue: Flag = False
-    """Tensor-parallel collectives overlap with products only if kernels start in the order of one hardware
+    """Tensor-parallel collectives overlap with GEMMs only if kernels start in the order of one hardware
     queue, which FSDP does not use (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""
 
     @model_validator(mode="before")

@@ -60,7 +60,7 @@ class AskedPlan(Noun):
     runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
     """Training software; only layouts that it can run are considered."""
     precision: Compute = "bf16"
-    """Compute precision of products with the blocks' weights; everything else is bf16, with states in mixed
+    """Compute precision of GEMMs with the blocks' weights; everything else is bf16, with states in mixed
     precision."""
     load: ExpertLoad = BALANCED
     """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
@@ -105,7 +105,7 @@ class ChosenLayout(Noun):
     load: ExpertLoad = BALANCED
     """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
     compute: Compute = "bf16"
-    """Compute precision of products with the blocks' weights."""
+    """Compute precision of GEMMs with the blocks' weights."""
     offload: Annotated[Offload, read_by(offload_of)] = "none"
     """Data offloaded to host memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
     schedule: Label

@@ -70,7 +70,7 @@ def _groups(network: Network) -> str:
 
 
 def _products(compute: Compute) -> str:
-    """Description of the precision of products."""
+    """Description of the precision of GEMMs."""
     if compute == "bf16":
         return compute
     return f"products of blocks' weights in {compute}, inputs kept for them alike, all else in bf16,"

@@ -7,7 +7,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import ExpertLoad, Part, Size
 
 ExpertKernel = Literal["each", "grouped", "masked"]
-"""Kernels for the experts of a rank: `each`, one product per expert (Transformer Engine, `GroupedLinear`);
+"""Kernels for the experts of a rank: `each`, one GEMM per expert (Transformer Engine, `GroupedLinear`);
 `grouped`, one kernel for all (CUTLASS); `masked`, one kernel with equal room for the rows of each expert
 (DeepGEMM, masked layout)."""
 Experts = Literal["each", "grouped", "fused"]
@@ -20,11 +20,11 @@ class ExpertSpeed(Noun):
     reached: Part
     """Share of the arrays' rate in this precision that full tiles reach."""
     hbm: Part
-    """Share of the HBM bandwidth at which products read weights and rows and write results."""
+    """Share of the HBM bandwidth at which GEMMs read weights and rows and write results."""
     expert_s: Size = 0.0
-    """Start-up time in seconds of the product of each expert."""
+    """Start-up time in seconds of the GEMM of each expert."""
     passes: Part | None = None
-    """Share of the HBM bandwidth reached by the kernels around the products: gather, activation with cast,
+    """Share of the HBM bandwidth reached by the kernels around the GEMMs: gather, activation with cast,
     weighted sum. Default: `hbm`."""
     start_s: Size = 0.0
     """Start-up time in seconds of all kernels of an expert layer, including the router's choice of

@@ -1,4 +1,4 @@
-"""Speed of matrix products on a device in one precision."""
+"""Speed of GEMMs on a device in one precision."""
 
 from phaze.spec.noun import Noun
 from phaze.spec.values import Part, Positive, PositiveInt, Share, Size
@@ -29,7 +29,7 @@ that. The efficiency of a tile is its rows · columns / (rows + columns) relativ
 
 
 class ProductSpeed(Noun):
-    """Speed of matrix products in one precision, from kernels timed in a loop.
+    """Speed of GEMMs in one precision, from kernels timed in a loop.
 
     Processors share a result out in tiles. A tile whose sums have k terms takes the time of k + fill terms.
     The last wave of tiles takes as long as a full one, unless the library splits the sums of the remaining
@@ -47,14 +47,14 @@ class ProductSpeed(Noun):
     """Overhead of split sums, to exchange partial results between processors, as an equivalent number of
     terms of a sum. Default: tiles are not split."""
     hbm: Part = 0.8
-    """Share of the HBM bandwidth reached by memory-bound products."""
+    """Share of the HBM bandwidth reached by memory-bound GEMMs."""
     added: Share = 0.5
-    """Exposed share of the time to read and write accumulated gradients, where the product that makes weight
+    """Exposed share of the time to read and write accumulated gradients, where the GEMM that makes weight
     gradients also accumulates them."""
     start_s: Size = 3e-6
     """Fixed time per kernel in seconds, to start and end."""
     cast: Part = 0.77
-    """Share of the HBM bandwidth at which inputs are cast, for tables that time a product together with its
+    """Share of the HBM bandwidth at which inputs are cast, for tables that time a GEMM together with its
     cast. Plans price casts at the device's sustained bandwidth."""
     cast_start_s: Size = 0.0
     """Fixed time in seconds of the kernels of that cast."""

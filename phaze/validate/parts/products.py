@@ -1,6 +1,6 @@
-"""Compare the price of matrix products with measured ones: one layer's product and input cast, forward.
+"""Compare the price of GEMMs with measured ones: one layer's GEMM and input cast, forward.
 
-Tables come from inference. A product of lower precision is timed with the cast of its input along rows. With
+Tables come from inference. A GEMM of lower precision is timed with the cast of its input along rows. With
 per-tensor 8-bit scaling, the search for the largest value is included (aiconfigurator, `collect_gemm`).
 """
 
@@ -24,15 +24,15 @@ from phaze.validate.constants import Site
 from phaze.validate.parts.base import KernelPart
 
 LARGE = 5e9
-"""FLOPs of a product from which its start-up time is a small part."""
+"""FLOPs of a GEMM from which its start-up time is a small part."""
 HALF_BYTES = 2
 TIMES: dict[Compute, float] = {"nvfp4": 4.0}
 """Rate over half precision of precisions missing from a device file; 2 for the others."""
 ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("mxfp8",)}
-"""Precisions with the same product, by the one that tables have."""
+"""Precisions with the same GEMM, by the one that tables have."""
 HALF_CONSTANTS = ("reached", "fill", "split", "start_s")
 LOW_CONSTANTS = ("reached", "fill", "split", "cast", "cast_start_s")
-"""Fitted constants; a product of lower precision keeps the start-up time of half precision."""
+"""Fitted constants; a GEMM of lower precision keeps the start-up time of half precision."""
 RANGES: dict[str, tuple[float, float, float]] = {
     "reached": (0.2, 1.3, 0.1),
     "fill": (0.0, 8000.0, 100.0),
@@ -51,7 +51,7 @@ DIGITS = 3
 
 
 class ProductsPart(KernelPart):
-    """Matrix products, by their sizes m × k × n."""
+    """GEMMs, by their sizes m × k × n."""
 
     name: ClassVar[str] = "products"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator); gradients: SimuMax"
@@ -67,7 +67,7 @@ class ProductsPart(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site with product speeds fitted to the rows.
+        """Site with GEMM speeds fitted to the rows.
 
         Half precision is fitted first, because the others use its start-up time.
         """
@@ -90,7 +90,7 @@ class ProductsPart(KernelPart):
 
 
 def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
-    """Seconds (R,) of products in one precision with the cast of their input."""
+    """Seconds (R,) of GEMMs in one precision with the cast of their input."""
     m, k, n = rows[["m", "k", "n"]].to_numpy(np.int64).T
     shapes = np.stack([np.ones_like(m), m, k, n], axis=1)
     if device.products:
@@ -102,14 +102,14 @@ def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
 
 
 def _works(shapes: Ints) -> Works:
-    """Products as works of the mapper, for devices without product speeds."""
+    """GEMMs as works of the mapper, for devices without GEMM speeds."""
     nothing, every = np.zeros(len(shapes)), np.arange(len(shapes))
     kinds = np.full(len(shapes), "matmul")
     return Works(every, every, shapes, nothing, nothing, nothing, nothing, nothing, kinds)
 
 
 def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
-    """Fit the speed of one precision to its measurements, and copy it to precisions with the same product."""
+    """Fit the speed of one precision to its measurements, and copy it to precisions with the same GEMM."""
     start = _start(device, compute)
     names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
     least, most, scale = np.array([RANGES[name] for name in names]).T
@@ -150,7 +150,7 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
-    """Speed of a precision, and of the device's precisions with the same product."""
+    """Speed of a precision, and of the device's precisions with the same GEMM."""
     found = {compute: speed}
     found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
     return found
