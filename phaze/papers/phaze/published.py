@@ -67,9 +67,9 @@ class PublishedWorkload(Noun):
     """Placement on the best accelerator."""
     mfu: PublishedMfu | None = None
     """Model FLOPs utilisation."""
-    complexity: dict[Size, PositiveInt | Positive] = Field(
-        default_factory=dict, min_length=len(get_args(Size))
-    )
+    complexity: (
+        Annotated[dict[Size, PositiveInt | Positive], Field(min_length=len(get_args(Size)))] | None
+    ) = None
     """Sizes of the model."""
 
 
