@@ -14,13 +14,10 @@ def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> list[str]
 
 
 def choices(name: str, known: Collection[str], where: str) -> str:
-    """All known names if there are few; otherwise the three nearest and where all are listed.
-
-    `where` is a place, or a command in backquotes.
-    """
+    """All known names if there are few; otherwise the three nearest and where all are listed."""
     if len(known) <= MOST_SHOWN:
         return ", ".join(known)
-    return f"{', '.join(nearest(name, known, 0.0))} (nearest of {len(known)}, {_listed('all', where)})"
+    return f"{', '.join(nearest(name, known, 0.0))} (nearest of {len(known)}, all are in {where})"
 
 
 def did_you_mean(name: str, known: Collection[str], where: str) -> str:
@@ -28,11 +25,5 @@ def did_you_mean(name: str, known: Collection[str], where: str) -> str:
     near = nearest(name, known)
     if not near:
         return f"known are {choices(name, known, where)}"
-    rest = (
-        f"known are {', '.join(known)}" if len(known) <= MOST_SHOWN else _listed(f"all {len(known)}", where)
-    )
+    rest = f"known are {', '.join(known)}" if len(known) <= MOST_SHOWN else f"all {len(known)} are in {where}"
     return f"did you mean {' or '.join(near)}? {rest}"
-
-
-def _listed(which: str, where: str) -> str:
-    return f"{where} lists {which}" if where.startswith("`") else f"{which} are in {where}"

@@ -9,8 +9,6 @@ from phaze.base.nearest import did_you_mean
 from phaze.spec.plain import read_yaml, short, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
-LISTED = ("model", "system", "device", "stack")
-"""Nouns whose files a command lists."""
 VARIABLE = "PHAZE_CONFIG"
 """Environment variable that names another configuration folder."""
 
@@ -49,7 +47,7 @@ def is_there(path: Path) -> bool:
 def named_file(noun: str, name: str, *folders: Path) -> Path:
     """YAML file with this name, ignoring case, in the first of several folders that has it.
 
-    PhazeError names the three nearest files, and the command or folders that list all.
+    PhazeError names the three nearest files and the folders to look in.
     """
     if not folders[0].is_dir():
         raise PhazeError(f"{shown(folders[0])}: folder does not exist{_configured()}")
@@ -58,10 +56,8 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     if found is None or not PLAIN.fullmatch(name):
         stems, where = [known[one].stem for one in sorted(known)], " and ".join(map(shown, folders))
         raise PhazeError(
-            f"unknown {noun} {short(name)}",
-            did_you_mean(name, stems, f"`phaze {noun}s`" if noun in LISTED else where)
-            if stems
-            else f"there is none in {where}",
+            f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}",
+            did_you_mean(name, stems, where) if stems else f"there is none in {where}",
         )
     return within(found.parent, found)
 

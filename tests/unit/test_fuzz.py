@@ -245,7 +245,7 @@ def test_no_file_reaches_outside_its_folder(
     }
     plans = {"folder": "inputs", "inputs": {"i": {"label": "I", "file": value}}, "cases": {"c": case}}
     config = {**STUDY, key: plans if key == "plans" else value}
-    with pytest.raises(PhazeError, match=r"is outside|unknown system"):
+    with pytest.raises(PhazeError, match=r"is outside|there is no system"):
         load_settings(config, folder, "study.yaml")
 
 

@@ -314,9 +314,9 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
     ("arguments", "message"),
     [
         (("place",), "give either an instance file or --model"),
-        (("place", "--model", "gpt9"), r"unknown model 'gpt9'"),
-        (("place", "--model", "gpt2", "--architecture", "tpu-v9"), "unknown architecture 'tpu-v9'"),
-        (("place", "--model", "gpt2", "--system", "moon"), "unknown system 'moon'"),
+        (("place", "--model", "gpt9"), r"there is no model 'gpt9'"),
+        (("place", "--model", "gpt2", "--architecture", "tpu-v9"), "there is no architecture 'tpu-v9'"),
+        (("place", "--model", "gpt2", "--system", "moon"), "there is no system 'moon'"),
         (("place", "--model", "gpt2", "--tensor", "5"), "tensor: 5 must be > 0 and divide heads"),
         (
             ("place", "--model", "gpt2", "--microbatch", "3"),
@@ -541,5 +541,7 @@ def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> No
         assert done.returncode == 1
         return done.stderr
 
-    assert "error: unknown model 'gpt2'\nhelp: known are mine\n" in refused(tmp_path)
+    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'\nhelp: known are mine\n" in refused(
+        tmp_path
+    )
     assert "must be a folder that contains systems, models and devices" in refused(tmp_path / "none")

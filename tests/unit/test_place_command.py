@@ -38,7 +38,7 @@ def test_a_size_that_is_none_is_refused_and_not_left_out(model: str, option: str
 
 
 def test_an_empty_name_of_a_system_is_no_system() -> None:
-    with pytest.raises(PhazeError, match="unknown system ''"):
+    with pytest.raises(PhazeError, match="there is no system ''"):
         CliRunner().invoke(app, ["partition", "bert-base", "--system", ""], catch_exceptions=False)
 
 

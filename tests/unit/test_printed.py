@@ -116,7 +116,7 @@ def test_a_terminal_of_another_encoding_gets_escapes_for_what_it_lacks() -> None
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert done.returncode == 1
-    assert rb"unknown model 'gpt2\u2192'" in done.stderr
+    assert rb"there is no model 'gpt2\u2192'" in done.stderr
 
 
 def test_ctrl_c_ends_imports_quietly(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_sweep_has_every_combination() -> None:
         (("--sweep", "num_tc"), "must be KEY=VALUE,VALUE such as num_tc=4,8"),
         (("--sweep", "num_tcs=4"), "is not a key of an architecture; did you mean num_tc"),
         (("--sweep", "num_tc=x"), "num_tc: should be a valid integer"),
-        (("-a", "tpu-v4,tpu-v9"), "unknown architecture 'tpu-v9'"),
+        (("-a", "tpu-v4,tpu-v9"), "there is no architecture 'tpu-v9'"),
         (("-a", "tpu-v4,tpu-v4-as-built", "-o", "x.json"), "-o applies to one architecture only"),
         (("--sweep", "num_tc=1", "--sweep", "num_vc=1", "--sweep", "pe_x=8"), "at most 2 keys, got 3"),
     ],

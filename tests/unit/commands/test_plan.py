@@ -334,14 +334,14 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     ("arguments", "message"),
     [
         (("gpt2-xxl", *H100), "did you mean gpt2-xl or gpt2"),
-        (("gpt2", "--system", "h10", "--global-batch", "8"), "unknown system"),
+        (("gpt2", "--system", "h10", "--global-batch", "8"), "there is no system"),
         (("gpt2", "--global-batch", "8"), "the cluster is missing; pass --gpus"),
         (("gpt2", "--gpus", "h100"), "must be a number, x and a system, such as 256xH100, got h100"),
         (
             ("gpt2", "--gpus", "8xH100", "--system", "h100"),
             "--gpus 8xH100 already sets --system and --devices",
         ),
-        (("gpt2", *H100, "--stack", "megatron-cor"), "unknown stack"),
+        (("gpt2", *H100, "--stack", "megatron-cor"), "there is no stack"),
         (("gpt2", *H100, "--fix", "tpp=2"), r"--fix: must be FIELD=VALUE pairs .* got 'tpp=2'"),
         (("gpt2", *H100, "--explain", "tp"), "--explain: must be FIELD=VALUE pairs"),
         (

@@ -58,7 +58,7 @@ def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
     """But not chips of tiles."""
     with pytest.raises(
         PhazeError,
-        match=r"unknown architecture 'a100'; did you mean a100-\d+gb or a100-.*g/architectures and config",
+        match=r"no architecture 'a100'; did you mean a100-\d+gb or a100-.*config/architectures and config",
     ) as error:
         load_architecture("a100")
     assert "grayskull" not in str(error.value)

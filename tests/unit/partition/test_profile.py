@@ -169,7 +169,7 @@ def test_operators_belong_to_layers() -> None:
         (0, SYSTEM, None, "microbatch: must be > 0, got 0"),
         (1, "paper", None, "config/systems/paper.yaml: must define a device"),
         (1, SYSTEM, 7, "sequence: 7 must be 1"),
-        (1, "no-such", None, "unknown system 'no-such'"),
+        (1, "no-such", None, "there is no system 'no-such'"),
     ],
 )
 def test_what_cannot_be_profiled_is_refused(

@@ -104,14 +104,14 @@ def merged(base: Config, over: Config) -> Config:
         (put("schedule/solver", []), r"schedule\.solver: .*at least 1 item"),
         (
             put("scenarios/tpu-v4-pod/system", "moon"),
-            r"unknown system 'moon'; known are ",
+            r"systems/moon\.yaml: there is no system 'moon'; known are ",
         ),
         (put("scenarios/tpu-v4-pod/devices", 0), r"scenarios\.tpu-v4-pod\.devices.*greater than 0, got 0"),
         (put("scenarios/tpu-v4-pod/area_limit_mm2", "tpu-v9"), "'tpu-v9' is not among architectures.named"),
         (put("scenarios/Paper", {}), r"scenarios\.Paper.*should match pattern"),
         (
             put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "tpu-v9"]),
-            r"unknown architecture 'tpu-v9'; did you mean tpu-v",
+            r"there is no architecture 'tpu-v9'; did you mean tpu-v",
         ),
         (put("architectures/grid", {"pe_x": [0]}), r"grid\.pe_x\.0: should be greater than 0, got 0"),
         (put("architectures/grid", {"pe_x": [2, 2]}), "pe_x: 2 is given twice"),
@@ -121,7 +121,7 @@ def merged(base: Config, over: Config) -> Config:
         ),
         (
             put("workloads/gpt2-xl/model", "gpt5"),
-            r"unknown model 'gpt5'; did you mean gpt",
+            r"models/gpt5\.yaml: there is no model 'gpt5'; did you mean gpt",
         ),
         (put("workloads/gpt2-xl/model", "no/such/config.json"), r"no/such/config\.json: cannot be read"),
         (put("workloads/gpt2-xl/tensor", [3]), r"workloads\.gpt2-xl: tensor: 3 must be > 0 and divide heads"),

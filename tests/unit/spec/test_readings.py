@@ -85,7 +85,7 @@ def test_what_was_found_for_another_workload_is_not_read() -> None:
             r"readings\.x\.training: hbm_gib\.0: should be greater than 0, got 0",
         ),
         ({"scenario": {"devices": 0}}, r"readings\.x\.scenario: devices: should be greater than 0, got 0"),
-        ({"scenario": {"system": "moon"}}, "unknown system 'moon'; known are "),
+        ({"scenario": {"system": "moon"}}, "there is no system 'moon'; known are "),
         ({"extract": {"head": "no"}}, r"readings\.x\.extract: head: should be a valid boolean, got 'no'"),
         (
             {"baseline": "moon"},

@@ -73,7 +73,7 @@ def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
     [
         (
             {"device": "a1000"},
-            r"unknown device 'a1000'; did you mean a100-80gb or a100-40gb\? `phaze devices` lists all \d+",
+            r"no device 'a1000'; did you mean a100-80gb or a100-40gb\? all \d+ are in config/devices",
         ),
         ({"levels": []}, "levels: .*at least 1 item"),
         (

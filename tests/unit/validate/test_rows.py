@@ -143,7 +143,7 @@ def test_values_without_a_column_of_their_own_are_refused(
         ("recompute", "selective:2", "recompute: only full accepts a number of blocks, got 'selective':'2'"),
         ("recompute", "full:0", "recompute: blocks of full must be a whole number from 1"),
         ("pipeline_layout", "Et*8", "layout string: must have E for the embedding"),
-        ("model", "gpt-5", "unknown model 'gpt-5'"),
+        ("model", "gpt-5", "config/models/gpt-5.yaml: there is no model 'gpt-5'"),
         ("model", "gpt2-xl", "hidden must be 1600 or empty with model gpt2-xl, got 1024"),
         ("model", "../other.json", "/"),
         ("measured_s", "soon", "measured_s must be a number > 0, got 'soon'"),

@@ -75,7 +75,7 @@ def test_rows_may_name_their_own_system_and_stack() -> None:
     stacks = [read_row({**RUN, "system": "a100-selene", "stack": name}) for name in ("llm-foundry", "nope")]
     slow = predict_rows(stacks, None)
     assert slow["time_s"][0] != found["time_s"][0]
-    assert "unknown stack 'nope'" in slow["status"][1]
+    assert "there is no stack 'nope'" in slow["status"][1]
 
 
 @pytest.mark.parametrize(
