@@ -7,7 +7,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.papers.publication import PrintedClaim, Publication, TableClaims
-from phaze.papers.publications import load_publications
+from phaze.papers.publications import KINDS, load_publications
 from phaze.spec.files import FOLDER
 from phaze.spec.study import Study
 
@@ -38,6 +38,8 @@ def test_publications_of_the_studies_that_come_with_phaze_are_valid(path: Path) 
     }
     found = load_publications(Study.parse(CONFIG | named, "study.yaml"))
     assert set(found) == {"report", *named}
+    for part, plain in found.items():  # as jobs read them
+        assert KINDS[part].parse(plain, "published").model_dump(mode="json") == plain
 
 
 def test_a_publication_of_another_kind_is_refused() -> None:
