@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.base.units import GIB, UM2_PER_MM2, digits
 from phaze.commands.answers import PlacementQuestion, answer
-from phaze.commands.tables import Column, counts, print_rows
+from phaze.commands.tables import Titled, counts, print_rows
 from phaze.spec.architecture import Architecture
 from phaze.spec.files import read_mapping
 from phaze.spec.strict_yaml import load
@@ -125,11 +125,11 @@ def _row(asked: PlaceOptions, chip: str) -> Row:
 
 
 COLUMNS = (
-    Column("architecture", "architecture"),
-    Column("step_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
-    Column("mfu", "MFU", lambda value: f"{float(str(value)):.1%}", right=True),
+    Titled("architecture", "architecture"),
+    Titled("step_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
+    Titled("mfu", "MFU", lambda value: f"{float(str(value)):.1%}", right=True),
     counts("memory_gib", "GiB"),
-    Column("bound_by", "bound by"),
+    Titled("bound_by", "bound by"),
     counts("area_mm2", "mm2"),
     counts("watts", "W"),
     counts("tensor", "t"),

@@ -12,7 +12,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.base.units import digits
 from phaze.commands.options import JsonOption
-from phaze.commands.tables import Column, counts, print_rows
+from phaze.commands.tables import Titled, counts, print_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 NameArgument = Annotated[str, typer.Argument(metavar="TEXT", help="List only rows that contain this text.")]
 CLAUSE = re.compile(r"; |: |\.(?:\s+(?=[A-Z])|$)")
 """End of the part of a comment that says what a file describes."""
-SOURCE = Column("source", "source", wraps=True)
+SOURCE = Titled("source", "source", wraps=True)
 
 
-def _listed(rows: Iterator[Row], text: str, columns: list[Column], *, as_json: bool) -> None:
+def _listed(rows: Iterator[Row], text: str, columns: list[Titled], *, as_json: bool) -> None:
     """Print the rows that contain a text; PhazeError if none does."""
     found = [row for row in rows if text.lower() in " ".join(map(str, row.values())).lower()]
     if not found:
@@ -57,8 +57,8 @@ def _source(path: Path) -> str:
 def models(text: NameArgument = "", as_json: JsonOption = False) -> None:
     """List the models with their sizes and sources."""
     columns = [
-        Column("model", "model"), Column("parameters", "params", _billions, True),
-        Column("active_parameters", "active", _billions, True), counts("layers", "layers"),
+        Titled("model", "model"), Titled("parameters", "params", _billions, True),
+        Titled("active_parameters", "active", _billions, True), counts("layers", "layers"),
         counts("longest_sequence", "context"), SOURCE,
     ]  # fmt: skip
     _listed(_models(), text, columns, as_json=as_json)
@@ -89,8 +89,8 @@ def _billions(value: object) -> str:
 def systems(text: NameArgument = "", as_json: JsonOption = False) -> None:
     """List the systems with their devices, networks and sources."""
     columns = [
-        Column("system", "system"), counts("devices", "devices"), Column("device", "device"),
-        Column("levels", "network", _levels, wraps=True), SOURCE,
+        Titled("system", "system"), counts("devices", "devices"), Titled("device", "device"),
+        Titled("levels", "network", _levels, wraps=True), SOURCE,
     ]  # fmt: skip
     _listed(_systems(), text, columns, as_json=as_json)
 
@@ -133,9 +133,9 @@ def devices(text: NameArgument = "", as_json: JsonOption = False) -> None:
     An architecture has no clock and no memory of its own: these are the system's.
     """
     columns = [
-        Column("device", "device"), Column("arrays", "arrays"),
-        Column("peak_flops_per_s", "TFLOP/s", _trillions, True), counts("hbm_gib", "GiB"),
-        Column("hbm_bandwidth_bytes_per_s", "TB/s", _trillions, True), SOURCE,
+        Titled("device", "device"), Titled("arrays", "arrays"),
+        Titled("peak_flops_per_s", "TFLOP/s", _trillions, True), counts("hbm_gib", "GiB"),
+        Titled("hbm_bandwidth_bytes_per_s", "TB/s", _trillions, True), SOURCE,
     ]  # fmt: skip
     _listed(_devices(), text, columns, as_json=as_json)
 
@@ -168,7 +168,7 @@ def _trillions(value: object) -> str:
 def stacks(text: NameArgument = "", as_json: JsonOption = False) -> None:
     """List the software stacks with what overlaps, their recipes and sources."""
     columns = [
-        Column("stack", "stack"), Column("overlap", "overlaps", _joined, wraps=True),
+        Titled("stack", "stack"), Titled("overlap", "overlaps", _joined, wraps=True),
         counts("recipes", "recipes"), SOURCE,
     ]  # fmt: skip
     _listed(_stacks(), text, columns, as_json=as_json)
@@ -197,9 +197,9 @@ def _joined(value: object) -> str:
 def recipes(text: NameArgument = "", as_json: JsonOption = False) -> None:
     """List the published recipes with their layouts and sources."""
     columns = [
-        Column("model", "model"), Column("gpus", "gpus"), Column("precision", "precision"),
+        Titled("model", "model"), Titled("gpus", "gpus"), Titled("precision", "precision"),
         counts("sequence", "sequence"), counts("global_batch", "batch"),
-        Column("layout", "layout", wraps=True), Column("published", "source", wraps=True),
+        Titled("layout", "layout", wraps=True), Titled("published", "source", wraps=True),
     ]  # fmt: skip
     _listed(_recipes(), text, columns, as_json=as_json)
 

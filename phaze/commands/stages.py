@@ -12,7 +12,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.commands import options
 from phaze.commands.output import print_records, tell_sequence, telling, with_widths
-from phaze.commands.tables import UNKNOWN, Column, counts, number, print_rows, rows_of, scaled
+from phaze.commands.tables import UNKNOWN, Titled, counts, number, print_rows, rows_of, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ def _rooflines(frame: pd.DataFrame) -> list[str]:
     ]
 
 
-def _print_frame(frame: pd.DataFrame, columns: Sequence[Column]) -> None:
+def _print_frame(frame: pd.DataFrame, columns: Sequence[Titled]) -> None:
     """Print a table; TMP width and microbatch have columns only if there are several."""
     several = {key for key in ("tensor", "microbatch") if frame[key].nunique() > 1}
     widths = [one for one in WIDTHS if one.key in several]
@@ -149,27 +149,27 @@ def _core(value: object) -> str:
 
 
 WIDTHS = (counts("tensor", "t"), counts("microbatch", "mbs"))
-_LAYER = (Column("layer", "layer"), Column("direction", "pass"))
-_OPERATOR = Column("name", "operator", _parts, wraps=True)
+_LAYER = (Titled("layer", "layer"), Titled("direction", "pass"))
+_OPERATOR = Titled("name", "operator", _parts, wraps=True)
 ESTIMATE = (
-    *_LAYER, _OPERATOR, Column("core", "core"), scaled("latency_s", "core us", 1e-6),
-    scaled("latency_all_s", "us", 1e-6), Column("limit_all", "bound by"), scaled("energy_all_j", "mJ", 1e-3),
-    scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6), Column("roofline", "roofline"),
+    *_LAYER, _OPERATOR, Titled("core", "core"), scaled("latency_s", "core us", 1e-6),
+    scaled("latency_all_s", "us", 1e-6), Titled("limit_all", "bound by"), scaled("energy_all_j", "mJ", 1e-3),
+    scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6), Titled("roofline", "roofline"),
 )  # fmt: skip
 TOTALS = (
     *_LAYER, counts("layers", "layers"), scaled("latency_all_s", "ms", 1e-3),
     scaled("energy_all_j", "mJ", 1e-3), scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6),
 )  # fmt: skip
 SOLVES = (
-    *_LAYER, Column("status", "status"), scaled("objective_s", "us", 1e-6),
+    *_LAYER, Titled("status", "status"), scaled("objective_s", "us", 1e-6),
     scaled("bound_s", "bound us", 1e-6),
-    Column("gap", "gap", lambda value: f"{float(str(value)):.2%}", right=True), Column("method", "method"),
-    Column("solver", "solver"), counts("operators", "operators"),
+    Titled("gap", "gap", lambda value: f"{float(str(value)):.2%}", right=True), Titled("method", "method"),
+    Titled("solver", "solver"), counts("operators", "operators"),
     scaled("all_cores_s", "all cores us", 1e-6), scaled("hbm_bytes", "MB", 1e6),
 )  # fmt: skip
 SCHEDULE = (
-    *_LAYER, counts("operator", "#"), _OPERATOR, Column("resource", "type"),
-    Column("core", "core", _core, right=True), scaled("start_s", "start us", 1e-6),
+    *_LAYER, counts("operator", "#"), _OPERATOR, Titled("resource", "type"),
+    Titled("core", "core", _core, right=True), scaled("start_s", "start us", 1e-6),
     scaled("end_s", "end us", 1e-6),
 )  # fmt: skip
 

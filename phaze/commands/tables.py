@@ -33,8 +33,8 @@ def number(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
-    """Column of a table."""
+class Titled:
+    """Column of a printed table."""
 
     key: str
     """Key of its values in a row."""
@@ -52,14 +52,14 @@ class Column:
         return UNKNOWN if value is None else printable(self.words(value))
 
 
-def counts(key: str, title: str) -> Column:
+def counts(key: str, title: str) -> Titled:
     """Column of numbers."""
-    return Column(key, title, number, right=True)
+    return Titled(key, title, number, right=True)
 
 
-def scaled(key: str, title: str, unit: float) -> Column:
+def scaled(key: str, title: str, unit: float) -> Titled:
     """Column of numbers in a unit, such as 1e-6 for microseconds."""
-    return Column(key, title, lambda value: digits(float(str(value)) / unit), right=True)
+    return Titled(key, title, lambda value: digits(float(str(value)) / unit), right=True)
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
@@ -68,7 +68,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     return [{str(key): value for key, value in row.items()} for row in known.to_dict(orient="records")]
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[Column]) -> None:
+def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
     """Print a table: fitted to the terminal, else one line for each row."""
     from rich.console import Console
 
@@ -84,7 +84,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     typer.echo("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Column], *, whole: bool) -> Table:
+def _table(rows: Sequence[Row], columns: Sequence[Titled], *, whole: bool) -> Table:
     """Table of rich; if `whole`, only columns of text wrap."""
     from rich.table import Table
     from rich.text import Text

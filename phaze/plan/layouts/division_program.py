@@ -16,7 +16,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
-from phaze.plan.layouts.divisions import DividedLayout, Division, Numbers, blocks_at, ordered_blocks
+from phaze.plan.layouts.divisions import DividedLayout, Numbers, blocks_at, ordered_blocks
 from phaze.plan.layouts.held import held_at_work
 from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearProgram
@@ -175,8 +175,7 @@ class DivisionProgram:
         """
         rows, room = self._memory_rows
         each = rows[:, : self.divided.count * len(self.totals)].reshape(len(rows), self.divided.count, -1)
-        windows = Division(tuple(blocks.tolist()), (0,) * len(blocks)).windows
-        counts = np.array([self.divided.order.counts(window) for window in windows])
+        counts = np.diff(self.divided.order.before[np.append(0, np.cumsum(blocks))], axis=0)
         found: Floats = np.einsum("rsk,sk->r", each, counts) - room
         return each[:, :, self.usual], found
 

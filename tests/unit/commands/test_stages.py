@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.commands.tables import Column, counts, print_rows
+from phaze.commands.tables import Titled, counts, print_rows
 
 TPU_V4 = {"tensor": 2 * 8 * 128**2 * 1.05e9, "hbm": 1.2e12}
 """Peak FLOP/s and HBM bandwidth of TPU v4 (Jouppi et al., ISCA 2023, Table 4)."""
@@ -105,7 +105,7 @@ def test_a_terminal_shows_all_digits_whatever_its_width(
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("sys.stdout", terminal)
     values = dict.fromkeys("abcdefghij", 7_777_777)
-    print_rows([values], [Column("a", "text", wraps=True), *(counts(key, key) for key in values)])
+    print_rows([values], [Titled("a", "text", wraps=True), *(counts(key, key) for key in values)])
     assert terminal.getvalue().count("7") == 7 * 11
     plain = re.sub(r"\x1b\[[0-9]*m", "", terminal.getvalue())
     assert max(map(len, plain.splitlines())) <= columns
