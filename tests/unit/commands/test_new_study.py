@@ -38,7 +38,7 @@ def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "gpt2", "-a", "tpu-v9"), "unknown architecture 'tpu-v9'"),
+        (("--model", "gpt2", "-a", "tpu-v9"), "there is no architecture 'tpu-v9'"),
         (("--model", "semantic-fpn"), "is not a chain of layers"),
         (("--model", "gpt2", "--sequence", "4096"), "sequence: 4096"),
         (("--model", "gpt2", "-o", "my.json"), "must end in .yaml"),
