@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -103,14 +104,33 @@ class Gallery:
 Block = Prose | Heading | Items | Sheet | Chart | Gallery
 
 
+_SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+"""Gap between two sentences."""
+
+
 @dataclass(frozen=True)
 class Section:
-    """Section of the report: a heading, a one-sentence summary and its blocks."""
+    """Section of the report: a heading, a summary and its blocks."""
 
     anchor: str
     title: str
     about: str
     blocks: tuple[Block, ...]
+
+    @property
+    def sheets(self) -> Iterator[Sheet]:
+        """Tables of the section, from the top down."""
+        yield from (block for block in self.blocks if isinstance(block, Sheet))
+
+    @property
+    def summary(self) -> str:
+        """First sentence of what the section is about, shown while it is folded."""
+        return _SENTENCE.split(self.about, maxsplit=1)[0]
+
+    @property
+    def rest(self) -> str:
+        """Sentences after the first one; empty if there are none."""
+        return self.about[len(self.summary) :].strip()
 
     @property
     def charts(self) -> Iterator[Chart]:
@@ -124,10 +144,15 @@ class Section:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """First screen: the question, the answer as a sentence, and the key figures behind it."""
+    """First screen: the question, the answer in two sentences, and the key figures behind it."""
 
     question: str
     sentence: str
+    """Caveat, then the result."""
     facts: tuple[tuple[str, str], ...]
     """Key figures: pairs of a formatted value and its meaning."""
     sheet: Sheet
+    more: str = ""
+    """Further sentences, shown with the table."""
+    figures: tuple[str, ...] = ()
+    """Names of the figures that stay open, the leading one first; empty for the first of each section."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,11 +16,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from phaze.base.files import write_text
 from phaze.report.document import Chart, FirstScreen, Gallery, Heading, Items, Prose, Section, Sheet
-from phaze.report.style import draw
+from phaze.report.style import Drawn, draw
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
 
 log = logging.getLogger(__name__)
+
+MOST_OPEN = 5
+"""Number of figures that a page shows unfolded."""
 
 Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
 """Tables of a page by file name, each with its contract."""
@@ -61,9 +65,38 @@ class Report:
 
     @cached_property
     def page(self) -> str:
-        """Self-contained HTML page with figures and tables, without scripts or external requests."""
-        drawn = {chart.name: draw(chart) for chart in self.charts}
-        return _environment().get_template("page.html").render(report=self, drawn=drawn)
+        """Self-contained HTML page with figures and tables, without external requests.
+
+        Its content security policy permits only the page's own script.
+        """
+        environment = _environment()
+        script = environment.get_template("page.js").render()
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        return environment.get_template("page.html").render(report=self, script=script, digest=digest)
+
+    @cached_property
+    def drawn(self) -> Mapping[str, Drawn]:
+        """All figures as SVG, by name."""
+        return {chart.name: draw(chart) for chart in self.charts}
+
+    @cached_property
+    def leading(self) -> tuple[tuple[Section, Chart], ...]:
+        """Figures that stay open, with their sections; by default the first of each section."""
+        every = {chart.name: (section, chart) for section in self.sections for chart in section.charts}
+        first = (next(section.charts, None) for section in self.sections)
+        names = self.answer.figures or [chart.name for chart in first if chart is not None]
+        return tuple(every[name] for name in names if name in every)[:MOST_OPEN]
+
+    @property
+    def opened(self) -> set[str]:
+        """Names of the figures that stay open."""
+        return {chart.name for _, chart in self.leading}
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the tables that the page offers for download."""
+        sheets = (self.answer.sheet, *(sheet for section in self.sections for sheet in section.sheets))
+        return tuple(dict.fromkeys(sheet.source for sheet in sheets if sheet.source))
 
     @cached_property
     def markdown(self) -> str:

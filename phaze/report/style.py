@@ -32,6 +32,12 @@ LIMITS = {
     "none": SILVER,
 }
 """Colours of the bottlenecks of operators."""
+_NAMED = {
+    "ink": INK, "muted": MUTED, "grid": GRID, "blue": BLUE, "sky": SKY, "amber": AMBER, "sand": SAND,
+    "grey": GREY, "silver": SILVER, "red": RED, "purple": PURPLE, "teal": TEAL,
+}  # fmt: skip
+_VARIABLES = {colour: f"var(--{name}, {colour})" for name, colour in _NAMED.items()}
+"""Colours as variables, for which a page may have other values on a dark screen."""
 
 RC: dict[RcKeyType, object] = {
     "font.family": "sans-serif",
@@ -180,6 +186,8 @@ def _inline(svg: str, name: str, title: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
     body = re.sub(r"<defs>\s*</defs>", "", body)
     body = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), body)
+    body = body.replace("stroke: #ffffff", "stroke: var(--paper, #ffffff)")
+    body = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda found: _VARIABLES.get(found[0], found[0]), body)
     body = re.sub(r"\s+", " ", body).replace("> <", "><").replace("xlink:href", "href")
     body = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", body)
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', body))

@@ -1,6 +1,7 @@
-"""The report page in a real browser: every figure is drawn, without errors, requests or overflow."""
+"""The report page in a real browser: all of it is drawn, can be read and works, on every screen."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,20 @@ def browser(
     driver.quit()
 
 
-def opened(browser: webdriver.Chrome, page: Path, width: int, height: int = 900) -> None:
-    """Open the page on a screen of this size, even below the browser's minimum window."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+def opened(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "light") -> None:
+    """Open the page on a screen of this width, even below the browser's minimum window."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get("about:blank")
     browser.get(page.as_uri())
+
+
+def unfold(browser: webdriver.Chrome) -> None:
+    """Open every folded part, and wait until the page has been laid out again."""
+    browser.execute_script("document.querySelectorAll('main details').forEach(part => { part.open = true; })")
+    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
 
 
 def boxes(browser: webdriver.Chrome, selector: str) -> list[dict[str, Any]]:
@@ -56,9 +66,23 @@ def boxes(browser: webdriver.Chrome, selector: str) -> list[dict[str, Any]]:
     return list(browser.execute_script(script, selector))
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+def visible(browser: webdriver.Chrome, selector: str) -> bool:
+    """Return whether the first element that matches is shown: no part around it is folded."""
+    return bool(
+        browser.execute_script("return document.querySelector(arguments[0]).checkVisibility()", selector)
+    )
+
+
+def column(browser: webdriver.Chrome, table: str, number: int) -> list[str]:
+    """Return the cells of a column of the first table that matches."""
+    script = "return [...document.querySelector(arguments[0]).tBodies[0].rows].map(r => r.cells[arguments[1]]"
+    return list(browser.execute_script(script + ".textContent)", table, number))
+
+
+@pytest.mark.parametrize("width", [1400, 390])
 def test_every_figure_is_drawn(browser: webdriver.Chrome, page: Path, width: int) -> None:
     opened(browser, page, width)
+    unfold(browser)
     figures = boxes(browser, "figure.chart svg")
     assert len(figures) > 20
     assert all(box["width"] > 250 and box["height"] > 40 for box in figures)
@@ -69,30 +93,153 @@ def test_every_figure_is_drawn(browser: webdriver.Chrome, page: Path, width: int
     assert all(count > 5 for count in drawn)
 
 
-@pytest.mark.parametrize("width", [1280, 768, 390, 320])
-def test_the_page_is_never_wider_than_the_screen(browser: webdriver.Chrome, page: Path, width: int) -> None:
+@pytest.mark.parametrize("width", [1400, 1000, 768, 390, 320])
+def test_nothing_is_wider_than_the_screen(browser: webdriver.Chrome, page: Path, width: int) -> None:
     opened(browser, page, width)
+    unfold(browser)
     assert browser.execute_script("return document.documentElement.scrollWidth") == width
-
-
-def test_wide_tables_and_figures_scroll_in_their_own_box(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, 390)
-    wide = browser.execute_script(
-        "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+    wider = browser.execute_script(
+        "return [...document.querySelectorAll('body *')].filter(e => !e.parentElement.closest('.scroll')"
+        " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 99))"
     )
-    assert wide > 5
+    assert wider == []
 
 
-def test_the_first_screen_answers_the_question(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, 1280, 900)
-    answer = boxes(browser, "header table tbody tr")
-    assert len(answer) == 4
-    assert answer[-1]["bottom"] < 900
-    assert answer[-1]["right"] <= 1280
+@pytest.mark.parametrize("width", [1400, 390])
+def test_no_text_of_a_figure_is_clipped(browser: webdriver.Chrome, page: Path, width: int) -> None:
+    opened(browser, page, width)
+    unfold(browser)
+    clipped = browser.execute_script(
+        "return [...document.querySelectorAll('figure.chart svg')].flatMap(svg => {"
+        "  const outer = svg.getBoundingClientRect();"
+        "  return [...svg.querySelectorAll('text')].filter(text => {"
+        "    const box = text.getBoundingClientRect();"
+        "    return box.left < outer.left - 1 || box.right > outer.right + 1"
+        "      || box.top < outer.top - 1 || box.bottom > outer.bottom + 1;"
+        "  }).map(text => `${svg.ariaLabel}: ${text.textContent}`);"
+        "})"
+    )
+    assert clipped == []
+
+
+def test_wide_tables_scroll_in_their_own_box_and_say_so(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, 390)
+    unfold(browser)
+    wide = browser.execute_script(
+        "return [...document.querySelectorAll('figure.table .scroll')]"
+        ".filter(e => e.scrollWidth > e.clientWidth + 1)"
+        ".map(e => [getComputedStyle(e, '::before').content, e.classList.contains('wide')])"
+    )
+    assert len(wide) > 5
+    assert all("scroll" in content and marked for content, marked in wide)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1400, 2), (390, 1)])
+def test_the_first_columns_stay_while_a_table_scrolls(
+    browser: webdriver.Chrome, page: Path, width: int, columns: int
+) -> None:
+    opened(browser, page, width)
+    unfold(browser)
+    browser.execute_script("document.querySelector('#recommended .scroll').style.maxWidth = '340px'")
+    cells = "#recommended figure:first-of-type tbody tr:first-child td"
+    before = [cell["x"] for cell in boxes(browser, cells)]
+    browser.execute_script("document.querySelector('#recommended .scroll').scrollLeft = 60")
+    after = [cell["x"] for cell in boxes(browser, cells)]
+    assert after[:columns] == pytest.approx(before[:columns], abs=8)
+    assert after[columns:] == pytest.approx([x - 60 for x in before[columns:]], abs=1)
+
+
+def test_the_menu_stays_and_leads_to_every_section(browser: webdriver.Chrome, page: Path) -> None:
+    for width in (1400, 390):
+        opened(browser, page, width)
+        browser.execute_script("scrollTo(0, 1500)")
+        assert boxes(browser, "nav")[0]["top"] == 0
+        assert visible(browser, "nav a") == (width == 1400), "a menu to open on a narrow screen"
+        browser.execute_script("document.querySelector('nav details').open = true")
+        browser.execute_script("document.querySelector('nav a[href=\"#planners\"]').click()")
+        browser.execute_async_script("setTimeout(arguments[0], 50)")
+        assert browser.execute_script("return document.querySelector('#planners').open")
+        assert 0 <= boxes(browser, "#planners")[0]["top"] < 100
+        assert len(boxes(browser, "details.section[open]")) == 1
+        assert browser.execute_script("return document.querySelector('nav details').open") == (width == 1400)
+
+
+def test_a_link_from_elsewhere_opens_a_folded_figure(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, 1400)
+    folded = browser.execute_script("return document.querySelector('details figure.chart').id")
+    assert not visible(browser, f"#{folded} svg")
+    browser.get("about:blank")
+    browser.get(f"{page.as_uri()}#{folded}")
+    assert visible(browser, f"#{folded} svg")
+    assert 0 <= boxes(browser, f"#{folded}")[0]["top"] < 900
+
+
+def test_everything_opens_and_folds_at_once_and_is_printed(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, 1400)
+    folded = "return document.querySelectorAll('main details:not([open])').length"
+    count = browser.execute_script(folded)
+    assert count > 20
+    for script, left in (
+        ("document.querySelector('nav button').click()", 0),
+        ("document.querySelector('nav button').click()", count),
+        ("dispatchEvent(new Event('beforeprint'))", 0),
+        ("dispatchEvent(new Event('afterprint'))", count),
+    ):
+        browser.execute_script(script)
+        assert browser.execute_script(folded) == left
+
+
+def test_headings_sort_their_table_by_value(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, 1400)
+    unfold(browser)
+    cells = ["2 ms", "–", "900 µs", "1.5 h", "1,024 s", "+3 s", "1e-6 s"]
+    browser.execute_script(
+        "const rows = [...document.querySelector('#planners table').tBodies[0].rows];"
+        "rows.slice(arguments[0].length).forEach(row => row.remove());"
+        "arguments[0].forEach((cell, i) => { rows[i].cells[2].textContent = cell; })",
+        cells,
+    )
+    heading = "document.querySelectorAll('#planners th')[2]"
+    browser.execute_script(f"{heading}.firstChild.click()")
+    up = ["1e-6 s", "900 µs", "2 ms", "+3 s", "1,024 s", "1.5 h"]
+    assert column(browser, "#planners table", 2) == [*up, "–"]
+    assert browser.execute_script(f"return {heading}.ariaSort") == "ascending"
+    browser.execute_script(f"{heading}.firstChild.click()")
+    assert column(browser, "#planners table", 2) == [*up[::-1], "–"]
+    browser.execute_script("document.querySelector('#planners th').firstChild.click()")
+    names = column(browser, "#planners table", 0)
+    assert names == sorted(names)
+    assert browser.execute_script(f"return {heading}.ariaSort") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_the_paper(browser: webdriver.Chrome, page: Path, scheme: str) -> None:
+    """Text needs a contrast of 4.5 and parts of figures one of 3 (WCAG 2.2, AA)."""
+    opened(browser, page, 1400, scheme)
+    unfold(browser)
+    colours = (
+        "return [...new Set([...document.querySelectorAll(arguments[0])].map(e => getComputedStyle(e)"
+        "[arguments[1]]))]"
+    )
+    paper = luminance(browser.execute_script(colours, "body", "backgroundColor")[0])
+    assert (paper < 0.5) == (scheme == "dark")
+    texts = "main p, main a, td, th, h1, h2, summary span, figcaption"
+    for selector, style, least in ((texts, "color", 4.5), ("figure.chart text", "fill", 3.0)):
+        for colour in {*browser.execute_script(colours, selector, style)} - {"rgb(255, 255, 255)"}:
+            darker, lighter = sorted((paper, luminance(colour)))
+            assert (lighter + 0.05) / (darker + 0.05) > least, f"{selector}: {colour}"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour, as WCAG defines it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_text_of_figures_can_be_read_on_a_narrow_screen(browser: webdriver.Chrome, page: Path) -> None:
     opened(browser, page, 390)
+    unfold(browser)
     sizes = browser.execute_script(
         "return [...document.querySelectorAll('figure.chart svg')].flatMap(svg => {"
         "  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;"
@@ -109,7 +256,7 @@ def test_the_page_logs_no_error_and_asks_for_nothing(browser: webdriver.Chrome, 
     browser.get("about:blank")  # away from the browser's own first page, which asks for its parts
     for log in ("browser", "performance"):
         browser.get_log(log)
-    opened(browser, page, 1280)
+    opened(browser, page, 1400)
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -119,10 +266,10 @@ def test_the_page_logs_no_error_and_asks_for_nothing(browser: webdriver.Chrome, 
 
 
 def test_a_table_is_offered_whole_and_a_folded_one_opens(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, 1280)
+    opened(browser, page, 1400)
     text = browser.execute_script(
         "return atob(document.querySelector('a[download=\"results.csv\"]').href.split(',')[1])"
     )
     assert text.startswith("model,design,")
-    browser.execute_script("document.querySelector('#ranking summary').click()")
+    browser.execute_script("document.querySelectorAll('#ranking summary').forEach(part => part.click())")
     assert boxes(browser, "#ranking details table")[0]["height"] > 100

@@ -1,5 +1,7 @@
 """The report is one self-contained page, reproducible byte by byte, with tables next to it."""
 
+import base64
+import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,7 +14,7 @@ from phaze.report.document import Chart, Gallery, Heading, Items, Prose, Section
 from phaze.report.findings import RESULT_TABLES, Findings
 from phaze.report.inputs import Inputs
 from phaze.report.record import count_proofs, proofs
-from phaze.report.report import Report
+from phaze.report.report import MOST_OPEN, Report
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
 
@@ -37,9 +39,14 @@ def elements(report: Report) -> Elements:
     return parser
 
 
-def test_the_page_asks_for_nothing_and_runs_nothing(report: Report, elements: Elements) -> None:
-    tags = {tag for tag, _ in elements.found}
-    assert not tags & {"script", "iframe", "img", "object", "embed"}
+def test_the_page_asks_for_nothing_and_runs_only_its_own_script(report: Report, elements: Elements) -> None:
+    tags = [tag for tag, _ in elements.found]
+    assert not {*tags} & {"iframe", "img", "object", "embed"}
+    assert tags.count("script") == 1
+    (script,) = re.findall(r"<script>(.*?)</script>", report.page, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in report.page
+    assert not re.search(r"\bon[a-z]+=", re.sub(r"<script>.*</script>", "", report.page, flags=re.S))
     assert not re.search(r"https?://|@import|url\((?!#)", report.page)
     assert all(value.startswith(("#", "data:")) for value in elements.values("href"))
 
@@ -72,6 +79,34 @@ def test_every_figure_has_a_title_a_name_and_is_drawn(report: Report, elements: 
     assert all(drawing.count("<path") > 3 for drawing in drawings)
     labels = [a.get("aria-label") for tag, a in elements.found if tag == "svg"]
     assert sorted(map(str, labels)) == sorted(chart.title for chart in charts)
+
+
+def test_few_figures_are_open_and_every_other_part_is_folded(report: Report) -> None:
+    names = [chart.name for _, chart in report.leading]
+    assert len({*names}) == len(names) == MOST_OPEN
+    head, *parts = report.page.split('<details class="section"')
+    assert [f'id="figure-{name}"' in head for name in names] == [True] * MOST_OPEN
+    assert head.count("<svg ") == MOST_OPEN
+    assert len(parts) == len(report.sections) + 2, "the answer in full, and the tables to download"
+    assert all(cell in parts[0] for cell in report.answer.sheet.rows[0])
+    for section, part in zip(report.sections, parts[1:], strict=False):
+        assert f'id="{section.anchor}"' in part
+        assert all(f'href="#figure-{chart.name}"' in part for chart in section.charts if chart.name in names)
+
+
+def test_open_figures_are_those_that_the_answer_names_else_the_first_of_each_section(report: Report) -> None:
+    first = [next(section.charts).name for section in report.sections if any(section.charts)]
+    none = replace(report, answer=replace(report.answer, figures=()))
+    assert [chart.name for _, chart in none.leading] == first[:MOST_OPEN]
+    named = replace(report, answer=replace(report.answer, figures=(first[2], "absent", first[0])))
+    assert [chart.name for _, chart in named.leading] == [first[2], first[0]]
+
+
+def test_a_folded_section_is_summed_up_in_one_sentence(report: Report) -> None:
+    section = Section("a", "A", "One chip of 2.5 mm². No other. (Both.)", ())
+    assert (section.summary, section.rest) == ("One chip of 2.5 mm².", "No other. (Both.)")
+    assert Section("a", "A", "One chip", ()).rest == ""
+    assert all(section.summary for section in report.sections)
 
 
 def test_every_row_of_a_sheet_is_as_long_as_its_header(report: Report) -> None:
@@ -110,7 +145,8 @@ def test_the_same_study_gives_the_same_bytes(inputs: Inputs, findings: Findings,
 def test_names_cannot_break_out_of_the_page(report: Report) -> None:
     evil = replace(report.answer.sheet, rows=(("<script>alert(1)</script>", "a|b"),))
     wrong = replace(report, answer=replace(report.answer, sheet=evil), sections=())
-    assert "<script>" not in wrong.page
+    assert wrong.page.count("<script>") == 1, "the page's own"
+    assert "&lt;script&gt;alert(1)" in wrong.page
     assert "a\\|b" in wrong.markdown
 
 
