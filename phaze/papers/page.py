@@ -81,9 +81,15 @@ def build_page(papers: Iterable[Paper]) -> Report:
     rows = tuple((one.title, f"{one.claims['holds'].sum()} of {len(one.claims)}") for one in shown)
     held, count = (sum(int(of(one.claims["holds"])) for one in shown) for of in (pd.Series.sum, len))
     sheet = Sheet("Claims that hold here", ("paper", "claims"), rows)
-    sentence = " ".join(f"{one.name.capitalize()}: {one.answer}" for one in shown)
+    sentence = (
+        f"{count - held} of {count} claims of the papers do not hold here. The other {held} do, and every "
+        "difference is explained as far as it is known."
+    )
+    more = " ".join(f"{one.name.capitalize()}: {one.answer}" for one in shown)
     facts = ((f"{held} of {count}", "claims of the papers that hold here"),)
-    answer = FirstScreen("What of the papers comes out here, and what does not?", sentence, facts, sheet)
+    answer = FirstScreen(
+        "What of the papers comes out here, and what does not?", sentence, facts, sheet, more
+    )
     sections = (Section(one.name, one.name.capitalize(), one.title, _own_names(one)) for one in shown)
     tables = {name: table for one in shown for name, table in one.tables.items()}
     beside = {name: frame for one in shown for name, frame in one.shown.items()}

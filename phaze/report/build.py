@@ -15,7 +15,15 @@ from phaze.report.headline import Headline, gains_in_short, losses_in_words
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured.sections import measured_section
-from phaze.report.overview import assumptions, claims, find_gains, gains_in_words, turned_over
+from phaze.report.overview import (
+    assumptions,
+    caveats_in_words,
+    claims,
+    find_gains,
+    gains_in_words,
+    spread,
+    turned_over,
+)
 from phaze.report.planners import compared, in_words
 from phaze.report.recommend import in_short as losses_in_short
 from phaze.report.recommend import recommend, recommended, recommended_on
@@ -113,20 +121,56 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
     )
 
 
+LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planners")
+"""Names of the figures that stay open, by importance; the first one shows what the gain rests on."""
+
+
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
-    """First screen: losses and caveats first, then the answer, its assumptions, and a table."""
-    sentences = (
-        *losses_in_words(inputs, findings),
-        *turned_over(claims(inputs, findings)),
+    """First screen: a caveat and the result; then, in full, losses, readings and the accelerator."""
+    gains = claims(inputs, findings)
+    losses = tuple(losses_in_words(inputs, findings))
+    caveats = (*losses, *caveats_in_words(gains), "Every time is predicted, none is measured.")
+    full = (
+        *losses,
+        *turned_over(gains),
         _sentence(inputs, findings),
-        *gains_in_words(claims(inputs, findings)),
+        *gains_in_words(gains),
         in_words(inputs, findings),
     )
+    placed = (findings.results["status"] == "placed").any()
     return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=" ".join(filter(None, sentences)),
+        sentence=f"{caveats[0]} {_result(inputs, findings)}" if placed else _sentence(inputs, findings),
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
+        more=" ".join(filter(None, full)),
+        figures=LEADING,
+    )
+
+
+def _result(inputs: Inputs, findings: Findings) -> str:
+    """Result in one short sentence."""
+    models, common = inputs.study.models, _common(inputs, findings)
+    headline = Headline.of(inputs, findings)
+    if common is not None:
+        size = f"{area(chip_of(inputs.cluster, common)['area_um2'])}, {common['hbm_gib']:g} GiB of HBM"
+        gain, _ = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
+        if headline is None or not gain:
+            return f"One accelerator suits all {len(models)} workloads ({size})."
+        return (
+            f"One accelerator for all {len(models)} workloads ({size}) trains "
+            f"{spread(findings.gains, COMMON, gain)} as fast as {headline.baseline}, with the same planner."
+        )
+    best = row_of(findings.results, models[0], PER_MODEL)
+    if best is None or len(models) > 1:
+        return "The best accelerator for each workload is in the table below."
+    chip = chip_of(inputs.cluster, best)
+    plan = recommended_on(findings, best)
+    name = best["architecture"]
+    named = name if name in inputs.study.architectures.named else "the best accelerator"
+    return (
+        f"For {best['model']}, {named} ({area(chip['area_um2'])}, {best['hbm_gib']:g} GiB of HBM) trains "
+        f"a batch in {plan.simulated or plan.planned} as {plan.shape}, limited by {plan.bound_by}."
     )
 
 

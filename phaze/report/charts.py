@@ -84,6 +84,7 @@ def rows_beside(table: pd.DataFrame, what: str, origin: float, *, said: bool = F
         bars = ax.barh(at, table[column] - origin, height * 0.9, left=origin, color=colour, label=column)
         if said:
             ax.bar_label(bars, [times(value) for value in table[column]], padding=3, fontsize=7.5)
+            ax.margins(x=0.1)
     style.name_rows(ax, list(table.index))
     ax.axvline(origin, color=style.INK, lw=0.9)
     ax.set_xlabel(what)

@@ -15,11 +15,14 @@ import pandas as pd
 
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.overview import spread
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design
 from phaze.report.words import join, percent, times
 
 LEAST = 5e-4
 """Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""
+MOST_NAMED = 2
+"""Number of slower workloads that are named; of more, only the one that loses most."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,15 @@ def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
     if found is None:
         return
     gains = {model: found.chip_gain(model) for model in models}
-    lost = [f"{model} ({percent(1 - gain)})" for model, gain in gains.items() if 0 < gain < 1 - LEAST]
+    lost = {model: 1 - gain for model, gain in gains.items() if 0 < gain < 1 - LEAST}
     if lost:
+        most = max(lost, key=lost.__getitem__)
+        named = join(f"{model} ({percent(loss)})" for model, loss in lost.items())
+        if len(lost) > MOST_NAMED:
+            named = f"{len(lost)} of {len(models)} workloads, most for {most} ({percent(lost[most])})"
         yield (
             f"The best accelerator found is slower than the baseline {found.baseline} with the same planner "
-            f"for {join(lost)}."
+            f"for {named}."
         )
     mean, _ = found.mean(COMMON, found.baseline)
     if len(models) > 1 and 0 < mean < 1 - LEAST:
@@ -106,7 +113,7 @@ def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
 
 
 def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    """Yield facts for the first screen: gains of the accelerators, of the planner, and of both together."""
+    """Yield facts for the first screen: gains of the accelerators under all readings, and of the planner."""
     found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
     if found is None:
         return
@@ -117,11 +124,9 @@ def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, st
     for design, words in about.items():
         gain, how = found.mean(design, found.baseline)
         if gain:
-            yield times(gain), f"{words} over {found.baseline}, the same planner on both ({what} {how})"
+            range_ = spread(findings.gains, design, gain)
+            of = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
+            yield range_, f"{words} over {found.baseline}, the same planner on both ({what}: {of}{how})"
     gain, how = found.mean(found.baseline, found.expert)
     if gain:
         yield times(gain), f"the planner over the experts' plan, both on {found.baseline} ({what} {how})"
-    for design in about if several else ():
-        gain, how = found.mean(design, found.expert)
-        if gain:
-            yield times(gain), f"{about[design]} and the planner together ({what} {how})"

@@ -213,8 +213,30 @@ def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     }  # fmt: skip
     caption = "Geometric mean of the throughput over the baseline's, as planned, under every reading"
     sheet = sheet_of(caption, rows, columns, 3, rows["reading"] == OWN_READING, Gains.name)
-    blocks: tuple[Block, ...] = (Items(turned), sheet) if turned else (sheet,)
-    yield Section("assumptions", "What the gain rests on", _READ, blocks)
+    blocks: list[Block] = [Items(turned)] if turned else []
+    yield Section(
+        "assumptions", "What the gain rests on", _READ, (*blocks, *_gains_chart(inputs, gains), sheet)
+    )
+
+
+def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
+    """Figure of the claimed gains under each reading; none for a study without other readings."""
+    shown = claims_of(gains)
+    wide = shown.pivot(index="reading", columns="design", values="gain")
+    wide = wide.reindex(index=shown["reading"].unique(), columns=shown["design"].unique())
+    if len(wide) < 2:
+        return
+    own = inputs.study.architectures.baseline
+    over = shown.drop_duplicates("reading").set_index("reading")["baseline"]
+    names = {key: key if over[key] == own else f"{key} (over {over[key]})" for key in wide.index}
+    wide = wide.rename(index={**names, OWN_READING: "settings of the study"}, columns=TITLES).fillna(1.0)
+    yield Chart(
+        "gains",
+        f"Throughput of accelerators over {own}, under the study's settings and other assumptions",
+        "Geometric mean over the workloads, as planned, with one planner for all. Bars to the left of 1 are "
+        "slower than the baseline.",
+        partial(charts.rows_beside, wide, "throughput over the baseline", 1, said=True),
+    )
 
 
 def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
@@ -230,7 +252,11 @@ def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
     Of designs with equal gains only the last is kept, so that a named one replaces an unnamed one.
     """
-    gains = gains_in_order(inputs, findings.gains)
+    return claims_of(gains_in_order(inputs, findings.gains))
+
+
+def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
+    """Claims among sorted gains."""
     found = gains[~gains["design"].isin(gains["baseline"])]
     wide = found.pivot(index="design", columns="reading", values="gain").reindex(found["design"].unique())
     return found[~found["design"].isin(wide.index[wide.duplicated(keep="last")])]
@@ -249,6 +275,29 @@ def turned_over(gains: pd.DataFrame) -> Iterator[str]:
                 f"A claim turns over. {design} trains {times(own['gain'])} as fast as {own['baseline']} "
                 f"under the settings of the study, but under {words}."
             )
+
+
+def caveats_in_words(gains: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence per design on how far its gain depends on a reading; reversed gains come first."""
+    said: list[tuple[bool, str]] = []
+    for design, own, others in _by_design(gains):
+        turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
+        rows = others if turned.empty else turned
+        for _, most in rows.loc[np.log(rows["gain"] / own["gain"]).abs().nlargest(1).index].iterrows():
+            rests = "The gain rests" if own["gain"] > 1 + EVEN else "Whether there is a gain rests"
+            words = (
+                f"{rests} on assumptions: {design} trains {times(own['gain'])} as fast as "
+                f"{own['baseline']}, but {times(most['gain'])} under {most['reading']}."
+            )
+            said += [(turned.empty, words)] if times(most["gain"]) != times(own["gain"]) else []
+    yield from (words for _, words in sorted(said, key=lambda pair: pair[0]))
+
+
+def spread(gains: pd.DataFrame, design: str, *also: float) -> str:
+    """Smallest and largest gain of a design under any reading, and of some others; for example 0.9× to 2×."""
+    values = [*gains.loc[gains["design"] == design, "gain"], *also]
+    ends = dict.fromkeys(times(end) for end in (min(values), max(values)))
+    return " to ".join(ends)
 
 
 def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:

@@ -94,6 +94,12 @@ def test_few_figures_are_open_and_every_other_part_is_folded(report: Report) -> 
         assert all(f'href="#figure-{chart.name}"' in part for chart in section.charts if chart.name in names)
 
 
+def test_few_words_precede_the_first_figure(report: Report) -> None:
+    head = report.page.split("<main>")[1].split("<svg ")[0]
+    assert len(re.sub(r"<[^>]*>", " ", head).split()) <= 60
+    assert len(re.split(r"(?<=[.?!]) (?=[A-Z])", report.answer.sentence)) == 2
+
+
 def test_open_figures_are_those_that_the_answer_names_else_the_first_of_each_section(report: Report) -> None:
     first = [next(section.charts).name for section in report.sections if any(section.charts)]
     none = replace(report, answer=replace(report.answer, figures=()))

@@ -10,9 +10,11 @@ import pytest
 from phaze.report.build import answer
 from phaze.report.document import Items, Sheet
 from phaze.report.findings import Findings
+from phaze.report.headline import Headline
 from phaze.report.inputs import Inputs
 from phaze.report.overview import assumptions, find_gains
-from phaze.report.winners import PER_MODEL, row_of
+from phaze.report.winners import COMMON, PER_MODEL, row_of
+from phaze.report.words import times
 from phaze.spec.study import Study
 from phaze.tables import Gains, Readings
 from tests.unit.report.toy_chips import BASELINE
@@ -92,7 +94,8 @@ def test_models_that_one_of_both_does_not_train_do_not_count(read: Inputs, findi
 def test_the_first_lines_say_every_gain_and_first_the_claim_that_turns_over(
     read: Inputs, found: Findings
 ) -> None:
-    sentence = answer(read, found).sentence
+    first = answer(read, found)
+    sentence = first.more
     turned = (
         "A claim turns over. phaze-common trains 2.00× as fast as tpu-v4 under the settings of the study, "
         "but under lanes, 0.80× over as-built (the lanes that were built)."
@@ -102,6 +105,20 @@ def test_the_first_lines_say_every_gain_and_first_the_claim_that_turns_over(
     assert f"phaze-common {gain}" in sentence
     assert "The best one for all trains 12.00× as fast as tpu-v4 as planned" in sentence
     assert sentence.count("turns over") == 1
+    assert first.sentence.startswith(
+        "The gain rests on assumptions: phaze-common trains 2.00× as fast as tpu-v4, but 0.80× under lanes. "
+    )
+
+
+def test_a_gain_on_the_first_screen_has_its_range_under_all_readings(read: Inputs, found: Findings) -> None:
+    gains = found.gains[found.gains["design"] == COMMON]["gain"]
+    headline = Headline.of(read, found)
+    assert headline is not None
+    mean, _ = headline.mean(COMMON, BASELINE)
+    ends = f"{times(min(*gains, mean))} to {times(max(*gains, mean))}"
+    first = answer(read, found)
+    assert f"trains {ends} as fast as {BASELINE}, with the same planner." in first.sentence
+    assert ends in dict(first.facts)
 
 
 def test_the_readings_stand_side_by_side(read: Inputs, found: Findings) -> None:
@@ -118,13 +135,13 @@ def test_the_readings_stand_side_by_side(read: Inputs, found: Findings) -> None:
 def test_a_study_without_readings_says_nothing_of_them(inputs: Inputs, findings: Findings) -> None:
     pd.testing.assert_frame_equal(find_gains(inputs, findings.results), Gains.empty())
     assert not list(assumptions(inputs, findings))
-    assert "turns over" not in answer(inputs, findings).sentence
+    assert "turns over" not in answer(inputs, findings).more
 
 
 def test_a_winner_that_has_a_name_is_said_once(read: Inputs, found: Findings) -> None:
     named = found.gains[found.gains["design"] == "phaze-common"]
     others = found.gains[found.gains["design"] != PER_MODEL]
     same = replace(found, gains=pd.concat([named.assign(design=PER_MODEL), others]))
-    sentence = answer(read, same).sentence
+    sentence = answer(read, same).more
     assert "phaze-common trains" in sentence
     assert "best accelerator of every workload trains" not in sentence

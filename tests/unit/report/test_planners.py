@@ -79,14 +79,14 @@ def test_a_study_without_plans_has_no_section(inputs: Inputs, findings: Findings
 
 def test_the_answer_is_phazes_unless_asked_otherwise(inputs: Inputs, findings: Findings) -> None:
     assert in_words(inputs, findings) == ""
-    assert "certificate does not cover" not in answer(inputs, findings).sentence
+    assert "certificate does not cover" not in answer(inputs, findings).more
 
 
 def test_the_answer_by_another_planner_says_what_the_certificate_covers(
     inputs: Inputs, findings: Findings
 ) -> None:
     asked = with_planner(inputs, "piper")
-    sentence = answer(asked, findings).sentence
+    sentence = answer(asked, findings).more
     assert "By the planner Piper, which the certificate does not cover" in sentence
     for model, row in chosen(asked, findings).set_index("model").iterrows():
         assert f"{model} on {row['architecture']}" in sentence
