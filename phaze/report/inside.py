@@ -158,13 +158,12 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
         f"The {MOST_OPERATORS} operators that take the most time on the best accelerator of every workload"
     )
     columns: dict[str, Cell] = {
-        "workload": "{heading}", "operator": lambda row: words.operator(row["name"]),
+        "workload": "{model}", "operator": lambda row: words.operator(row["name"]),
         "layer, pass": "{layer}, {direction}", "core": "{core}",
         "cores": lambda row: "all" if row["all_cores"] else "one",
         "binds": lambda row: words.LIMITS[row["limit"]], "latency": "{latency_s:seconds}",
         "of busy time": "{share:percent}",
     }  # fmt: skip
-    shown = shown.assign(heading=shown["model"].where(~shown.duplicated("model"), ""))
     yield sheet_of(caption, shown, columns, 6, source="bindings", folded=True)
 
 
@@ -246,9 +245,10 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     caption = "Best accelerators under other bandwidths"
     sheet = sheet_of(caption, table, columns, 3, source="variations", folded=True)
     s = inputs.cluster.scenario
+    hbm, network = words.decimal(s.hbm_bandwidth_bytes_per_s, "B/s"), s.network_bandwidth_bytes_per_s
     about = (
-        f"The study assumes {words.decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
-        f"{words.size(s.network_bandwidth_bytes_per_s)}/s between devices."
+        "Throughput of the best accelerators with more or less bandwidth than the study assumes: "
+        f"{hbm} of HBM and {words.size(network)}/s between devices."
     )
     changes = [
         f"{name} ({words.join(_bandwidths(what.values(s.model_dump())))})"
@@ -277,9 +277,7 @@ def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         if row is not None:
             blocks += _closeups(inputs, row)
     if blocks:
-        about = (
-            "Every best placement at work: its pipeline, the memory of its stages, the schedule of a block."
-        )
+        about = "Pipeline, memory of the stages and schedule of a block for every best placement."
         yield Section("closeups", "The placements in detail", about, tuple(blocks))
 
 

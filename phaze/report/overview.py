@@ -52,7 +52,7 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     }  # fmt: skip
     caption = "Throughput over the baseline with the experts' placement, as planned"
     sheet = sheet_of(caption, rows, columns, 1, rows["model"] == charts.GEOMETRIC_MEAN, "results")
-    about = "What a better accelerator brings, and what a better placement on the same accelerator brings."
+    about = "Speed-up of every design, by a better accelerator and by a better placement on the same one."
     blocks = (figure, sheet, Prose(_EXPERTS))
     yield Section("throughput", "Throughput against the baselines", about, blocks)
 
@@ -111,15 +111,15 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         partial(charts.frontiers, clouds, inputs.cluster.area_limit_um2),
     )
     columns: dict[str, Cell] = {
-        "workload": lambda row: row["model"] if row["rank"] == 1 else "", "accelerator": "{architecture}",
+        "workload": "{model}", "accelerator": "{architecture}",
         "rank": "{rank}", "planned time per batch": "{time_per_batch_s:seconds}",
         "of best": "{relative:percent2}", "area": "{area_um2:area}", "{p, d, t}": widths,
     }  # fmt: skip
     caption = "The best accelerators of every workload"
     sheet = sheet_of(caption, table, columns, 2, table["smallest_area"], "rankings", folded=True)
     about = (
-        "Ordered by time per batch, then area, then name; marked is the smallest area within the tolerance "
-        "of the best."
+        "The fastest accelerators for every workload, by time per batch, then area, then name. Marked is the "
+        "smallest area within the tolerance of the best."
     )
     yield Section("ranking", "The best accelerators", about, (figure, sheet))
 
@@ -192,6 +192,7 @@ TITLES = {PER_MODEL: "The best accelerator of every workload", COMMON: "The best
 EVEN = 0.01
 """Tolerance around a gain of 1 within which two accelerators count as equally fast."""
 _READ = (
+    "The gain of every accelerator over the baseline under the study's settings and under other readings. "
     "Every reading changes some settings of the study and places all workloads again on the same "
     "accelerators, with one planner for all, so that a gain is that of the accelerator. Where a reading "
     "makes a gain or takes it away, the claim turns over; within 1 % accelerators count as equally fast."

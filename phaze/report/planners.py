@@ -77,7 +77,8 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         *_facts(plans, findings), every,
     )  # fmt: skip
     about = (
-        "Equal accelerators, equal schedules of their layers: only the planners differ, and what they assume."
+        "Throughput of each planner's plan for the same accelerators and schedules. Only the planners "
+        "differ, and what they assume."
     )
     yield Section("planners", "Planners side by side", about, blocks)
 

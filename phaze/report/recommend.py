@@ -86,8 +86,8 @@ def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
 PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
 """Display names of the origin of plans."""
 _ABOUT = (
-    "The certificate is about the planner's formula. Recommended is the plan with the least simulated time, "
-    "of the certified plan, equal stages and the experts' stages on the same accelerator."
+    "The plan with the least simulated time for every workload and accelerator: the certified one, equal "
+    "stages or the experts' stages. The certificate is about the planner's formula, not about the simulator."
 )
 _PIPER = (
     "Piper's plans do not flush the pipeline after a batch: they train with weights that are one batch stale "

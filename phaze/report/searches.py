@@ -105,7 +105,7 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         marked = rows["strategy"] == "certified"
         blocks += [figure, sheet_of(caption, rows, _STRATEGY, 1, marked, "searches")]
     if blocks:
-        about = "The best that each strategy has found after so many exact evaluations, on equal estimates."
+        about = "Throughput found by each search strategy over its exact evaluations, on equal estimates."
         yield Section("strategies", "Search strategies", about, (*blocks, Prose(_HOW)))
 
 

@@ -37,8 +37,8 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         *_picture(best, inputs), spent, Prose(_MOVED),
     )  # fmt: skip
     about = (
-        "A planner's time is a formula. Here every plan is executed event by event, microbatch by microbatch "
-        "and stage by stage, and takes what the formula leaves out."
+        "Simulated time of every plan, next to its planner's. A planner's time is a formula; the simulator "
+        "executes every microbatch on every stage and includes what the formula leaves out."
     )
     yield Section("simulated", "Simulated", about, blocks)
 
@@ -172,8 +172,9 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     sheet = sheet_of(caption, rows, _MAPS, 5, source="plan_maps")
     blocks = (figure, sheet, Items(tuple(_gains(rows))), Prose(_MAPPED), Prose(_WORKERS))
     about = (
-        "Planners take the network for flat. Here their plans lie on the devices of networks that are not: "
-        "in the default orders, and as topology-aware mapping puts them, simulated before and after."
+        "Simulated time of the plans on networks of several levels, before and after topology-aware mapping. "
+        "Planners assume a flat network; here plans are mapped to the devices in the default orders and by "
+        "topology."
     )
     yield Section("networks", "On networks", about, blocks)
 

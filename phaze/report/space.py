@@ -167,13 +167,12 @@ def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Input
     """Table of members of fronts, by model; `what` is the heading of the column of reasons."""
     rows = members.sort_values("model", key=lambda m: m.map(inputs.study.models.index), kind="stable")
     columns: dict[str, Cell] = {
-        "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
+        "workload": "{model}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
         "samples/s": "{samples_per_s:digits}", "samples/s/mm²": "{samples_per_s_per_mm2:digits}",
         "energy per sample": "{joules_per_sample:J}", "HBM": "{hbm_gib:g} GiB, {recompute:storing}",
         "t, b": lambda row: f"{layout_of(row).tp}, {layout_of(row).microbatch}",
     }  # fmt: skip
-    heading = rows["model"].mask(rows["model"].duplicated(), "")
-    return sheet_of(caption, rows.assign(heading=heading), columns, 3, source="fronts")
+    return sheet_of(caption, rows, columns, 3, source="fronts")
 
 
 Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
