@@ -82,9 +82,14 @@ class Report:
     @cached_property
     def leading(self) -> tuple[tuple[Section, Chart], ...]:
         """Figures that stay open, with their sections; by default the first of each section."""
-        every = {chart.name: (section, chart) for section in self.sections for chart in section.charts}
-        first = (next(section.charts, None) for section in self.sections)
-        names = self.answer.figures or [chart.name for chart in first if chart is not None]
+        every = {
+            chart.name: (section, chart)
+            for section in self.sections
+            for chart in section.charts
+            if not self.drawn[chart.name].only
+        }
+        first = {section.anchor: chart.name for section, chart in reversed(every.values())}
+        names = self.answer.figures or tuple(first.values())[::-1]
         return tuple(every[name] for name in names if name in every)[:MOST_OPEN]
 
     @property

@@ -19,6 +19,7 @@ from matplotlib.typing import RcKeyType
 
 from phaze.base.files import atomic_path
 from phaze.report.document import Chart
+from phaze.report.marks import label_plainly, single_value
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
@@ -149,12 +150,17 @@ class Drawn:
 
     svg: str
     width_px: int
+    only: str = ""
+    """Value of a figure that shows a single one, in its place; empty for other figures."""
 
 
 def draw(chart: Chart) -> Drawn:
-    """Draw a figure as SVG for a page."""
+    """Draw a figure as SVG for a page; a single value is not drawn."""
     with mpl.rc_context(RC):
         figure = chart.draw()
+        if only := single_value(figure):
+            return Drawn("", 0, only)
+        label_plainly(figure)
         _lay_out(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)

@@ -75,10 +75,11 @@ def test_every_figure_has_a_title_a_name_and_is_drawn(report: Report, elements: 
     assert any(isinstance(block, Gallery) for section in report.sections for block in section.blocks)
     assert all(chart.title for chart in charts)
     drawings = report.page.split("<svg ")[1:]
-    assert len(drawings) == len(charts)
+    several = [chart for chart in charts if not report.drawn[chart.name].only]
+    assert len(drawings) == len(several) > 20
     assert all(drawing.count("<path") > 3 for drawing in drawings)
     labels = [a.get("aria-label") for tag, a in elements.found if tag == "svg"]
-    assert sorted(map(str, labels)) == sorted(chart.title for chart in charts)
+    assert sorted(map(str, labels)) == sorted(chart.title for chart in several)
 
 
 def test_few_figures_are_open_and_every_other_part_is_folded(report: Report) -> None:

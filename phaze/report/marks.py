@@ -1,0 +1,72 @@
+"""Rules for every drawn figure: a single value is a sentence, and ticks are plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.scale import LogTransform
+from matplotlib.ticker import LogFormatter
+
+from phaze.base.units import digits
+
+
+def single_value(figure: Figure) -> str:
+    """Value of a figure whose marks all show the same one; empty for a figure of several values."""
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    if any(_has_areas(axes) for axes in shown):
+        return ""
+    values = [value for axes in shown for value in (*_bars(axes), *_points(axes))]
+    if len({*values}) != 1:
+        return ""
+    return f"{values[0]}{', the same for all' if len(values) > 1 else ''}"
+
+
+def _has_areas(axes: Axes) -> bool:
+    """Whether an axes has marks other than bars and lines, such as images and boxes over time."""
+    bars = sum(len(found.patches) for found in axes.containers if isinstance(found, BarContainer))
+    return bool(axes.images) or bool(axes.collections) or len(axes.patches) > bars
+
+
+def _bars(axes: Axes) -> Iterator[str]:
+    """Yield the value at the end of each bar; stacked bars have one for each part."""
+    for bars in axes.containers:
+        if isinstance(bars, BarContainer):
+            across = bars.orientation == "horizontal"
+            label = axes.get_xlabel() if across else axes.get_ylabel()
+            for bar in bars.patches:
+                start, length = (bar.get_x(), bar.get_width()) if across else (bar.get_y(), bar.get_height())
+                if np.isfinite(length) and length:
+                    yield f"{digits(float(start + length))} ({label})"
+
+
+def _points(axes: Axes) -> Iterator[str]:
+    """Yield the coordinates of each point of a line; lines across the whole axes are no data."""
+    across, up = axes.get_xlabel(), axes.get_ylabel()
+    for line in axes.lines:
+        if line.get_transform() == axes.transData:
+            for x, y in np.asarray(line.get_xydata(), dtype=float):
+                if np.isfinite((x, y)).all():
+                    yield f"{digits(float(y))} ({up}) at {digits(float(x))} ({across})"
+
+
+class PlainTicks(LogFormatter):
+    """Labels of a logarithmic axis as plain numbers, for example 64 instead of a power of two."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Label of a tick; empty for minor ticks without room."""
+        return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+
+def label_plainly(figure: Figure) -> None:
+    """Replace powers by plain numbers in the tick labels of logarithmic axes."""
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        scale = axis.get_transform()
+        if isinstance(scale, LogTransform):
+            if isinstance(axis.get_major_formatter(), LogFormatter):
+                axis.set_major_formatter(PlainTicks(scale.base))
+            if isinstance(axis.get_minor_formatter(), LogFormatter):
+                axis.set_minor_formatter(PlainTicks(scale.base))
