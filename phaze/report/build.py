@@ -168,9 +168,10 @@ def _result(inputs: Inputs, findings: Findings) -> str:
     plan = recommended_on(findings, best)
     name = best["architecture"]
     named = name if name in inputs.study.architectures.named else "the best accelerator"
+    taken = plan.simulated or plan.planned
     return (
-        f"For {best['model']}, {named} ({area(chip['area_um2'])}, {best['hbm_gib']:g} GiB of HBM) trains "
-        f"a batch in {plan.simulated or plan.planned} as {plan.shape}, limited by {plan.bound_by}."
+        f"For {best['model']}, {named} ({area(chip['area_um2'])}, {best['hbm_gib']:g} GiB) trains a batch in "
+        f"{taken} as {{stages, data, tensor}} = {plan.shape}, limited by {plan.bound_by}."
     )
 
 

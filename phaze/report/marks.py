@@ -1,4 +1,4 @@
-"""Rules for every drawn figure: a single value is a sentence, and ticks are plain numbers."""
+"""Rules for drawn figures: a single value is a sentence, and ticks are plain numbers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ def single_value(figure: Figure) -> str:
     if len({*values}) != 1:
         return ""
     return f"{values[0]}{', the same for all' if len(values) > 1 else ''}"
+
+
+def is_list(figure: Figure) -> bool:
+    """Whether a figure is one list of horizontal bars, which suits any width."""
+    bars = [bars for axes in figure.axes for bars in axes.containers if isinstance(bars, BarContainer)]
+    return len(figure.axes) == 1 and bool(bars) and all(found.orientation == "horizontal" for found in bars)
 
 
 def _has_areas(axes: Axes) -> bool:

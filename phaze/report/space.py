@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from phaze.base.units import UM2_PER_MM2, digits
 from phaze.report import winners
@@ -190,7 +190,10 @@ def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
         ax.grid()
         for axis in (ax.xaxis, ax.yaxis):  # no more ticks than labels that fit
             low, high = axis.get_view_interval()
-            if high < 100.0 * low:
+            if high < 5.0 * low:
+                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+                axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+            elif high < 100.0 * low:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
                 axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_locator(NullLocator())

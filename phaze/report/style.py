@@ -19,7 +19,7 @@ from matplotlib.typing import RcKeyType
 
 from phaze.base.files import atomic_path
 from phaze.report.document import Chart
-from phaze.report.marks import label_plainly, single_value
+from phaze.report.marks import is_list, label_plainly, single_value
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
@@ -144,12 +144,18 @@ def wrapped(name: str, width: int = 10) -> str:
 PIXELS_PER_INCH = 96
 
 
+NARROW = 4.2
+"""Width of a figure for a narrow screen in inches."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """Drawn figure of a page, as SVG."""
 
     svg: str
     width_px: int
+    narrow: str = ""
+    """The same for a narrow screen; empty for a figure that does not fit one."""
     only: str = ""
     """Value of a figure that shows a single one, in its place; empty for other figures."""
 
@@ -159,13 +165,31 @@ def draw(chart: Chart) -> Drawn:
     with mpl.rc_context(RC):
         figure = chart.draw()
         if only := single_value(figure):
-            return Drawn("", 0, only)
-        label_plainly(figure)
-        _lay_out(figure)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    width = round(figure.get_figwidth() * PIXELS_PER_INCH)
-    return Drawn(_inline(buffer.getvalue(), chart.name, chart.title), width)
+            return Drawn("", 0, only=only)
+        narrow = _svg(_narrowed(chart.draw()), f"narrow-{chart.name}", chart.title) if is_list(figure) else ""
+        width = round(figure.get_figwidth() * PIXELS_PER_INCH)
+        return Drawn(_svg(figure, chart.name, chart.title), width, narrow)
+
+
+def _narrowed(figure: Figure) -> Figure:
+    """Figure of horizontal bars at the width of a narrow screen, with its legend in two columns."""
+    (ax,) = figure.axes
+    if ax.texts:
+        ax.margins(x=0.3)
+    for legend in figure.legends:
+        entries, title = len(legend.get_texts()), legend.get_title().get_text()
+        legend.remove()
+        legend_above(figure, ax, 2, title or None)
+        figure.set_size_inches(NARROW, figure.get_figheight() + 0.18 * (entries // 2))
+    return figure
+
+
+def _svg(figure: Figure, name: str, title: str) -> str:
+    label_plainly(figure)
+    _lay_out(figure)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    return _inline(buffer.getvalue(), name, title)
 
 
 def _lay_out(figure: Figure) -> None:

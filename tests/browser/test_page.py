@@ -52,6 +52,10 @@ def opened(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "lig
     browser.get(page.as_uri())
 
 
+SHOWN = "[...document.querySelectorAll('figure.chart svg')].filter(svg => svg.checkVisibility())"
+"""Script for the figures as drawn for the width of the screen, of parts that are open."""
+
+
 def unfold(browser: webdriver.Chrome) -> None:
     """Open every folded part, and wait until the page has been laid out again."""
     browser.execute_script("document.querySelectorAll('main details').forEach(part => { part.open = true; })")
@@ -83,12 +87,12 @@ def column(browser: webdriver.Chrome, table: str, number: int) -> list[str]:
 def test_every_figure_is_drawn(browser: webdriver.Chrome, page: Path, width: int) -> None:
     opened(browser, page, width)
     unfold(browser)
-    figures = boxes(browser, "figure.chart svg")
-    assert len(figures) > 20
+    figures = browser.execute_script(f"return {SHOWN}.map(svg => svg.getBoundingClientRect().toJSON())")
+    assert len(boxes(browser, "figure.chart")) == len(figures) > 20
     assert all(box["width"] > 250 and box["height"] > 40 for box in figures)
     drawn = browser.execute_script(
-        "return [...document.querySelectorAll('figure.chart svg')]"
-        ".map(s => [...s.querySelectorAll('path, use, text')].filter(e => e.getBBox().width > 0).length)"
+        f"return {SHOWN}.map(svg => [...svg.querySelectorAll('path, use, text')])"
+        ".map(marks => marks.filter(mark => mark.getBBox().width > 0).length)"
     )
     assert all(count > 5 for count in drawn)
 
@@ -110,7 +114,7 @@ def test_no_text_of_a_figure_is_clipped(browser: webdriver.Chrome, page: Path, w
     opened(browser, page, width)
     unfold(browser)
     clipped = browser.execute_script(
-        "return [...document.querySelectorAll('figure.chart svg')].flatMap(svg => {"
+        f"return {SHOWN}.flatMap(svg => {{"
         "  const outer = svg.getBoundingClientRect();"
         "  return [...svg.querySelectorAll('text')].filter(text => {"
         "    const box = text.getBoundingClientRect();"
@@ -237,11 +241,27 @@ def luminance(colour: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+def test_lists_of_bars_fit_a_narrow_screen(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, 390)
+    scrolled = (
+        "const box = document.querySelector('#figure-breakdown .scroll');"
+        "return box.scrollWidth > box.clientWidth"
+    )
+    assert not browser.execute_script(scrolled)
+    assert len(boxes(browser, "#figure-breakdown svg")) == 2
+
+
+def test_the_first_figure_is_in_the_first_view(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, 1400)
+    assert boxes(browser, "main figure")[0]["bottom"] < 900
+    assert browser.execute_script("return document.documentElement.scrollHeight") < 6000
+
+
 def test_text_of_figures_can_be_read_on_a_narrow_screen(browser: webdriver.Chrome, page: Path) -> None:
     opened(browser, page, 390)
     unfold(browser)
     sizes = browser.execute_script(
-        "return [...document.querySelectorAll('figure.chart svg')].flatMap(svg => {"
+        f"return {SHOWN}.flatMap(svg => {{"
         "  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;"
         "  const texts = [...svg.querySelectorAll('text')];"
         "  return texts.map(text => parseFloat(getComputedStyle(text).fontSize) * scale);"

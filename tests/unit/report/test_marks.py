@@ -1,5 +1,6 @@
 """A figure of one value becomes a sentence, and ticks of logarithmic axes are plain numbers."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,7 @@ from phaze.report import charts
 from phaze.report.document import Chart, FirstScreen, Section, Sheet
 from phaze.report.marks import label_plainly, single_value
 from phaze.report.report import page_of
-from phaze.report.style import axes
+from phaze.report.style import NARROW, axes, draw
 
 
 def drawn(draw: Callable[[Axes], object]) -> Figure:
@@ -59,6 +60,18 @@ def test_one_value_is_a_sentence_on_the_page_and_leads_no_page() -> None:
     assert [chart.name for _, chart in report.leading] == ["differs"]
     assert report.page.count("<svg ") == 1
     assert "Title of same: 100 (throughput, % of best), the same for all. Read it.</p>" in report.page
+
+
+def test_a_list_of_bars_is_also_drawn_for_a_narrow_screen() -> None:
+    rows = pd.DataFrame({f"design {number}": [0.9, 1.5] for number in range(5)}, index=["one", "two"])
+    bars = draw(Chart("bars", "Bars", "", partial(charts.rows_beside, rows, "gain", 1, said=True)))
+    assert bars.width_px == 864
+    box = re.search(r'viewBox="0 0 ([\d.]+) ', bars.narrow)
+    assert box is not None
+    assert float(box[1]) / 72 == pytest.approx(NARROW)
+    assert all(bars.narrow.count(text) == bars.svg.count(text) for text in (">design 4<", ">two<", ">0.90×<"))
+    upright = draw(Chart("bars", "Bars", "", lambda: drawn(lambda ax: ax.bar([0, 1], [1, 2]))))
+    assert (upright.narrow, upright.only) == ("", "")
 
 
 def test_ticks_of_logarithmic_axes_are_plain_numbers() -> None:
