@@ -82,8 +82,8 @@ def build_page(papers: Iterable[Paper]) -> Report:
     held, count = (sum(int(of(one.claims["holds"])) for one in shown) for of in (pd.Series.sum, len))
     sheet = Sheet("Claims that hold here", ("paper", "claims"), rows)
     sentence = (
-        f"{count - held} of {count} claims of the papers do not hold here. The other {held} do, and every "
-        "difference is explained as far as it is known."
+        f"Of {count} claims of the papers {count - held} do not hold here and {held} do. The reasons, as far "
+        "as they are known, stand with each paper."
     )
     more = " ".join(f"{one.name.capitalize()}: {one.answer}" for one in shown)
     facts = ((f"{held} of {count}", "claims of the papers that hold here"),)

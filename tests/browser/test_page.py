@@ -291,5 +291,12 @@ def test_a_table_is_offered_whole_and_a_folded_one_opens(browser: webdriver.Chro
         "return atob(document.querySelector('a[download=\"results.csv\"]').href.split(',')[1])"
     )
     assert text.startswith("model,design,")
+    browser.execute_script(
+        "window.asked = []; document.querySelector('#csv-results').addEventListener('click', event => {"
+        "  event.preventDefault(); window.asked.push(event.target.download); });"
+        "document.querySelector('#throughput .csv').click()"
+    )
+    assert browser.execute_script("return window.asked") == ["results.csv"]
+    assert not visible(browser, "#tables ul")
     browser.execute_script("document.querySelectorAll('#ranking summary').forEach(part => part.click())")
     assert boxes(browser, "#ranking details table")[0]["height"] > 100
