@@ -129,7 +129,7 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """First screen: a caveat and the result; then, in full, losses, readings and the accelerator."""
     gains = claims(inputs, findings)
     losses = tuple(losses_in_words(inputs, findings))
-    caveats = (*losses, *caveats_in_words(gains), "Every time is predicted, none is measured.")
+    caveats = (*losses[::-1], *caveats_in_words(gains), "Every time is predicted, none is measured.")
     full = (
         *losses,
         *turned_over(gains),
@@ -157,9 +157,11 @@ def _result(inputs: Inputs, findings: Findings) -> str:
         gain, _ = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
         if headline is None or not gain:
             return f"One accelerator suits all {len(models)} workloads ({size})."
+        ends, own = spread(findings.gains, COMMON, gain), times(gain)
+        how = "with the same planner" if ends == own else f"{own} under the study's settings"
         return (
-            f"One accelerator for all {len(models)} workloads ({size}) trains "
-            f"{spread(findings.gains, COMMON, gain)} as fast as {headline.baseline}, with the same planner."
+            f"One accelerator for all {len(models)} workloads ({size}) trains {ends} as fast as "
+            f"{headline.baseline}, {how}."
         )
     best = row_of(findings.results, models[0], PER_MODEL)
     if best is None or len(models) > 1:

@@ -86,3 +86,9 @@ def test_a_best_accelerator_that_loses_is_the_first_sentence(inputs: Inputs, fin
     assert common.startswith(
         "The one accelerator for all 3 workloads is 1.5 % slower than the baseline tpu-v4"
     )
+
+
+def test_of_many_slower_workloads_only_the_slowest_is_named(inputs: Inputs, findings: Findings) -> None:
+    first, *others = inputs.study.models
+    lost = answer(inputs, slower(slower(findings, 1.02, PER_MODEL, *others), 1.25, PER_MODEL, first)).sentence
+    assert f"same planner for 3 of 3 workloads, most for {first} (20.0 %). " in lost
