@@ -210,6 +210,12 @@ def test_headings_sort_their_table_by_value(browser: webdriver.Chrome, page: Pat
     assert browser.execute_script(f"return {heading}.ariaSort") == "ascending"
     browser.execute_script(f"{heading}.firstChild.click()")
     assert column(browser, "#planners table", 2) == [*up[::-1], "–"]
+    browser.execute_script("document.querySelector('#ranking th:last-child').firstChild.click()")
+    plans = [
+        [int(width) for width in re.findall(r"\d+", cell)] for cell in column(browser, "#ranking table", 6)
+    ]
+    assert plans == sorted(plans)
+    assert plans[0] < plans[-1], "widths of plans, which are text in a column of numbers"
     browser.execute_script("document.querySelector('#planners th').firstChild.click()")
     names = column(browser, "#planners table", 0)
     assert names == sorted(names)

@@ -74,11 +74,12 @@
     head.append(sorter);
     sorter.addEventListener("click", () => {
       const body = head.closest("table").tBodies[0], column = head.cellIndex;
-      const sign = head.ariaSort === "ascending" ? -1 : 1, numeric = head.classList.contains("n");
-      const cell = row => row.cells[column].textContent.trim();
+      const cell = row => row.cells[column].textContent.trim(), rows = [...body.rows];
+      const numeric = head.classList.contains("n") && rows.some(row => !Number.isNaN(number(cell(row))));
+      const sign = head.ariaSort === "ascending" ? -1 : 1;
       for (const other of head.parentElement.cells) other.ariaSort = null;
       head.ariaSort = sign > 0 ? "ascending" : "descending";
-      body.append(...[...body.rows].sort((a, b) => order(cell(a), cell(b), numeric, sign)));
+      body.append(...rows.sort((a, b) => order(cell(a), cell(b), numeric, sign)));
     });
   }
 
