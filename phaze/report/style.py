@@ -211,11 +211,12 @@ def save(path: Path, draw: Callable[[], Figure]) -> None:
 
 
 def _inline(svg: str, name: str, title: str) -> str:
-    """Clean SVG for embedding in a page: no prologue or style, rounded numbers, unique ids."""
+    """Clean SVG for embedding in a page: no prologue, style or font, rounded numbers, unique ids."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
     body = re.sub(r"<defs>\s*</defs>", "", body)
     body = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), body)
+    body = re.sub(r"font-family: [^;\"]*; | transform=\"rotate\(-?0 [^\"]*\"", "", body)
     body = body.replace("stroke: #ffffff", "stroke: var(--paper, #ffffff)")
     body = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda found: _VARIABLES.get(found[0], found[0]), body)
     body = re.sub(r"\s+", " ", body).replace("> <", "><").replace("xlink:href", "href")
