@@ -3,33 +3,51 @@
 import sys
 from pathlib import Path
 
-from snakemake.utils import min_version
+from snakemake.utils import min_version, update_config
 
-sys.path.insert(0, str(workflow.basedir))
+HOME = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
+"""Folder of this file, also where another workflow uses it as a module."""
+sys.path.insert(0, str(HOME))
 
 from phaze.layout import KEY_PATTERN, Layout
 from phaze.spec.config import check_config_files, load_settings
+from phaze.spec.files import FOLDER, read_mapping
 from phaze.base.errors import PhazeError
 from phaze.base.job import let_jobs_import
 from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
 
 min_version("9.12")
-let_jobs_import(Path(workflow.basedir))
+let_jobs_import(HOME)
+CONFIG = HOME / "config" if HOME.is_dir() else FOLDER
+"""Folder of models, systems and devices: the installed one if Snakemake fetches the workflow from a repository."""
 
 try:
     if workflow.is_main_process:
-        check_config_files([Path(workflow.basedir) / "config/config.yaml"])
+        check_config_files([CONFIG / "config.yaml"])
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
 
 
-configfile: workflow.source_path("config/config.yaml")
+DEFAULTS = workflow.source_path("config/config.yaml")
+
+
+configfile: DEFAULTS
 
 
 try:
+    if (
+        DEFAULTS not in workflow.configfiles
+    ):  # as a module with a configuration of its own, which defaults complete
+        given, config = config, {}
+        for part in (
+            given,
+            read_mapping(CONFIG / "config.yaml"),
+            given,
+        ):  # in the order of Snakemake's own keys
+            update_config(config, part)
     source = ", ".join(map(str, check_config_files(workflow.configfiles))) or "config/config.yaml"
-    settings = load_settings(config, folder=Path(workflow.basedir) / "config", source=source)
+    settings = load_settings(config, folder=CONFIG, source=source)
     keep_study(repr(settings), begins=workflow.is_main_process, source=source)
     if workflow.is_main_process and clear_dead_lock():
         logger.warning("the last run in this folder was killed: its lock is removed")
@@ -92,15 +110,6 @@ include: "rules/measured.smk"
 include: "rules/layouts.smk"
 include: "rules/report.smk"
 include: "rules/papers.smk"
-
-
-localrules:
-    all,
-    enumerate_architectures,
-    extract_graph,
-    choose_common,
-    certify_common,
-    check,
 
 
 rule all:

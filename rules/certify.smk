@@ -77,6 +77,7 @@ rule certify_common:
         "<logs>/certificates/{scenario}.log",
     benchmark:
         "<benchmarks>/certificates/{scenario}.tsv"
+    localrule: True
     threads: 1
     resources:
         mem_mb=growing(1000),

@@ -21,6 +21,7 @@ rule enumerate_architectures:
         "<logs>/architectures/{scenario}/{shard}.log",
     benchmark:
         "<benchmarks>/architectures/{scenario}/{shard}.tsv"
+    localrule: True
     threads: 1
     resources:
         mem_mb=growing(500),

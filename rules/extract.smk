@@ -20,6 +20,7 @@ rule extract_graph:
         "<logs>/graphs/{model}.log",
     benchmark:
         "<benchmarks>/graphs/{model}.tsv"
+    localrule: True
     threads: 1
     resources:
         mem_mb=growing(500),

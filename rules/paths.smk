@@ -3,7 +3,7 @@
 from phaze.papers.publications import load_publications
 
 try:
-    PUBLISHED = load_publications(settings.study, Path(workflow.basedir) / "config")
+    PUBLISHED = load_publications(settings.study, CONFIG)
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
 FAMILIES = PUBLISHED.get("report", {}).get("families", {})
@@ -182,7 +182,6 @@ def case_tables(folder):
 
 
 TILED = settings.study.tiled
-CONFIG = Path(workflow.basedir) / "config"
 TABLE_FILES = (
     [
         str(path)

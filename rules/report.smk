@@ -228,6 +228,7 @@ rule check:
         "<logs>/report/checked.log",
     benchmark:
         "<benchmarks>/report/checked.tsv"
+    localrule: True
     threads: 1
     resources:
         mem_mb=growing(500),

@@ -123,6 +123,7 @@ rule choose_common:
         "<logs>/commons/{scenario}.log",
     benchmark:
         "<benchmarks>/commons/{scenario}.tsv"
+    localrule: True
     threads: 1
     priority: FIRST
     resources:

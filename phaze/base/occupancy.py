@@ -21,10 +21,12 @@ from phaze.base.files import UNFINISHED, name_run, write_text
 
 FOLDER = Path(".snakemake")
 STUDY = "PHAZE_STUDY"
-"""Environment variable that tells cluster jobs the settings of their run."""
+"""Environment variable that tells cluster jobs the settings of their run, a digest for each study in it."""
 
 _held: list[int] = []
 """Open files whose locks this process holds until it ends."""
+_begun: list[str] = []
+"""Digests of the studies that this process runs: one, or one for each module of a workflow."""
 
 
 def clear_dead_lock(folder: Path = FOLDER) -> bool:
@@ -88,8 +90,9 @@ def keep_study(described: str, *, begins: bool, source: str) -> None:
     """
     digest = hashlib.sha256(described.encode()).hexdigest()
     if begins:
-        os.environ[STUDY] = digest
-    elif os.environ.get(STUDY, digest) != digest:
+        _begun.append(digest)
+        os.environ[STUDY] = " ".join(_begun)
+    elif digest not in os.environ.get(STUDY, digest).split():
         raise PhazeError(
             f"{source}: the study, or a file that it names, changed while the study was running, "
             "so this job was not started. Run the study again; results that the change does not "

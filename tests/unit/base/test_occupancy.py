@@ -90,6 +90,9 @@ def test_a_job_that_finds_another_study_does_not_start(monkeypatch: pytest.Monke
     keep_study("a", begins=False, source="study.yaml")
     with pytest.raises(PhazeError, match=r"study\.yaml: the study, or a file that it names, changed"):
         keep_study("b", begins=False, source="study.yaml")
+    keep_study("b", begins=True, source="of another module of the same workflow")
+    for described in ("a", "b"):
+        keep_study(described, begins=False, source="study.yaml")
 
 
 def test_timers_of_a_finished_run_do_not_keep_it_from_ending() -> None:

@@ -1,0 +1,57 @@
+"""A study runs as Snakemake's users expect: from any folder, and as a module."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.folders import ROOT, Folder
+
+pytestmark = pytest.mark.workflow
+
+MODULE = """
+configfile: "study.yaml"
+
+module phaze:
+    snakefile: "{snakefile}"
+    config: config
+
+use rule * from phaze as phaze_*
+
+rule mine:
+    default_target: True
+    input: rules.phaze_all.input
+"""
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    """Run Snakemake in a working directory, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *arguments],
+        cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_study_runs_from_the_folder_of_its_results(folder: Folder) -> None:
+    """Paths in the study are relative to the working directory, those of the workflow are not."""
+    study = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "study.yaml")
+    assert "Nothing to be done" in snakemake(folder.path, *study, "--dry-run")
+
+
+def test_a_study_is_a_module_of_another_workflow(folder: Folder) -> None:
+    """The module has the same parameters as the study by itself, defaults included, so nothing is stale."""
+    (folder.path / "Snakefile").write_text(MODULE.format(snakefile=ROOT / "Snakefile"))
+    printed = snakemake(folder.path, "--dry-run", "--quiet", "rules")
+    assert "phaze_" not in printed
+    graph = folder.path / "results/graphs/tiny.parquet"
+    whole = graph.read_bytes()
+    graph.unlink()
+    snakemake(folder.path, "--cores", "1", str(graph.relative_to(folder.path)))
+    assert graph.read_bytes() == whole
