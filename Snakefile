@@ -57,6 +57,9 @@ except PhazeError as error:
 study = settings.study.model_dump(mode="json")
 
 
+report: "rules/captions/workflow.rst"
+
+
 pathvars:
     logs="<results>/logs",
     benchmarks="<results>/benchmarks",

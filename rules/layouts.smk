@@ -52,8 +52,8 @@ rule report_layouts:
         layout_proofs=layout_tables("<results>/layout_proofs"),
     output:
         **{table: f"<results>/report/{table}.parquet" for table in LAYOUT_TABLES},
-        sheets=[f"<results>/report/{table}.csv" for table in LAYOUT_TABLES],
-        page="<results>/report/layouts.html",
+        sheets=[reported(f"{table}.csv") for table in LAYOUT_TABLES],
+        page=reported("layouts.html"),
         markdown="<results>/report/layouts.md",
     params:
         layouts=study["layouts"],

@@ -43,8 +43,8 @@ rule report_measured:
         **{table: [f"<results>/{table}.parquet"] for table in MEASURED_TABLES},
     output:
         **{table: f"<results>/report/{table}.parquet" for table in MEASURED_SHEETS},
-        sheets=[f"<results>/report/{table}.csv" for table in MEASURED_SHEETS],
-        page="<results>/report/validate.html",
+        sheets=[reported(f"{table}.csv") for table in MEASURED_SHEETS],
+        page=reported("validate.html"),
         markdown="<results>/report/validate.md",
     params:
         validate=study["measured"],

@@ -52,8 +52,8 @@ rule report_papers:
         **{f"{part}__{table}": paths for part in PAPERS for table, paths in PAPER_INPUTS[part].items()},
     output:
         tables=[f"<results>/report/{table}.parquet" for part in PAPERS for table in PAPER_TABLES[part]],
-        sheets=[f"<results>/report/{table}.csv" for part in PAPERS for table in PAPER_TABLES[part]],
-        page="<results>/report/papers.html",
+        sheets=[reported(f"{table}.csv") for part in PAPERS for table in PAPER_TABLES[part]],
+        page=reported("papers.html"),
         markdown="<results>/report/papers.md",
     params:
         **study_without(("measured", "layouts")),

@@ -166,6 +166,28 @@ PAGES = [
     *(f"<results>/report/{page}.html" for page in ("report", "validate", "layouts") if CHECKED[page][1]),
     *(["<results>/report/papers.html"] if PAPERS else []),
 ]
+SHOWN = {
+    "report.html": "accelerators and placements",
+    "validate.html": "measured runs",
+    "layouts.html": "training plans",
+    "papers.html": "papers",
+    "results.csv": "winners",
+    "source_scores.csv": "errors by source",
+    "ranked_layouts.csv": "fastest layouts",
+}
+"""Labels of the files that `snakemake --report` shows."""
+
+
+def reported(file):
+    """Return a file of the report; one that `snakemake --report` shows has label, category and caption."""
+    path = f"<results>/report/{file}"
+    if file not in SHOWN:
+        return path
+    stem, _, kind = file.partition(".")
+    category = {"html": "Pages", "csv": "Tables"}[kind]
+    return report(path, caption=f"captions/{stem}.rst", category=category, labels={"shows": SHOWN[file]})
+
+
 PLANS = settings.study.plans
 MAPS = settings.study.maps
 LAYOUTS = settings.study.layouts

@@ -189,8 +189,8 @@ rule report:
         source_scores=["<results>/source_scores.parquet"] if MEASURED.sources else [],
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
-        sheets=[f"<results>/report/{table}.csv" for table in REPORT_TABLES],
-        page="<results>/report/report.html",
+        sheets=[reported(f"{table}.csv") for table in REPORT_TABLES],
+        page=reported("report.html"),
         markdown="<results>/report/report.md",
     params:
         **study_without(OTHER_PAGES),

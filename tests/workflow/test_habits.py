@@ -1,4 +1,4 @@
-"""A study runs as Snakemake's users expect: from any folder, and as a module."""
+"""A study runs as Snakemake's users expect: from any folder, as a module, with a report and with profiles."""
 
 from __future__ import annotations
 
@@ -55,3 +55,19 @@ def test_a_study_is_a_module_of_another_workflow(folder: Folder) -> None:
     graph.unlink()
     snakemake(folder.path, "--cores", "1", str(graph.relative_to(folder.path)))
     assert graph.read_bytes() == whole
+
+
+def test_the_report_of_snakemake_has_page_and_results(folder: Folder) -> None:
+    folder.snakemake("--report", "all.html")
+    written = (folder.path / "all.html").read_text()
+    assert "The best accelerators and placements of every model" in written
+    assert "The winning architecture and placement of every model" in written
+
+
+def test_a_profile_runs_a_study_on_a_workstation(folder: Folder) -> None:
+    """Command-line options come before those of the profile."""
+    profile = ("--profile", str(ROOT / "config/profiles/workstation"))
+    assert "Nothing to be done" in folder.snakemake(*profile, "--dry-run").output
+    graph = ("--force", "results/graphs/tiny.parquet")
+    assert "Provided cores: 64" in folder.snakemake(*profile, *graph).output
+    assert "Provided cores: 2" in folder.snakemake(*profile, "--cores", "2", *graph).output
