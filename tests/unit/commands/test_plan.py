@@ -199,18 +199,8 @@ def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root
     system = (project_root / "config/systems/h100.yaml").read_text()
     path = tmp_path / "system.yaml"
     path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
-    asked = (
-        "plan",
-        "gpt2-xl",
-        "--system",
-        str(path),
-        "--global-batch",
-        "64",
-        "--sequence",
-        "256",
-        "--top",
-        "1",
-    )
+    asked = ("plan", "gpt2-xl", "--system", str(path), "--global-batch", "64", "--sequence", "256")
+    asked += ("--fix", "cp=1,vp=1,microbatch=1", "--top", "1")
     found = json.loads(run(*asked, "--devices", "64", "--fewest", "--json").stdout)
     least = found["fewest"]
     assert found["question"]["devices"] == least["devices"] == 8 * least["nodes"]
