@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from phaze.report.words import fill
+
+if TYPE_CHECKING:
+    from altair import TopLevelMixin
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,8 @@ def in_form(column: str, form: Callable[[float], str]) -> Cell:
     return lambda row: form(row[column])
 
 
-Draw = Callable[[], Figure]
-"""Function that draws a figure."""
+Draw = Callable[[], "Figure | TopLevelMixin"]
+"""Function that draws a figure: a picture, or a chart of Vega-Lite that is drawn in the browser."""
 
 
 @dataclass(frozen=True)

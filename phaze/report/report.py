@@ -16,7 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from phaze.base.files import write_text
 from phaze.report.document import Chart, FirstScreen, Gallery, Heading, Items, Prose, Section, Sheet
-from phaze.report.style import Drawn, draw
+from phaze.report.style import COLOURS, Drawn, draw
+from phaze.report.vega import library
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
 
@@ -67,16 +68,18 @@ class Report:
     def page(self) -> str:
         """Self-contained HTML page with figures and tables, without external requests.
 
-        Its content security policy permits only the page's own script.
+        Its content security policy permits only the page's own scripts.
         """
         environment = _environment()
-        script = environment.get_template("page.js").render()
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        return environment.get_template("page.html").render(report=self, script=script, digest=digest)
+        scripts = [environment.get_template("page.js").render()]
+        if any(drawn.spec for drawn in self.drawn.values()):
+            scripts.append(library(environment.get_template("charts.js").render(colours=COLOURS)))
+        digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+        return environment.get_template("page.html").render(report=self, scripts=scripts, digests=digests)
 
     @cached_property
     def drawn(self) -> Mapping[str, Drawn]:
-        """All figures as SVG, by name."""
+        """All figures as they are drawn, by name."""
         return {chart.name: draw(chart) for chart in self.charts}
 
     @cached_property

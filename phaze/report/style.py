@@ -20,6 +20,7 @@ from matplotlib.typing import RcKeyType
 from phaze.base.files import atomic_path
 from phaze.report.document import Chart
 from phaze.report.marks import is_list, label_plainly, single_value
+from phaze.report.vega import spec_of
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
@@ -33,11 +34,11 @@ LIMITS = {
     "none": SILVER,
 }
 """Colours of the bottlenecks of operators."""
-_NAMED = {
+COLOURS = {
     "ink": INK, "muted": MUTED, "grid": GRID, "blue": BLUE, "sky": SKY, "amber": AMBER, "sand": SAND,
     "grey": GREY, "silver": SILVER, "red": RED, "purple": PURPLE, "teal": TEAL,
 }  # fmt: skip
-_VARIABLES = {colour: f"var(--{name}, {colour})" for name, colour in _NAMED.items()}
+_VARIABLES = {colour: f"var(--{name}, {colour})" for name, colour in COLOURS.items()}
 """Colours as variables, for which a page may have other values on a dark screen."""
 
 RC: dict[RcKeyType, object] = {
@@ -158,15 +159,20 @@ class Drawn:
     """The same for a narrow screen; empty for a figure that does not fit one."""
     only: str = ""
     """Value of a figure that shows a single one, in its place; empty for other figures."""
+    spec: str = ""
+    """Specification of a chart that the browser draws; empty for a picture."""
 
 
 def draw(chart: Chart) -> Drawn:
-    """Draw a figure as SVG for a page; a single value is not drawn."""
+    """Draw a figure as SVG for a page, unless the browser draws it; a single value is not drawn."""
     with mpl.rc_context(RC):
         figure = chart.draw()
+        if not isinstance(figure, Figure):
+            return Drawn("", 0, spec=spec_of(figure))
         if only := single_value(figure):
             return Drawn("", 0, only=only)
-        narrow = _svg(_narrowed(chart.draw()), f"narrow-{chart.name}", chart.title) if is_list(figure) else ""
+        name, again = f"narrow-{chart.name}", chart.draw() if is_list(figure) else None
+        narrow = _svg(_narrowed(again), name, chart.title) if isinstance(again, Figure) else ""
         width = round(figure.get_figwidth() * PIXELS_PER_INCH)
         return Drawn(_svg(figure, chart.name, chart.title), width, narrow)
 

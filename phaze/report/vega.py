@@ -1,0 +1,28 @@
+"""Vega-Lite charts of a page: their specifications, and the one script that draws them offline."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING
+
+import vl_convert
+
+if TYPE_CHECKING:
+    from altair import TopLevelMixin
+
+WIDTH = "container"
+"""Width of a chart: that of its place in the page."""
+
+
+def spec_of(chart: TopLevelMixin) -> str:
+    """Specification of a chart as JSON that may stand inside an HTML element."""
+    spec = chart.to_dict()
+    del spec["$schema"], spec["config"]  # the page asks for nothing, and has colours for dark screens
+    return json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@cache
+def library(drawing: str) -> str:
+    """Vega, Vega-Lite and Vega-Embed with the script that draws the charts of a page, as one script."""
+    return vl_convert.javascript_bundle(drawing)
