@@ -52,6 +52,8 @@ class Sheet:
     """Name of the result table with all columns and digits; empty if there is none."""
     folded: bool = False
     """True to collapse a long table to its caption: it is not needed to follow the report."""
+    filtered: bool = False
+    """True to offer a box that shows only the rows with certain words."""
 
 
 Cell = str | Callable[[pd.Series], str]
@@ -105,7 +107,15 @@ class Gallery:
     charts: tuple[Chart, ...]
 
 
-Block = Prose | Heading | Items | Sheet | Chart | Gallery
+@dataclass(frozen=True)
+class Listing:
+    """Text to copy, such as the flags of a program."""
+
+    caption: str
+    text: str
+
+
+Block = Prose | Heading | Items | Sheet | Chart | Gallery | Listing
 
 
 _SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z])")
@@ -158,5 +168,7 @@ class FirstScreen:
     sheet: Sheet
     more: str = ""
     """Further sentences, shown with the table."""
+    unfolded: bool = False
+    """True to show the table at once."""
     figures: tuple[str, ...] = ()
     """Names of the figures that stay open, the leading one first; empty for the first of each section."""

@@ -15,7 +15,17 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.base.files import write_text
-from phaze.report.document import Chart, FirstScreen, Gallery, Heading, Items, Prose, Section, Sheet
+from phaze.report.document import (
+    Chart,
+    FirstScreen,
+    Gallery,
+    Heading,
+    Items,
+    Listing,
+    Prose,
+    Section,
+    Sheet,
+)
 from phaze.report.style import COLOURS, Drawn, draw
 from phaze.report.vega import library
 from phaze.report.verdicts import failures
@@ -169,7 +179,7 @@ def _environment(finalize: Callable[[object], object] | None = None) -> Environm
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for kind in (Prose, Heading, Items, Sheet, Chart, Gallery):
+    for kind in (Prose, Heading, Items, Sheet, Chart, Gallery, Listing):
         environment.tests[kind.__name__.lower()] = lambda block, kind=kind: isinstance(block, kind)
     environment.filters["cell"] = _cell
     environment.filters["glued"] = _glued

@@ -83,6 +83,31 @@
     });
   }
 
+  // A box above a table shows only the rows that have its words.
+  for (const box of all("input[type=search]")) {
+    box.addEventListener("input", () => {
+      const words = box.value.trim().toLowerCase();
+      for (const row of box.parentElement.querySelector("table").tBodies[0].rows) {
+        const text = [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase();
+        row.hidden = !text.includes(words);
+      }
+    });
+  }
+
+  // A listing can be copied; where the browser refuses, its text is selected.
+  for (const button of all(".listing button")) {
+    button.addEventListener("click", async () => {
+      const listing = button.closest("figure").querySelector("pre");
+      try {
+        await navigator.clipboard.writeText(listing.textContent);
+        button.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(listing);
+        button.textContent = "Selected";
+      }
+    });
+  }
+
   // The menu marks the part on the screen.
   const links = new Map(all("nav a").map(link => [link.hash.slice(1), link]));
   const watch = new IntersectionObserver(entries => {
