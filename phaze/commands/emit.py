@@ -63,24 +63,22 @@ def emit(
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)
-    _refuse_maxtext(plan, planned, runtime)
+    refuse_maxtext(plan, planned, runtime)
     with telling("emit"):
         replayed = ReplayedPlan.of(plan, str(planned))
     if not replayed.same:
         typer.echo(f"emit: {planned}: {replayed.figures}", err=True)
-    found = _emitted(Recipe.of(plan), runtime, plan.question)
+    found = emitted(Recipe.of(plan), runtime, plan.question)
     for number, (name, text) in enumerate(found.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
             refuse_outputs(path, reads=(planned, out))
         write_or_print(text, path)
-    for sentence in found.beyond:
-        typer.echo(f"{found.runtime} will differ: {sentence}", err=True)
-    if found.elsewhere:
-        typer.echo(f"set these yourself: {', '.join(found.elsewhere)}", err=True)
+    for sentence in found.notes:
+        typer.echo(sentence, err=True)
 
 
-def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> None:
+def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: ToldOption) -> None:
     """Raise PhazeError for a configuration of MaxText, or for a MaxText plan written for another runtime."""
     from phaze.runtimes.maxtext import axes_of
 
@@ -94,7 +92,8 @@ def _refuse_maxtext(plan: TrainingPlan, planned: Path, runtime: ToldOption) -> N
         raise PhazeError(f"emit: --for: must be one of {others}; configurations of maxtext cannot be written")
 
 
-def _emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
+def emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
+    """Settings of a runtime for the plan of a question."""
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron

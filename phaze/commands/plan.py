@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.found import PlannedLayout
+    from phaze.report.plan_page import Settings
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3
@@ -202,6 +203,9 @@ class PlanOptions:
     given: options.SetOption = None
     as_json: options.JsonOption = False
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
+    page: Annotated[
+        Path | None, typer.Option(help="Page of the answer (.html): layouts, charts and flags, in one file.")
+    ] = None
 
 
 @options.takes(PlanOptions)
@@ -212,7 +216,9 @@ def plan(asked: PlanOptions) -> None:
     ends within --days, the closest plan is printed and the exit status is 3.
     """
     named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
-    refuse_outputs(asked.out, reads=(asked.model, named, asked.stack))
+    refuse_outputs(asked.out, asked.page, reads=(asked.model, named, asked.stack))
+    if asked.page is not None and asked.page.suffix.lower() not in (".html", ".htm"):
+        raise PhazeError(f"plan: --page {asked.page}: must end in .html")
     run = _run(asked)
     unlike = _fields("--explain", asked.explain)
     questions = _questions(asked, named, number)
@@ -230,6 +236,7 @@ def plan(asked: PlanOptions) -> None:
     if not asked.as_json and None in (asked.sequence, asked.global_batch):
         typer.echo(_defaults(questions[0], asked))
     _write(found[0], asked.out)
+    _write_page(found, asked.page, asked.runtime)
     if not any(
         one.format == "phaze-plan" and (one.run is None or one.run.in_time is not False) for one in found
     ):
@@ -455,3 +462,34 @@ def _write(found: TrainingPlan | UnfitPlan, out: Path | None) -> None:
         write_document(found, out)
     elif out is not None:
         typer.echo(f"plan: {out} was not written: there is no plan", err=True)
+
+
+def _write_page(
+    found: list[TrainingPlan | UnfitPlan], page: Path | None, runtime: RuntimeOption | None
+) -> None:
+    """Write the page of an answer."""
+    if page is None:
+        return
+    if all(one.format == "phaze-no-plan" for one in found):
+        typer.echo(f"plan: {page} was not written: there is no plan", err=True)
+        return
+    from phaze.base.files import write_text
+    from phaze.report.plan_page import plan_page
+
+    with telling("plan"):
+        text = plan_page(found, lambda plan: _settings(plan, runtime)).page
+    write_text(page, text)
+
+
+def _settings(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
+    """Settings of the runtime that will train, or the reason why there are none."""
+    from phaze.commands.emit import ToldOption, emitted, refuse_maxtext
+    from phaze.runtimes.recipe import Recipe
+
+    told = ToldOption(plan.question.runtime if runtime is None else runtime.value)
+    try:
+        refuse_maxtext(plan, "plan", told)
+        found = emitted(Recipe.of(plan), told, plan.question)
+    except PhazeError as error:
+        return {}, [str(error)]
+    return found.files, found.notes

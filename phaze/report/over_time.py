@@ -21,7 +21,7 @@ from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, SAND, SKY, T
 Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Memory over time: times in s, and the bytes in use from each time on."""
 
-_KINDS = {
+KINDS = {
     "forward": BLUE, "recompute": SKY, "backward": TEAL, "input gradient": TEAL, "weight gradient": GREY,
     "update": PURPLE, "gather": SAND, "synchronise": RED, "transfer": AMBER,
 }  # fmt: skip
@@ -54,7 +54,7 @@ def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) 
     """Draw the cells of a time window, coloured by kind; row r is centred on y = r."""
     start, end = window_s
     seen = drawn[(drawn["start_s"] < end) & (drawn["end_s"] > start)]
-    for kind, colour in _KINDS.items():
+    for kind, colour in KINDS.items():
         mine = seen[(seen["kind"] == kind) & (seen["end_s"] > seen["start_s"])]
         if (drawn["kind"] == kind).any():
             label, edge = _LABELS.get(kind, kind), 0.0 if kind == "transfer" else 0.25

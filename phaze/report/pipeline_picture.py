@@ -176,10 +176,11 @@ def _notes(shown: Shown) -> Iterator[str]:
     longest = (shown.jobs["end_s"] - shown.jobs["start_s"]).groupby(shown.jobs["kind"]).max()
     if instant := longest.index[longest <= 0].tolist():
         yield f"Takes no time: {', '.join(instant)}."
-    yield from _left_out(shown)
+    yield from left_out(shown)
 
 
-def _left_out(shown: Shown) -> Iterator[str]:
+def left_out(shown: Shown) -> Iterator[str]:
+    """What the picture leaves out, as sentences."""
     hidden = [row for row in range(len(shown.workers)) if row not in shown.rows]
     if hidden:
         stages = shown.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import vl_convert
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin
 
-WIDTH = "container"
+WIDTH: Final = "container"
 """Width of a chart: that of its place in the page."""
 
 

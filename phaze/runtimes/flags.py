@@ -25,6 +25,12 @@ class Emitted:
     elsewhere: tuple[str, ...] = ()
     """Settings that the files cannot express and the user must make, such as `pp 4`."""
 
+    @property
+    def notes(self) -> list[str]:
+        """Differences and further settings, as sentences."""
+        said = [f"{self.runtime} will differ: {sentence}" for sentence in self.beyond]
+        return [*said, *([f"set these yourself: {', '.join(self.elsewhere)}"] if self.elsewhere else [])]
+
 
 def parse_flags(text: str) -> Flags:
     """Flags with their values, of a command line that may span several lines.

@@ -48,11 +48,11 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
     """
     said = [
         *([] if plan.may_fit is None else [plan.may_fit]),
-        *_why(plan),
+        *why_first(plan),
         *([] if plan.prudence is None else [f"{PRUDENT} {plan.prudence}"]),
         *plan.rests_on,
         *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
-        *_certificate(plan.certificate, plan.question.rank, len(plan.alternatives)),
+        *proof_in_words(plan.certificate, plan.question.rank, len(plan.alternatives)),
         *([] if plan.run is None else run_in_words(plan.run)),
         *([] if plan.explained is None else explained(plan.explained, plan)),
         *(_details(plan, hbm_gib) if why else [ASK]),
@@ -60,9 +60,9 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
     others = map(_planner_row, plan.planners)
     return "\n".join(
         [
-            *map(wrapped, _recommendation(plan, hbm_gib)),
+            *map(wrapped, recommendation(plan, hbm_gib)),
             *ranked_table(plan.alternatives),
-            *map(wrapped, [*_recipes(plan), *others, *said]),
+            *map(wrapped, [*recipes_in_words(plan), *others, *said]),
         ]
     )
 
@@ -80,7 +80,7 @@ def fewest_in_words(found: FewestNodes) -> str:
     return f"{said}; on {smaller} every layout lacks {digits(found.lacking_gib)} GiB a device or more."
 
 
-def _recipes(plan: TrainingPlan) -> Iterator[str]:
+def recipes_in_words(plan: TrainingPlan) -> Iterator[str]:
     """Line for each published recipe, and the evidence for a plan that is faster than all of them."""
     rank = plan.question.rank
     for one in plan.recipes:
@@ -107,8 +107,8 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     if len(plan.stages) > 1:
         yield f"Pipeline split, layers of the stages in order: {_in_order(plan.stages)}."
     yield from (f"Memory: {line}, of {hbm_gib:g} GiB." for line in _fullest(plan.memory))
-    yield from _counts(plan.certificate)
-    yield from _undecided(plan.certificate)
+    yield from counts_in_words(plan.certificate)
+    yield from undecided_in_words(plan.certificate)
     yield from _what_if(plan)
     yield f"Assumes {'; '.join(plan.assumptions)}."
 
@@ -131,7 +131,7 @@ def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
     """Table over device counts, with the cheapest and the fastest that meet the target."""
     runs = {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
     head = [*SIZES[:-1], *(_run_cells(next(iter(runs.values()))) if runs else ()), SIZES[-1]]
-    return "\n".join([*table([head, *map(_size_row, plans)]), *map(wrapped, _best_runs(runs))])
+    return "\n".join([*table([head, *map(_size_row, plans)]), *map(wrapped, best_runs(runs))])
 
 
 def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
@@ -156,7 +156,7 @@ def _run_cells(run: TrainingRun) -> dict[str, str]:
     return cells
 
 
-def _best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
+def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
     """Device counts that are the cheapest, the fastest, or the closest to the target."""
     for devices, run in runs.items():
         if run.is_the == ("closest",):
@@ -193,7 +193,7 @@ def unfit_in_words(plan: UnfitPlan) -> str:
     said = [plan.reason]
     if plan.layout is not None:
         said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
-    return "\n".join(map(wrapped, [*said, *_counts(plan.certificate)]))
+    return "\n".join(map(wrapped, [*said, *counts_in_words(plan.certificate)]))
 
 
 def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
@@ -216,7 +216,7 @@ def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
     yield from unusual(layout)
 
 
-def _recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """Question, and recommended training with its interval."""
     asked = plan.question
     lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
@@ -282,7 +282,8 @@ def predicted(plan: RankedPlan) -> str:
     )
 
 
-def _why(plan: TrainingPlan) -> Iterator[str]:
+def why_first(plan: TrainingPlan) -> Iterator[str]:
+    """How much longer the second-best plan takes, and in which parts of a step."""
     if len(plan.alternatives) < 2:
         return
     other = plan.alternatives[1]
@@ -290,13 +291,13 @@ def _why(plan: TrainingPlan) -> Iterator[str]:
     share = other.by(rank) / plan.by(rank) - 1
     if abs(share) < TIE:
         ahead = "; the simpler one is ahead" * (share < 0)
-        yield f"Next best: plan 2 ({_differences(plan, other)}) takes as long{ahead}."
+        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes as long{ahead}."
     else:
         parts = _parts(plan.next_longer_s)
-        yield f"Next best: plan 2 ({_differences(plan, other)}) takes {share:.2%} longer: {parts}."
+        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {share:.2%} longer: {parts}."
 
 
-def _differences(one: RankedPlan, other: RankedPlan) -> str:
+def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
     """Fields in which another layout differs."""
     named = [differences(one.layout, other.layout)]
     if one.recomputed_layers != other.recomputed_layers:
@@ -310,7 +311,8 @@ def _parts(longer_s: Mapping[str, float]) -> str:
     return ", ".join(named) or "no part by as much as a thousandth of the step"
 
 
-def _certificate(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
+def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
+    """Proven lower bound, and whether it proves all rows of the table."""
     said = []
     if found.bound_s is not None:
         said.append(
@@ -324,7 +326,8 @@ def _certificate(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]
         yield " ".join(said)
 
 
-def _counts(found: PlanCertificate) -> Iterator[str]:
+def counts_in_words(found: PlanCertificate) -> Iterator[str]:
+    """Number of layouts by outcome."""
     illegal = sum(found.illegal.values())
     rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
     known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
@@ -338,7 +341,7 @@ def _counts(found: PlanCertificate) -> Iterator[str]:
     )
 
 
-def _undecided(found: PlanCertificate) -> Iterator[str]:
+def undecided_in_words(found: PlanCertificate) -> Iterator[str]:
     """Layouts that may beat the plan, and their largest possible gain."""
     if not found.undecided:
         return

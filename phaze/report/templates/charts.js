@@ -15,7 +15,7 @@
       background: "transparent",
       autosize: { type: "fit-x", contains: "padding" },
       font: getComputedStyle(document.body).fontFamily,
-      axis: { ...label, ...title, labelLimit: Math.max(110, width / 3), gridColor: colour("grid"),
+      axis: { ...label, ...title, labelLimit: 0, gridColor: colour("grid"),
         domainColor: colour("silver"), tickColor: colour("silver") },
       axisX: { labelFlush: true, tickCount: Math.max(3, Math.floor(width / 120)) },
       legend: { ...label, ...title, orient: "top", title: null, labelLimit: width, symbolType: "square",
@@ -28,14 +28,27 @@
     };
   };
 
+  // The wheel with Ctrl, which a pinch sends as well, zooms around the pointer.
+  const zoomWith = view => event => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    const share = Math.min(1, Math.max(0, (event.offsetX - view.origin()[0]) / view.width()));
+    const [zoom, at] = [view.signal("zoom"), view.signal("at")];
+    const next = Math.min(10, Math.max(0, zoom - Math.sign(event.deltaY) / 4));
+    const [before, after] = [2 ** -zoom, 2 ** -next];
+    const start = at * (1 - before) + share * (before - after);
+    view.signal("zoom", next).signal("at", after < 1 ? Math.min(1, Math.max(0, start / (1 - after))) : 0).run();
+  };
+
   const draw = async place => {
     const spec = JSON.parse(screenColours(place.querySelector("script").textContent));
     const target = place.querySelector("div");
     place.dataset.width = place.clientWidth;
-    await vegaEmbed(target, spec, {
+    const { view } = await vegaEmbed(target, spec, {
       mode: "vega-lite", ast: true, actions: false, renderer: "svg", config: config(place.clientWidth), tooltip: { theme: "custom" },
     });
     place.dataset.drawn = "";
+    if (spec.params?.some(param => param.name === "zoom")) target.querySelector("svg").addEventListener("wheel", zoomWith(view));
   };
 
   // A chart is drawn once it is near the screen, and again if its width or the colours of the screen change.

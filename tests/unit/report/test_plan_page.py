@@ -1,0 +1,134 @@
+"""The page of a plan has every part of the answer, in the terminal's words, in one small file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.plan.layouts.words import predicted
+from phaze.report import plan_page as subject
+from phaze.report.document import Items, Listing, Sheet
+from phaze.report.plan_page import front_of, plan_page
+from phaze.report.report import Report
+from phaze.spec.documents import read_as
+from phaze.spec.training_plan import TrainingPlan
+from tests.unit.test_main import MODEL
+
+FLAGS = ({"flags.txt": "--tensor-model-parallel-size 1\n"}, ["set these yourself: pp 2"])
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[TrainingPlan]:
+    """Plans of a small model on 8 and 16 devices, with a training run."""
+    folder = tmp_path_factory.mktemp("plans")
+    (folder / "tiny.yaml").write_text(MODEL)
+    found = []
+    for devices in (8, 16):
+        out = folder / f"{devices}.json"
+        given = ("--gpus", f"{devices}xH100", "--global-batch", "16", "--fix", "pp=2", "--tokens", "1e9")
+        result = CliRunner().invoke(app, ["plan", str(folder / "tiny.yaml"), *given, "-o", str(out)])
+        assert result.exit_code == 0, result.output
+        found.append(read_as(TrainingPlan, out))
+    return found
+
+
+@pytest.fixture(scope="module")
+def report(plans: list[TrainingPlan]) -> Report:
+    return plan_page(plans, lambda _: FLAGS)
+
+
+def blocks(report: Report, anchor: str) -> Iterator[object]:
+    yield from next(section.blocks for section in report.sections if section.anchor == anchor)
+
+
+def test_the_page_has_every_part_of_the_answer_in_order(report: Report) -> None:
+    assert [section.anchor for section in report.sections] == [
+        "time-by-part", "memory-by-rank", "pipeline", "expected-prudent", "evidence", "rivals", "sizes",
+        "resources", "flags", "assumptions",
+    ]  # fmt: skip
+    assert report.answer.sheet.filtered
+    assert report.answer.unfolded
+
+
+def test_the_page_begins_with_the_caveat_and_the_recommendation(
+    report: Report, plans: list[TrainingPlan]
+) -> None:
+    plan = min(plans, key=lambda one: one.run.days if one.run else 0.0)
+    assert plan.uncalibrated is not None
+    assert report.answer.sentence.startswith(plan.uncalibrated)
+    assert predicted(plan) in report.answer.sentence
+    assert len(report.answer.sheet.rows) == len(plan.alternatives)
+
+
+def test_the_page_is_one_small_file_that_asks_for_nothing(report: Report) -> None:
+    assert len(report.page.encode()) < 1.5e6
+    assert report.page.count("<script>") == 2
+    assert "unsafe-eval" not in report.page
+    specs = re.findall(r'<script type="application/json">(.*?)</script>', report.page, re.S)
+    assert len(specs) == len([*report.charts])
+    assert all(json.loads(spec)["width"] == "container" for spec in specs)
+    without = re.sub(r"<script>.*?</script>", "", report.page, flags=re.S)
+    assert not re.search(r"https?://", without)
+
+
+def test_the_flags_can_be_copied_with_what_they_cannot_express(report: Report) -> None:
+    listing, note = blocks(report, "flags")
+    assert isinstance(listing, Listing)
+    assert (listing.caption, listing.text) == ("flags.txt", FLAGS[0]["flags.txt"])
+    assert "set these yourself: pp 2" in str(note)
+    assert "```\n--tensor-model-parallel-size 1" in report.markdown
+
+
+def test_ten_percent_more_is_replanned_within_its_budget(
+    plans: list[TrainingPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = subject.PlanPage(plans[0], plans[:1], FLAGS)
+    assert all(one.replanned for one in page.more)
+    own_s = plans[0].by("prudent")
+    assert all(one.time_s <= own_s * (1 + 1e-9) for one in page.more)
+    monkeypatch.setattr(subject, "REPLANNED_CPU_S", -1.0)
+    kept = subject.PlanPage(plans[0], plans[:1], FLAGS).more
+    assert [one.change for one in kept] == [one.change for one in page.more]
+    assert not any(one.replanned for one in kept)
+
+
+def test_a_number_of_devices_that_is_worse_in_all_is_not_on_the_front(plans: list[TrainingPlan]) -> None:
+    few, many = plans
+    assert few.run is not None
+    for times, fronts in ((2.0, [True, False]), (0.6, [True, True])):
+        run = few.run.model_copy(update={"days": times * few.run.days})
+        other = many.model_copy(update={"run": run, "time_s": times * few.time_s})
+        assert front_of([few, other])["front"].tolist() == fronts
+
+
+def test_one_number_of_devices_has_no_front(plans: list[TrainingPlan]) -> None:
+    page = plan_page(plans[:1], lambda _: FLAGS)
+    assert "sizes" not in {section.anchor for section in page.sections}
+    (sheet,) = (one for one in blocks(page, "resources") if isinstance(one, Sheet))
+    assert len(sheet.rows) >= 4
+    assert any(isinstance(one, Items) for one in blocks(page, "rivals"))
+
+
+@cache
+def refused(*options: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["plan", "llama-3.1-8b", "--gpus", "8xH100", *options])
+    return result.exit_code, result.stderr if result.stderr else str(result.exception)
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "folder.html").mkdir()
+    for name, said in (
+        ("folder.html", "folder"), ("missing/page.html", "missing"), ("page.pdf", "must end in .html"),
+    ):  # fmt: skip
+        path = tmp_path / name
+        _, text = refused("--page", str(path))
+        assert said in text
+        assert "first plan" not in text
+        assert not path.is_file()
