@@ -100,7 +100,7 @@ class PlanPage:
             yield f"{plan.prudent_s:.4g} s", "prudent step: proven overlap only"
         yield f"{plan.mfu:.1%}", f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
         yield f"{plan.used_gib:.1f} GiB", f"expected in use of {self.hbm_gib:g} GiB on the fullest device"
-        yield f"{plan.certificate.gap:.2%}", "at most faster is any other layout, at this price"
+        yield f"{plan.certificate.gap:.2%}", "largest possible gain of any other layout, at this price"
         if plan.run is not None:
             yield f"{plan.run.days:.4g} days", " ".join(words.run_in_words(plan.run))
 
