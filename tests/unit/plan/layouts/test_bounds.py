@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import get_args
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 from phaze.layout import Layout
-from phaze.plan.layouts.bounds import bound_layouts, held_by_rank, held_of_chunks
+from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts, held_by_rank, held_of_chunks
 from phaze.plan.layouts.capacity import CLOSE
 from phaze.plan.layouts.divisions import blocks_at, even_blocks, even_division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices
 from phaze.plan.machines import device_of, load_machine
+from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
@@ -94,6 +96,28 @@ def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:
     assert lacking[1] > 1.9 * lacking[0]
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Layouts from all parts of a space, and the bounds of each in enough and in too little memory."""
+
+    question: PlanQuestion
+    tight: PlanQuestion
+    grid: LayoutGrid
+    own: Slices
+    bounds: tuple[LayoutBounds, LayoutBounds]
+
+
+@cache
+def spread_of(name: str, pairs: bool) -> Spread:
+    case = replace(DEEP, model=name, layers=4, hbm_gib=1000.0, pairs=pairs)
+    question, tight = case.question("megatron"), replace(case, hbm_gib=6.0).question("megatron")
+    every = legal_space(question.runtime, question.task).grid
+    repeats = question.repeats(every.recomputes)[every.recompute]
+    grid = every.take(np.flatnonzero(~repeats)[::23])
+    bounds = bound_layouts(question, grid, "nothing"), bound_layouts(tight, grid, "nothing")
+    return Spread(question, tight, grid, Slices.of(question, grid, "nothing"), bounds)
+
+
 @pytest.mark.parametrize("common", ["recompute", "microbatch", "tokens"])
 @pytest.mark.parametrize(
     ("name", "pairs"), [("llama2-7b", False), ("qwen3-30b-a3b", False), ("qwen3-30b-a3b", True)]
@@ -104,15 +128,11 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     """A microbatch k times as large takes at most k times as long, and stores k times the bytes; likewise
     ranks with k times the tokens of a sequence.
     """
-    case = replace(DEEP, model=name, layers=4, hbm_gib=1000.0, pairs=pairs)
-    question = case.question("megatron")
-    every = legal_space(question.runtime, question.task).grid
-    repeats = question.repeats(every.recomputes)[every.recompute]
-    grid = every.take(np.flatnonzero(~repeats)[::11])
+    spread = spread_of(name, pairs)
+    grid, own = spread.grid, spread.own
     assert len(np.unique(grid.cp)) > 2
     assert len(np.unique(grid.recompute)) > 2
-    which = np.arange(len(grid))
-    shared, own = (Slices.of(question, grid, each) for each in (common, "nothing"))
+    which, shared = np.arange(len(grid)), Slices.of(spread.question, grid, common)
     words = 0 * grid.recompute
     for number, (least, each) in enumerate(
         zip(
@@ -124,11 +144,10 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
         if number in AGAIN:
             continue  # any layer may recompute, at the rate of the best option
         assert (least <= each * (1 + 1e-9)).all()
-    few, many = (bound_layouts(question, grid, each) for each in (common, "nothing"))
+    few, many = bound_layouts(spread.question, grid, common), spread.bounds[0]
     assert (few.time_s <= many.time_s * (1 + CLOSE)).all()
     assert (few.lacking_bytes <= many.lacking_bytes).all()
-    tight = replace(case, hbm_gib=6.0).question("megatron")
-    few, many = (bound_layouts(tight, grid, each) for each in (common, "nothing"))
+    few, many = bound_layouts(spread.tight, grid, common), spread.bounds[1]
     assert (many.lacking_bytes > 0).any()
     assert (many.lacking_bytes > 0)[few.lacking_bytes > 0].all()
     fits = many.fits
