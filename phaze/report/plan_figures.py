@@ -195,7 +195,7 @@ def _slider(name: str, most: float) -> alt.BindRange:
 
 
 def ranges(plans: Sequence[RankedPlan]) -> alt.TopLevelMixin:
-    """Draw expected and prudent time of each ranked plan, with the 80 % interval of measured runs."""
+    """Draw expected and prudent time of each ranked plan, with the 80 % interval of measured runs if any."""
     table = pd.DataFrame(
         [
             {"plan": rank, "kind": kind, "s": value, "low": one.time_s_low, "high": one.time_s_high}
@@ -219,7 +219,8 @@ def ranges(plans: Sequence[RankedPlan]) -> alt.TopLevelMixin:
         ],
     )
     span = spans.encode(alt.X("low:Q", title="seconds a step", scale=scale), alt.X2("high"), row)
-    return alt.layer(span, points).properties(width=WIDTH, height=ROW * len(plans))
+    layers = (span, points) if table["low"].notna().any() else (points,)
+    return alt.layer(*layers).properties(width=WIDTH, height=ROW * len(plans))
 
 
 def errors(runs: Sequence[NearRun]) -> alt.TopLevelMixin:

@@ -180,7 +180,7 @@ class PlanPage:
         chart = Chart(
             "ranges",
             "Expected and prudent time of the ranked layouts",
-            "Lines are the 80 % intervals of the expected time, from similar measured runs.",
+            "Lines, if any, are the 80 % intervals of the expected time, from similar measured runs.",
             partial(plan_figures.ranges, self.plan.alternatives),
         )
         said = [words.PRUDENT] if self.plan.prudence is None else [words.PRUDENT, self.plan.prudence]

@@ -15,6 +15,7 @@ from phaze.__main__ import app
 from phaze.plan.layouts.words import predicted
 from phaze.report import plan_page as subject
 from phaze.report.document import Items, Listing, Sheet
+from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page
 from phaze.report.report import Report
 from phaze.spec.documents import read_as
@@ -76,6 +77,13 @@ def test_the_page_is_one_small_file_that_asks_for_nothing(report: Report) -> Non
     assert all(json.loads(spec)["width"] == "container" for spec in specs)
     without = re.sub(r"<script>.*?</script>", "", report.page, flags=re.S)
     assert not re.search(r"https?://", without)
+
+
+def test_plans_without_measured_runs_have_no_interval(plans: list[TrainingPlan]) -> None:
+    (points,) = ranges(plans[0].alternatives).to_dict()["layer"]
+    assert points["encoding"]["x"]["field"] == "s"
+    measured = plans[0].model_copy(update={"time_s_low": 1.0, "time_s_high": 2.0})
+    assert len(ranges([measured]).to_dict()["layer"]) == 2
 
 
 def test_the_flags_can_be_copied_with_what_they_cannot_express(report: Report) -> None:
