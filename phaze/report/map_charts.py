@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import altair as alt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,9 +12,12 @@ from matplotlib.figure import Figure
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, legend_above, panels
+from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, panels
+from phaze.report.vega import WIDTH
 
 COLUMNS = 4
+BAR = 11
+"""Height of a bar in pixels."""
 WAY_NAMES = {
     "cs-map": "CS map",
     "p2p-map": "p2p map",
@@ -68,16 +72,25 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
     return figure
 
 
-def throughputs(rows: pd.DataFrame, samples: pd.Series) -> Figure:
+def throughputs(rows: pd.DataFrame, samples: pd.Series) -> alt.TopLevelMixin:
     """Draw Figure 4: samples per second of each pipeline shape with CS map, p2p map, and ours."""
-    figure, (ax,) = axes(WIDE, 3.4)
-    labels = [f"{r.graph}\n{r.stages}x{r.replicas}, MB {r.microbatches}" for r in rows.itertuples()]
     shown = {"cs-map": GREY, "p2p-map": AMBER, "by-sizes": TEAL, "ours": BLUE}
     names = {**WAY_NAMES, "by-sizes": "search, by sizes", "ours": "ours"}
-    for number, (way, colour) in enumerate(shown.items()):
-        at = np.arange(len(rows)) + (number - 1.5) * 0.2
-        ax.bar(at, samples / rows[way], 0.19, color=colour, label=names[way])
-    ax.set_xticks(range(len(rows)), labels, rotation=60 if len(rows) > 6 else 0, fontsize=7.5)
-    ax.set_ylabel("samples per second")
-    ax.grid(axis="y")
-    return legend_above(figure, ax)
+    shapes = [f"{r.graph}\n{r.stages}x{r.replicas}, MB {r.microbatches}" for r in rows.itertuples()]
+    parts = [
+        pd.DataFrame({"shape": shapes, "way": names[way], "rate": (samples / rows[way]).to_numpy()})
+        for way in shown
+    ]
+    ways = [names[way] for way in shown]
+    chart: alt.Chart = (
+        alt.Chart(pd.concat(parts), width=WIDTH, height=BAR * len(rows) * len(shown))
+        .mark_bar()
+        .encode(
+            alt.X("rate:Q", title="samples per second"),
+            alt.Y("shape:N", title=None, sort=None, axis=alt.Axis(labelExpr="split(datum.label, '\\n')")),
+            alt.YOffset("way:N", sort=ways),
+            alt.Color("way:N", sort=ways, scale=alt.Scale(domain=ways, range=[*shown.values()])),
+            tooltip=["shape:N", "way:N", alt.Tooltip("rate:Q", title="samples/s", format=".4~g")],
+        )
+    )
+    return chart
