@@ -11,7 +11,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.distinct import DistinctPlans
-from phaze.plan.layouts.division_search import DivisionSearch, FlowKey
+from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import PlannedLayout
@@ -52,7 +52,7 @@ class Contenders:
     _known: dict[int, LayoutContender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
     """Layouts without recompute, with the index of the same layout with recompute of any layers."""
-    _flows: dict[FlowKey, Flow] = field(default_factory=dict)
+    _flows: dict[bytes, list[Flow]] = field(default_factory=dict)
     _ready: list[DivisionSearch] = field(default_factory=list)
     """Searches with a linear program in memory, most recent first."""
 

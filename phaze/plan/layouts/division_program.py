@@ -206,9 +206,10 @@ class DivisionProgram:
         """Kind that most layers are of."""
         return int(np.argmax(self.totals))
 
-    def layers_of(self, rank: int) -> int:
-        """Index of the variable for the layers of the usual kind on a rank."""
-        return (2 * self.divided.count + rank) * len(self.totals) + self.usual
+    @property
+    def of_ranks(self) -> range:
+        """Indices of the variables for the layers of every rank by kind."""
+        return range(2 * self.divided.count * len(self.totals), self.variables - 1)
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:

@@ -56,17 +56,14 @@ NEARLY = 0.997
 """Share of the wanted bound above which a layout's own flow may improve on another layout's."""
 LATER = 1.03
 """Relative time up to which the neighbours of a pipeline split are simulated."""
-MOST_SPARE = 4
-"""Excess of the ranks' layer limits over all layers from which whole-rank bounds are skipped."""
-FlowKey = tuple[bytes, int, int]
+RANK_ROUNDS = 20
+"""Maximum number of flows for given numbers of layers on every rank."""
 ROUNDS = 300
 """Maximum number of linear relaxations solved per layout."""
 BUSIER = 1.5
 """Slowdown of a rank's stages when paths through them are searched for."""
 WHOLE_ROUNDS = 8
-"""Maximum number of programs with whole layers per rank, which take longest."""
-MOST_STAGES = 24
-"""Stages up to which such programs are solved even if flows bound whole layers too."""
+"""Maximum number of programs with whole layers per rank without flows, which take longest."""
 WHOLE_WORK = 10
 """Linear programs in the time of one with whole layers: order of magnitude."""
 FEW_NUMBERS = 32
@@ -102,10 +99,12 @@ class DivisionSearch:
     """True if the linear relaxation cannot raise the bound further."""
     done: bool = False
     """True if whole layers cannot raise it either."""
-    flows: dict[FlowKey, Flow] = field(default_factory=dict)
-    """Known flows, by events of a step, rank, and the layers of that rank."""
+    flows: dict[bytes, list[Flow]] = field(default_factory=dict)
+    """Known flows by events of a step, also of other layouts; the first suits all pipeline splits."""
     work: int = 0
     """Linear programs solved, weighted by their relative duration."""
+    _used: int = field(default=0, init=False)
+    """Known flows that already cut the program."""
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     """Best point simulated so far, (stages, 1 + 2K) of 1, n and k."""
@@ -177,7 +176,7 @@ class DivisionSearch:
         """Raise the bound by linear relaxations until it reaches `enough_s` or stops rising."""
         if len(self.paths.graph.jobs) <= MOST_JOBS:
             self._follow(enough_s)
-        if self.bound_s < enough_s and (self._events.key, -1, 0) not in self.flows:
+        if self.bound_s < enough_s and not self._flows:
             self._look_at_first()
             for _ in range(ROUNDS):
                 if self.bound_s >= enough_s or self.done or self.relaxed:
@@ -185,50 +184,55 @@ class DivisionSearch:
                 self._step(exact=False)
         self.relaxed = True
 
-    def _follow(self, enough_s: float, rank: int = -1, layers: int = 0) -> float:
-        """Lower bound of all pipeline splits, or of those with at least `layers` on `rank`.
-
-        It uses a known flow for the same events, or else computes the best one.
-        """
-        key = (self._events.key, rank, layers)
-        bound_s = self._followed(self.flows.get(key), rank, layers)
-        if NEARLY * enough_s < bound_s < enough_s or (bound_s < enough_s and key not in self.flows):
-            jobs = len(self.paths.graph.jobs)
-            self.work += jobs // JOBS
-            program = self._program.constrained(jobs)
-            if rank >= 0:
-                program.at_least(self._program.layers_of(rank), layers)
-            found = self._events.best(program, self._program.variables)
+    def _follow(self, enough_s: float) -> None:
+        """Raise the bound by the known flows for the same events, and if needed by the layout's best one."""
+        known = len(self._flows)
+        bound_s = self._followed()
+        if bound_s < enough_s and (bound_s > NEARLY * enough_s or not known):
+            found = self._best_flow()
             if found is not None:
-                self.flows[key] = found
-                if rank < 0:
-                    self._look_around(found.point)
-                bound_s = self._followed(found, rank, layers)
-        if rank < 0:
-            self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
-        return bound_s
+                self._look_around(found.point)
+                bound_s = self._followed()
+        self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
 
-    def _followed(self, flow: Flow | None, rank: int, layers: int) -> float:
-        """Lower bound with one more flow, optionally for at least `layers` on `rank`."""
-        if flow is not None:
-            self._program.add_cut(self._events.cut(flow))
-        self.work += 1
-        if rank < 0:
-            return self._program.linear.solve().bound
-        self._program.linear.at_least(self._program.layers_of(rank), layers)
-        found = self._program.linear.solve().bound
-        self._program.linear.at_least(self._program.layers_of(rank), 0)
+    @property
+    def _flows(self) -> list[Flow]:
+        """Known flows for the events of this layout."""
+        return self.flows.setdefault(self._events.key, [])
+
+    def _best_flow(self, ranks: Floats | None = None) -> Flow | None:
+        """Best flow for all pipeline splits, or for those with these layers of each kind on every rank."""
+        jobs = len(self.paths.graph.jobs)
+        self.work += jobs // JOBS
+        program = self._program.constrained(jobs)
+        if ranks is not None:
+            for variable, number in zip(self._program.of_ranks, ranks.tolist(), strict=True):
+                program.at_least(variable, number)
+        found = self._events.best(program, self._program.variables)
+        if found is not None:
+            self._flows.append(found)
         return found
+
+    def _followed(self) -> float:
+        """Lower bound of all pipeline splits with all known flows."""
+        self._cut_by_flows()
+        self.work += 1
+        return self._program.linear.solve().bound
+
+    def _cut_by_flows(self) -> None:
+        """Cut by the known flows that have not cut this layout's program yet."""
+        for flow in self._flows[self._used :]:
+            self._program.add_cut(self._events.cut(flow))
+        self._used = len(self._flows)
 
     def finish(self, enough_s: float) -> None:
         """Raise the bound with whole layers until it reaches `enough_s` or stops rising."""
         if not len(self._centre):
             self._look_at_first()
-        several = self.divided.count > self.divided.layout.pp > 1
-        ranked = several and (self._events.key, -1, 0) in self.flows
-        if ranked:
-            self.bound_s = max(self.bound_s, self._with_whole_ranks(enough_s))
-        for _ in range(0 if ranked and self.divided.count > MOST_STAGES else WHOLE_ROUNDS):
+        flowing = self._flows and self.divided.layout.pp > 1
+        if flowing:
+            self._divide_among_ranks(enough_s)
+        for _ in range(0 if flowing else WHOLE_ROUNDS):
             if self.bound_s >= enough_s or self.done:
                 break
             self._step(exact=True)
@@ -247,31 +251,34 @@ class DivisionSearch:
             self.climb()
         self.done = True
 
-    def _with_whole_ranks(self, enough_s: float) -> float:
-        """Lower bound from ranks with whole layers.
+    def _divide_among_ranks(self, enough_s: float) -> None:
+        """Raise the bound with whole layers on every rank until it reaches `enough_s` or stops rising.
 
-        Layers of the usual kind count. In a split faster than `enough_s` each rank has at most a limited
-        number of them. If the limits exceed those of the model by s in total, at least one of any s + 1
-        ranks is at its limit.
+        Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
+        numbers (Benders, 1962).
         """
-        depth, layers = self.divided.layout.pp, int(self._program.totals.max())
-        most = [-(-layers // depth)] * depth
-        for rank in range(depth):
-            while most[rank] < layers and self._followed(None, rank, most[rank] + 1) < enough_s:
-                most[rank] += 1
-        found, spare = enough_s, sum(most) - layers
-        if spare >= MOST_SPARE:
-            return self.bound_s
-        for rank in sorted(range(depth), key=lambda rank: (-most[rank], -rank)):
-            if spare < 0 or found <= self.bound_s:
-                break
-            found, spare = min(found, self._follow(enough_s, rank, most[rank])), spare - 1
-        return found if spare < 0 else self.bound_s
+        count = len(self._program.of_ranks)
+        for _ in range(RANK_ROUNDS):
+            self._cut_by_flows()
+            self.work += WHOLE_WORK * -(-count // FEW_NUMBERS)
+            answer = self._program.linear.solve(exact=True, gap=CLOSE)
+            self.bound_s = max(self.bound_s, answer.bound)
+            self.done = answer.point is None
+            if answer.point is None or self.bound_s >= enough_s:
+                return
+            found = self._best_flow(np.round(answer.point[self._program.of_ranks]))
+            if found is None:
+                return
+            self._look_around(found.point)
+            here_s = float((self._events.cut(found) * self._centre).sum())
+            if here_s <= self.bound_s * (1 + CLOSE):
+                return
 
     def release(self) -> None:
         """Free the events, programs and planes of a finished search; they are rebuilt on demand."""
         for name in ("planes", "paths", "_events", "_program", "most_blocks"):
             self.__dict__.pop(name, None)
+        self._used = 0
         self.divided.release()
 
     def park(self) -> None:
@@ -329,7 +336,7 @@ class DivisionSearch:
 
     def _look_at_first(self) -> None:
         """Simulate near the best point of a known flow, even of another layout, or else near equal parts."""
-        flow = self.flows.get((self._events.key, -1, 0))
+        flow = self._flows[0] if self._flows else None
         n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
         self._look_around(np.stack([n, 0 * n]).ravel() if flow is None else flow.point)
 
