@@ -137,7 +137,7 @@ class TrainingPlanner:
     def _prudence(self, chosen: PricedLayout) -> str:
         """Faster plan that ranking by expected time would choose, found by a short search, as a sentence."""
         found = plan_layouts(
-            self.expected, self.asked.fixed, gap=self.gap, wanted=1, most_work=0,
+            self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
             named="ranked by expected time for comparison: ",
         ).plans  # fmt: skip
         best = min((chosen, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)

@@ -72,6 +72,8 @@ class LayoutSearch:
     on_better: Callable[[PlannedLayout], None]
     most_work: int
     """Maximum number of linear programs; the gap covers the rest."""
+    prove: bool = True
+    """False if a good plan is enough, without a tight bound."""
     contenders: Contenders = field(init=False)
     """Layouts of open families."""
     guesses: Guesses = field(init=False)
@@ -107,13 +109,19 @@ class LayoutSearch:
         return self.distinct.best_s
 
     def run(self, wanted: int) -> None:
-        """Close the gap, and simulate more layouts until there are `wanted` plans."""
+        """Close the gap, and simulate more layouts until there are `wanted` plans.
+
+        Without a proof, it ends after the guesses.
+        """
         self.guesses.start()
         self.guesses.descend()
         self.families.bound()
-        self._sharpen()
+        if self.prove:
+            self._sharpen()
         self.guesses.alike()
         self.guesses.descend()
+        if not self.prove:
+            return
         self._open()
         self._fill(10 * wanted)
         self._bound_shapes()
@@ -303,17 +311,19 @@ def plan_layouts(
     rows: int = 1,
     on_better: Callable[[PlannedLayout], None] = lambda _: None,
     most_work: int = MOST_WORK,
+    prove: bool = True,
     named: str = "",
 ) -> LayoutPlans:
     """Fastest plan of a question with some fields fixed, `wanted` plans in all, and the certificate.
 
-    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Progress messages
-    start with `named`, which tells a search from the main one of a question.
+    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
+    is a short search for a good plan, whose certificate is loose. Progress messages start with `named`, which
+    tells a search from the main one of a question.
     """
     every = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(every.families)
     families = LayoutFamilies.of(question, every)
-    search = LayoutSearch(question, families, gap, on_better, most_work)
+    search = LayoutSearch(question, families, gap, on_better, most_work, prove)
     with busy(lambda: f"{named}{search.standing()}"):
         search.run(wanted)
         search.run_on(rows)
