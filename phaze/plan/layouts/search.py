@@ -50,7 +50,7 @@ MOST_OPENED = 3_000
 """Families opened together; more need more memory."""
 MOST_SLICES = 300
 """Shards whose costs stay in memory for later use."""
-MOST_WORK = 20_000
+MOST_WORK = 50_000
 """Maximum number of linear programs, weighted by their relative duration."""
 MOST_LOOKED_AT = 3000
 """Maximum number of layouts whose pipeline splits are searched; the gap covers the rest."""
