@@ -229,10 +229,9 @@ class DivisionSearch:
         """Raise the bound with whole layers until it reaches `enough_s` or stops rising."""
         if not len(self._centre):
             self._look_at_first()
-        flowing = self._flows and self.divided.layout.pp > 1
-        if flowing:
-            self._divide_among_ranks(enough_s)
-        for _ in range(0 if flowing else WHOLE_ROUNDS):
+        flowing = bool(self._flows) and self.divided.layout.pp > 1
+        divided = flowing and self._divide_among_ranks(enough_s)
+        for _ in range(0 if divided else WHOLE_ROUNDS):
             if self.bound_s >= enough_s or self.done:
                 break
             self._step(exact=True)
@@ -251,11 +250,11 @@ class DivisionSearch:
             self.climb()
         self.done = True
 
-    def _divide_among_ranks(self, enough_s: float) -> None:
+    def _divide_among_ranks(self, enough_s: float) -> bool:
         """Raise the bound with whole layers on every rank until it reaches `enough_s` or stops rising.
 
         Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
-        numbers (Benders, 1962).
+        numbers (Benders, 1962). False if a program was not solved.
         """
         count = len(self._program.of_ranks)
         for _ in range(RANK_ROUNDS):
@@ -263,16 +262,19 @@ class DivisionSearch:
             self.work += WHOLE_WORK * -(-count // FEW_NUMBERS)
             answer = self._program.linear.solve(exact=True, gap=CLOSE)
             self.bound_s = max(self.bound_s, answer.bound)
-            self.done = answer.point is None
-            if answer.point is None or self.bound_s >= enough_s:
-                return
+            self.done = answer.bound == inf
+            if self.done or self.bound_s >= enough_s:
+                return True
+            if answer.point is None:
+                return False
             found = self._best_flow(np.round(answer.point[self._program.of_ranks]))
             if found is None:
-                return
+                return False
             self._look_around(found.point)
             here_s = float((self._events.cut(found) * self._centre).sum())
             if here_s <= self.bound_s * (1 + CLOSE):
-                return
+                break
+        return True
 
     def release(self) -> None:
         """Free the events, programs and planes of a finished search; they are rebuilt on demand."""
