@@ -99,7 +99,10 @@ class PlanPage:
         if plan.prudent_s is not None:
             yield f"{plan.prudent_s:.4g} s", "prudent step: proven overlap only"
         yield f"{plan.mfu:.1%}", f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
-        yield f"{plan.used_gib:.1f} GiB", f"expected in use of {self.hbm_gib:g} GiB on the fullest device"
+        yield (
+            f"{plan.used_gib:.1f} GiB",
+            f"expected in use of {self.hbm_gib:g} GiB on the device with peak memory",
+        )
         yield f"{plan.certificate.gap:.2%}", "largest possible gain of any other layout, at this price"
         if plan.run is not None:
             yield f"{plan.run.days:.4g} days", " ".join(words.run_in_words(plan.run))
@@ -299,7 +302,7 @@ class PlanPage:
 
     def flags(self) -> Iterator[Section]:
         """Settings of the runtime, to copy."""
-        about = f"Settings of {self.plan.question.runtime} for this plan, as `phaze emit` writes them."
+        about = "Settings of the runtime for this plan, as `phaze emit` writes them."
         files, notes = self.settings
         listings = [Listing(name, text) for name, text in files.items()]
         yield Section("flags", "Flags to copy", about, (*listings, *map(Prose, notes)))

@@ -6,6 +6,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+import altair
 import vl_convert
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ WIDTH: Final = "container"
 
 def spec_of(chart: TopLevelMixin) -> str:
     """Specification of a chart as JSON that may stand inside an HTML element."""
+    altair.data_transformers.disable_max_rows()  # long timelines stay whole
     spec = chart.to_dict()
     del spec["$schema"], spec["config"]  # the page asks for nothing, and has colours for dark screens
     return json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
