@@ -154,14 +154,19 @@ def _result(inputs: Inputs, findings: Findings) -> str:
     headline = Headline.of(inputs, findings)
     if common is not None:
         size = f"{area(chip_of(inputs.cluster, common)['area_um2'])}, {common['hbm_gib']:g} GiB of HBM"
-        gain, _ = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
+        gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
         if headline is None or not gain:
             return f"One accelerator suits all {len(models)} workloads ({size})."
-        ends, own = spread(findings.gains, COMMON, gain), times(gain)
-        how = "with the same planner" if ends == own else f"{own} under the study's settings"
+        ends, own = spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
+        source = how.partition(";")[0]
+        said = (
+            f"with the same planner, {source}"
+            if ends == own
+            else f"{own} {source} under the study's settings"
+        )
         return (
             f"One accelerator for all {len(models)} workloads ({size}) trains {ends} as fast as "
-            f"{headline.baseline}, {how}."
+            f"{headline.baseline}, {said}."
         )
     best = row_of(findings.results, models[0], PER_MODEL)
     if best is None or len(models) > 1:

@@ -83,7 +83,12 @@ def rows_beside(table: pd.DataFrame, what: str, origin: float, *, said: bool = F
         colour = _HUES[number % len(_HUES)]
         bars = ax.barh(at, table[column] - origin, height * 0.9, left=origin, color=colour, label=column)
         if said:
-            ax.bar_label(bars, [times(value) for value in table[column]], padding=3, fontsize=7.5)
+            ax.bar_label(
+                bars,
+                [times(value) if np.isfinite(value) else "–" for value in table[column]],
+                padding=3,
+                fontsize=7.5,
+            )
             ax.margins(x=0.1)
     style.name_rows(ax, list(table.index))
     ax.axvline(origin, color=style.INK, lw=0.9)
@@ -156,8 +161,8 @@ def memories(table: pd.DataFrame) -> Figure:
         for x, value in zip(at, share, strict=True):
             colour = "white" if value else style.INK
             ax.text(x, 2, f"{size:g}", ha="center", va="bottom", color=colour, fontsize=7.5)
-    ax.bar([0], [0], color=style.BLUE, label="chosen: smallest within the tolerance")
-    ax.bar([0], [0], color=style.SILVER, label="other capacities, in GiB")
+    ax.plot([], [], "s", color=style.BLUE, label="chosen: smallest within the tolerance")
+    ax.plot([], [], "s", color=style.SILVER, label="other capacities, in GiB")
     style.name_groups(ax, models)
     ax.set_ylabel("throughput, % of best")
     return style.legend_above(figure, ax)

@@ -124,7 +124,7 @@ def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, st
     for design, words in about.items():
         gain, how = found.mean(design, found.baseline)
         if gain:
-            range_ = spread(findings.gains, design, gain)
+            range_ = spread(findings.gains, design, found.baseline, gain)
             of = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
             yield range_, f"{words} over {found.baseline}, the same planner on both ({what}: {of}{how})"
     gain, how = found.mean(found.baseline, found.expert)

@@ -38,15 +38,25 @@ def _has_areas(axes: Axes) -> bool:
 
 
 def _bars(axes: Axes) -> Iterator[str]:
-    """Yield the value at the end of each bar; stacked bars have one for each part."""
+    """Yield the value at the end of each bar, and a dash for a missing one.
+
+    Stacked bars have one for each part; parts without length say nothing.
+    """
+    every: list[tuple[float, float, float, str]] = []
     for bars in axes.containers:
         if isinstance(bars, BarContainer):
             across = bars.orientation == "horizontal"
             label = axes.get_xlabel() if across else axes.get_ylabel()
-            for bar in bars.patches:
-                start, length = (bar.get_x(), bar.get_width()) if across else (bar.get_y(), bar.get_height())
-                if np.isfinite(length) and length:
-                    yield f"{digits(float(start + length))} ({label})"
+            every += [
+                (bar.get_y(), bar.get_x(), bar.get_width(), label)
+                if across
+                else (bar.get_x(), bar.get_y(), bar.get_height(), label)
+                for bar in bars.patches
+            ]
+    seen = {place for place, _, length, _ in every if np.isfinite(length) and length}
+    for place, start, length, label in every:
+        if place not in seen or (np.isfinite(length) and length):
+            yield f"{digits(float(start + length))} ({label})" if np.isfinite(length) else "–"
 
 
 def _points(axes: Axes) -> Iterator[str]:

@@ -230,7 +230,7 @@ def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
     own = inputs.study.architectures.baseline
     over = shown.drop_duplicates("reading").set_index("reading")["baseline"]
     names = {key: key if over[key] == own else f"{key} (over {over[key]})" for key in wide.index}
-    wide = wide.rename(index={**names, OWN_READING: "settings of the study"}, columns=TITLES).fillna(1.0)
+    wide = wide.rename(index={**names, OWN_READING: "settings of the study"}, columns=TITLES)
     yield Chart(
         "gains",
         f"Throughput of accelerators over {own}, under the study's settings and other assumptions",
@@ -286,17 +286,22 @@ def caveats_in_words(gains: pd.DataFrame) -> Iterator[str]:
         rows = others if turned.empty else turned
         for _, most in rows.loc[np.log(rows["gain"] / own["gain"]).abs().nlargest(1).index].iterrows():
             rests = "The gain rests" if own["gain"] > 1 + EVEN else "Whether there is a gain rests"
+            over = "" if most["baseline"] == own["baseline"] else f" over {most['baseline']}"
             words = (
                 f"{rests} on assumptions: {design} trains {times(own['gain'])} as fast as "
-                f"{own['baseline']}, but {times(most['gain'])} under {most['reading']}."
+                f"{own['baseline']}, but {times(most['gain'])}{over} under {most['reading']}."
             )
             said += [(turned.empty, words)] if times(most["gain"]) != times(own["gain"]) else []
     yield from (words for _, words in sorted(said, key=lambda pair: pair[0]))
 
 
-def spread(gains: pd.DataFrame, design: str, *also: float) -> str:
-    """Smallest and largest gain of a design under any reading, and of some others; for example 0.9× to 2×."""
-    values = [*gains.loc[gains["design"] == design, "gain"], *also]
+def spread(gains: pd.DataFrame, design: str, baseline: str, *also: float) -> str:
+    """Smallest and largest gain of a design over a baseline under any reading, such as 0.9× to 2×.
+
+    The gains `also` count too.
+    """
+    own = (gains["design"] == design) & (gains["baseline"] == baseline)
+    values = [*gains.loc[own, "gain"], *also]
     ends = dict.fromkeys(times(end) for end in (min(values), max(values)))
     return " to ".join(ends)
 
