@@ -11,6 +11,7 @@ from phaze.base.units import digits
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES, Layout
 from phaze.plan.layouts.assumptions import HIDDEN
+from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
@@ -23,6 +24,8 @@ from phaze.spec.training_plan import TIE, WhatIf
 
 MORE = 1.1
 """Factor on memory, bandwidths and clock."""
+MEMORY = "size of HBM"
+"""Name of the one change after which `what_if` plans again."""
 BATCHES = 2
 COMPARED = 10
 """Minimum number of plans that are compared under other assumptions."""
@@ -40,11 +43,8 @@ def what_if(
     Only the HBM size is re-planned; after other changes another plan may gain more. Fields that the question
     fixes stay fixed.
     """
-    yield _more_memory(plan, fixed)
-    percent = f"{100 * (MORE - 1):.0f} %"
     for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
-        time_s = plan.asked(replace(plan.question, machine=machine)).price.time_s
-        yield WhatIf(change=f"{name} +{percent}", time_s=time_s, replanned=False)
+        yield _changed(plan, fixed, name, machine, again=name == MEMORY)
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
     time_s = plan.asked(replace(plan.question, task=batch)).price.time_s
@@ -58,19 +58,23 @@ def replanned(
 
     Searches take about `cpu_s` seconds of the processor in all. Changes after that keep the plan.
     """
-    percent, begun, longest_s = f"{100 * (MORE - 1):.0f} %", process_time(), 0.0
-    device = device_of(plan.question.machine)
-    more = device.model_copy(update={"hbm_gib": MORE * device.hbm_gib})
-    memory = "size of HBM", replace(plan.question.machine, device=more)
-    for name, machine in (memory, *_machines(load_cluster(system, folder)[0], plan.question)):
-        asked, before = replace(plan.question, machine=machine), process_time()
-        times_s = [plan.asked(asked).price.time_s]
-        if in_budget := before - begun + longest_s <= cpu_s:
-            named = f"with more {name.removeprefix('size of ')}: "
-            found = plan_layouts(asked, _widths(plan, fixed), wanted=1, most_work=MOST_WORK, named=named)
-            times_s += [one.found.time_s for one in found.plans]
+    begun, longest_s = process_time(), 0.0
+    for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
+        before = process_time()
+        yield _changed(plan, fixed, name, machine, again=before - begun + longest_s <= cpu_s)
         longest_s = max(longest_s, process_time() - before)
-        yield WhatIf(change=f"{name} +{percent}", time_s=min(times_s), replanned=in_budget)
+
+
+def _changed(
+    plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, again: bool
+) -> WhatIf:
+    """Step time on a machine with more of one resource, re-planned with the same widths or not."""
+    asked = replace(plan.question, machine=machine)
+    times_s = [plan.asked(asked).price.time_s]
+    if again:
+        named = f"with more {name.removeprefix('size of ')}: "
+        times_s += [one.found.time_s for one in _same_widths(asked, plan, fixed, named)]
+    return WhatIf(change=f"{name} +{100 * (MORE - 1):.0f} %", time_s=min(times_s), replanned=again)
 
 
 def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
@@ -111,9 +115,7 @@ def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -
     said = [f"Plan 1 may not fit: at most it lacks {digits(lacking_gib)} GiB."]
     if lacking_gib < first.question.machine.stack.fragments.lasting * first.fullest_gib:
         said.append(f"{EXPANDABLE} may do.")
-    found = plan_layouts(
-        first.question, _widths(first, fixed), wanted=1, most_work=MOST_WORK, named="variants that fit: "
-    ).plans
+    found = _same_widths(first.question, first, fixed, "variants that fit: ")
     for one in (PricedLayout.of(first.question, plan) for plan in found):
         longer = one.price.time_s / first.price.time_s - 1
         said.append(f"It fits as {one.shape}, which takes {longer:.1%} longer.")
@@ -122,9 +124,12 @@ def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -
     return " ".join(said)
 
 
-def _widths(plan: PricedLayout, fixed: Mapping[str, int | str]) -> dict[str, int | str]:
-    """Fields kept when a plan is re-planned: its widths, and the fixed fields of the question."""
-    return {**fixed, **{name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}}
+def _same_widths(
+    question: PlanQuestion, plan: PricedLayout, fixed: Mapping[str, int | str], named: str
+) -> tuple[PlannedLayout, ...]:
+    """Best plan with the widths of another one and the fixed fields of the question, if any fits."""
+    widths = {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
+    return plan_layouts(question, {**fixed, **widths}, wanted=1, most_work=MOST_WORK, named=named).plans
 
 
 def _communicates(layout: Layout, kind: str) -> bool:
@@ -133,24 +138,12 @@ def _communicates(layout: Layout, kind: str) -> bool:
     return widths[kind] > 1
 
 
-def _more_memory(plan: PricedLayout, fixed: Mapping[str, int | str]) -> WhatIf:
-    """Best plan of the same widths with more memory; its layers cost the same."""
-    question = plan.question
-    device = device_of(question.machine)
-    larger = replace(question.machine, device=device.model_copy(update={"hbm_gib": MORE * device.hbm_gib}))
-    asked = replace(question, machine=larger)
-    found = plan_layouts(
-        asked, _widths(plan, fixed), wanted=1, most_work=MOST_WORK, named="with more HBM: "
-    ).plans
-    time_s = min([plan.price.time_s, *(one.found.time_s for one in found)])
-    return WhatIf(change=f"size of HBM +{100 * (MORE - 1):.0f} %", time_s=time_s, replanned=True)
-
-
 def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
     """Variants of a machine with one resource raised by 10 %, by name."""
     cluster = sized(system, question.machine.devices, "system")
     machine, device = question.machine, device_of(question.machine)
-    for name, key in (("bandwidth of HBM", "hbm_bandwidth_bytes_per_s"), ("clock", "clock_hz")):
+    keys = {MEMORY: "hbm_gib", "bandwidth of HBM": "hbm_bandwidth_bytes_per_s", "clock": "clock_hz"}
+    for name, key in keys.items():
         faster = device.model_copy(update={key: MORE * getattr(device, key)})
         yield name, machine.with_device(faster)
     for number, level in enumerate(cluster.levels):
