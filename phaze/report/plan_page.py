@@ -251,8 +251,10 @@ class PlanPage:
             return
         table = front_of(self.every)
         fits = table.dropna(subset="time_s")
+        given = words.sizes_table(self.every)
+        head, *rows = ((row[-1], *row[:-1], *["–"] * (len(given[0]) - len(row))) for row in given)
         sheet = Sheet(
-            "Numbers of devices.", tuple(_SIZES), tuple(map(_size_cells, self.every)),
+            "Numbers of devices.", head, tuple(rows),
             marked=frozenset({self.every.index(self.plan)}), filtered=True,
         )  # fmt: skip
         value = "days" if fits["days"].notna().any() else "time_s"
@@ -267,10 +269,7 @@ class PlanPage:
             for name in (value, "cost")
             if fits[name].notna().any()
         ]
-        runs = {
-            one.question.devices: one.run for one in self.every if isinstance(one, TrainingPlan) and one.run
-        }
-        best = tuple(words.best_runs(runs))
+        best = tuple(words.best_runs(words.runs_by_devices(self.every)))
         about = "Devices, time and cost of the best plan of every number of devices."
         yield Section(
             "sizes", "Devices, days and cost", about, (sheet, *charts, *((Items(best),) if best else ()))
@@ -312,24 +311,6 @@ class PlanPage:
         about = "What the answer assumes."
         versions = ", ".join(f"{name} {version}" for name, version in self.plan.versions.items())
         yield Section("assumptions", "Assumptions", about, (Items(self.plan.assumptions), Prose(versions)))
-
-
-_SIZES: Mapping[str, Callable[[TrainingPlan], str]] = {
-    "layout": lambda one: words.shape(one.layout, one.recomputed_layers),
-    "devices": lambda one: f"{one.question.devices:,}",
-    "step": lambda one: f"{one.time_s:.4g} s",
-    "MFU": lambda one: f"{one.mfu:.1%}",
-    "GiB": lambda one: f"{one.used_gib:.1f}",
-    "gap": lambda one: f"{one.certificate.gap:.2%}",
-    "days": lambda one: "–" if one.run is None else f"{one.run.days:.4g}",
-    "cost": lambda one: "–" if one.run is None or one.run.cost is None else f"{one.run.cost:,.0f}",
-}
-
-
-def _size_cells(one: Answer) -> tuple[str, ...]:
-    if isinstance(one, UnfitPlan):
-        return (one.reason, f"{one.question.devices:,}", *["–"] * (len(_SIZES) - 2))
-    return tuple(cell(one) for cell in _SIZES.values())
 
 
 def front_of(answers: Sequence[Answer]) -> pd.DataFrame:

@@ -129,9 +129,19 @@ def _planner_row(one: PlannerRow) -> str:
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
     """Table over device counts, with the cheapest and the fastest that meet the target."""
-    runs = {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
-    head = [*SIZES[:-1], *(_run_cells(next(iter(runs.values()))) if runs else ()), SIZES[-1]]
-    return "\n".join([*table([head, *map(_size_row, plans)]), *map(wrapped, best_runs(runs))])
+    return "\n".join([*table(sizes_table(plans)), *map(wrapped, best_runs(runs_by_devices(plans)))])
+
+
+def sizes_table(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[list[str]]:
+    """Head and rows over device counts; a row without a plan ends with the reason, after the devices."""
+    run = next(iter(runs_by_devices(plans).values()), None)
+    head = [*SIZES[:-1], *(() if run is None else _run_cells(run)), SIZES[-1]]
+    return [head, *map(_size_row, plans)]
+
+
+def runs_by_devices(plans: Sequence[TrainingPlan | UnfitPlan]) -> dict[int, TrainingRun]:
+    """Complete training runs by device count."""
+    return {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
 
 
 def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
