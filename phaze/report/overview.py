@@ -266,7 +266,7 @@ def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
     """Yield sentences on readings under which an accelerator loses its gain, or gains one."""
     for design, own, others in _by_design(gains):
-        turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
+        turned = _turned(own, others)
         words = join(
             f"{row['reading']}, {times(row['gain'])} over {row['baseline']} ({row['note']})"
             for _, row in turned.iterrows()
@@ -282,7 +282,7 @@ def caveats_in_words(gains: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per design on how far its gain depends on a reading; reversed gains come first."""
     said: list[tuple[bool, str]] = []
     for design, own, others in _by_design(gains):
-        turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
+        turned = _turned(own, others)
         rows = others if turned.empty else turned
         for _, most in rows.loc[np.log(rows["gain"] / own["gain"]).abs().nlargest(1).index].iterrows():
             rests = "The gain rests" if own["gain"] > 1 + EVEN else "Whether there is a gain rests"
@@ -312,6 +312,12 @@ def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
         changes = [f"{row['reading']} {times(row['gain'])}" for _, row in others.iterrows()]
         under = f"; under the readings {join(changes)}" if changes else ""
         yield f"{design} trains {times(own['gain'])} as fast as {own['baseline']} as planned{under}."
+
+
+def _turned(own: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
+    """Readings under which an accelerator loses its gain, or gains one."""
+    found: pd.DataFrame = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
+    return found
 
 
 def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFrame]]:
