@@ -36,15 +36,10 @@ configfile: DEFAULTS
 
 
 try:
-    if (
-        DEFAULTS not in workflow.configfiles
-    ):  # as a module with a configuration of its own, which defaults complete
+    # A module with a configuration of its own: defaults complete it, and its keys keep their order.
+    if DEFAULTS not in workflow.configfiles:
         given, config = config, {}
-        for part in (
-            given,
-            read_mapping(CONFIG / "config.yaml"),
-            given,
-        ):  # in the order of Snakemake's own keys
+        for part in (given, read_mapping(CONFIG / "config.yaml"), given):
             update_config(config, part)
     source = ", ".join(map(str, check_config_files(workflow.configfiles))) or "config/config.yaml"
     settings = load_settings(config, folder=CONFIG, source=source)

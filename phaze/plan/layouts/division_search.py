@@ -229,9 +229,8 @@ class DivisionSearch:
         """Raise the bound with whole layers until it reaches `enough_s` or stops rising."""
         if not len(self._centre):
             self._look_at_first()
-        flowing = bool(self._flows) and self.divided.layout.pp > 1
-        divided = flowing and self._divide_among_ranks(enough_s)
-        for _ in range(0 if divided else WHOLE_ROUNDS):
+        ranked = bool(self._flows) and self.divided.layout.pp > 1 and self._divide_among_ranks(enough_s)
+        for _ in range(0 if ranked else WHOLE_ROUNDS):
             if self.bound_s >= enough_s or self.done:
                 break
             self._step(exact=True)
