@@ -13,7 +13,7 @@ from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, panels
-from phaze.report.vega import WIDTH
+from phaze.report.vega import BY_LINE, WIDTH
 
 COLUMNS = 4
 BAR = 11
@@ -87,7 +87,7 @@ def throughputs(rows: pd.DataFrame, samples: pd.Series) -> alt.TopLevelMixin:
         .mark_bar()
         .encode(
             alt.X("rate:Q", title="samples per second"),
-            alt.Y("shape:N", title=None, sort=None, axis=alt.Axis(labelExpr="split(datum.label, '\\n')")),
+            alt.Y("shape:N", title=None, sort=None, axis=alt.Axis(labelExpr=BY_LINE)),
             alt.YOffset("way:N", sort=ways),
             alt.Color("way:N", sort=ways, scale=alt.Scale(domain=ways, range=[*shown.values()])),
             tooltip=["shape:N", "way:N", alt.Tooltip("rate:Q", title="samples/s", format=".4~g")],

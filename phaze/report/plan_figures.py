@@ -13,7 +13,7 @@ from phaze.base.units import GIB
 from phaze.report.over_time import KINDS
 from phaze.report.pipeline_picture import Shown
 from phaze.report.style import AMBER, BLUE, GREY, RED, TEAL, wrapped
-from phaze.report.vega import WIDTH
+from phaze.report.vega import BY_LINE, WIDTH
 from phaze.spec.training_plan import NearRun, RankedPlan, RankMemory, WhatIf
 
 ROW, TALL = 22, 34
@@ -41,7 +41,7 @@ def bars(values: Mapping[str, float], title: str, text: str, colour: str = BLUE)
         alt.X(
             "value:Q", title=title, scale=scale, axis=alt.Axis(format="%" if text.endswith("%") else ",~g")
         ),
-        alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelExpr="split(datum.label, '\\n')")),
+        alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelExpr=BY_LINE)),
         tooltip=[alt.Tooltip("name:N", title=" "), alt.Tooltip("value:Q", title=title, format=text)],
     )
     longer = base.transform_filter(alt.datum.value >= 0).mark_text(align="left", dx=5)

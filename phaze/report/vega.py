@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 WIDTH: Final = "container"
 """Width of a chart: that of its place in the page."""
 
+BY_LINE: Final = "split(datum.label, '\\n')"
+"""Expression for the labels of an axis whose names have line breaks."""
+
 
 def spec_of(chart: TopLevelMixin) -> str:
     """Specification of a chart as JSON that may stand inside an HTML element."""

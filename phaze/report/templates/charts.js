@@ -29,12 +29,12 @@
   };
 
   // The wheel with Ctrl, which a pinch sends as well, zooms around the pointer.
-  const zoomWith = view => event => {
+  const zoomWith = (view, most) => event => {
     if (!event.ctrlKey) return;
     event.preventDefault();
     const share = Math.min(1, Math.max(0, (event.offsetX - view.origin()[0]) / view.width()));
     const [zoom, at] = [view.signal("zoom"), view.signal("at")];
-    const next = Math.min(10, Math.max(0, zoom - Math.sign(event.deltaY) / 4));
+    const next = Math.min(most, Math.max(0, zoom - Math.sign(event.deltaY) / 4));
     const [before, after] = [2 ** -zoom, 2 ** -next];
     const start = at * (1 - before) + share * (before - after);
     view.signal("zoom", next).signal("at", after < 1 ? Math.min(1, Math.max(0, start / (1 - after))) : 0).run();
@@ -48,7 +48,8 @@
       mode: "vega-lite", ast: true, actions: false, renderer: "svg", config: config(place.clientWidth), tooltip: { theme: "custom" },
     });
     place.dataset.drawn = "";
-    if (spec.params?.some(param => param.name === "zoom")) target.querySelector("svg").addEventListener("wheel", zoomWith(view));
+    const zoom = spec.params?.find(param => param.name === "zoom");
+    if (zoom) target.querySelector("svg").addEventListener("wheel", zoomWith(view, zoom.bind.max));
   };
 
   // A chart is drawn once it is near the screen, and again if its width or the colours of the screen change.
