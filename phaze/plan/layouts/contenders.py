@@ -140,9 +140,9 @@ class Contenders:
         for one in self.looked_at:
             if one.search is not None and not one.exact:
                 bound_s = min(one.search.bound_s, self.distinct.best_s)
-                one.search = replace(
-                    one.search, enough_s=longest_s, bound_s=bound_s, relaxed=False, done=False
-                )
+                again = replace(one.search, enough_s=longest_s, bound_s=bound_s, branches=False)
+                again.relaxed = again.done = False
+                one.search = again
 
     def _keep(self, search: DivisionSearch) -> None:
         """Keep the programs of a few recent unfinished searches; programs use most of the memory."""

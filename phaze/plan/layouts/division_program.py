@@ -1,7 +1,8 @@
 """Linear program over the layers of virtual stages: constraints of all pipeline splits, and cuts.
 
 Variables are the layers n and recomputed layers k for every stage and kind, then the layers of every rank by
-kind, and the step time x.
+kind, the same for recomputed layers if only a part may be, whether stages that may be empty have layers, and
+the step time x.
 """
 
 from __future__ import annotations
@@ -11,15 +12,42 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
 from phaze.plan.layouts.divisions import DividedLayout, Numbers, blocks_at, ordered_blocks
-from phaze.plan.layouts.held import held_at_work
+from phaze.plan.layouts.held import held_at_work, held_while_busy
 from phaze.plan.layouts.planes import Paths
-from phaze.solver.linear import LinearProgram
+from phaze.solver.linear import LinearAnswer, LinearProgram
+
+CLOSE = 2e-4
+"""Relative distance of bound and time within which a bound is not raised further."""
+
+
+class Limits(NamedTuple):
+    """Least and most n and k of every stage by kind: n of all stages, then k, (2 stages K,) each."""
+
+    least: Floats
+    most: Floats
+
+
+@dataclass(eq=False)
+class CutProgram:
+    """Program with all cuts of a layout, those added later included."""
+
+    linear: LinearProgram
+    cuts: list[tuple[Floats, float]]
+    _added: int = 0
+
+    def solve(self, *, exact: bool = False) -> LinearAnswer:
+        """Least step time; `exact` enforces whole numbers on ranks."""
+        for row, low_s in self.cuts[self._added :]:
+            self.linear.add(row[None], np.full(1, -inf), np.array([-low_s]))
+        self._added = len(self.cuts)
+        return self.linear.solve(exact=exact, gap=CLOSE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,35 +61,34 @@ class DivisionProgram:
     """Most layers of a stage."""
     _cuts: list[tuple[Floats, float]] = field(default_factory=list)
 
-    @cached_property
-    def linear(self) -> LinearProgram:
-        """Program with its cuts."""
-        program = self.constrained()
-        for row, low_s in self._cuts:
-            program.add(row[None], np.full(1, -inf), np.array([-low_s]))
-        return program
+    def within(self, limits: Limits) -> CutProgram:
+        """Program of the pipeline splits within limits, with all cuts."""
+        return CutProgram(self.constrained(limits), self._cuts)
 
-    def release(self) -> None:
-        """Free the program, which is rebuilt from its cuts on demand."""
-        self.__dict__.pop("linear", None)
+    @cached_property
+    def limits(self) -> Limits:
+        """Limits that hold for all pipeline splits."""
+        high = self._most.ravel()
+        low: Floats = self.fewest.ravel().astype(float)
+        return Limits(np.append(low, 0 * low), np.append(high, high * self.divided.partial))
 
     @property
     def variables(self) -> int:
-        """Number of variables: n, k, the layers of every rank by kind, and x."""
-        return (2 * self.divided.count + self.divided.layout.pp) * len(self.totals) + 1
+        """Number of variables: n, k, those of every rank by kind, whether the ends have layers, and x."""
+        return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
 
-    def constrained(self, more: int = 0) -> LinearProgram:
-        """Program without cuts, with `more` additional variables after its own."""
+    def constrained(self, limits: Limits, more: int = 0) -> LinearProgram:
+        """Program within limits and without cuts, with `more` additional variables after its own."""
         count, depth, partial = self.divided.count, self.divided.layout.pp, self.divided.partial
-        kinds, columns = len(self.totals), self.variables
-        each, ranked = count * kinds, depth * kinds
-        n, k, ranks = np.split(np.eye(columns)[:-1], [each, 2 * each])
-        upper = np.full(columns, inf)
-        upper[:each], upper[each : 2 * each] = self._most.ravel(), self._most.ravel() * partial
-        lower = np.zeros(columns)
-        lower[:each] = self.fewest.ravel()
+        kinds, columns, ends = len(self.totals), self.variables, self._ends
+        each, ranked = count * kinds, depth * kinds * (1 + partial)
+        n, k, ranks, used, _ = np.split(np.eye(columns), np.cumsum([each, each, ranked, len(ends)]))
+        low, high = (one[:each].reshape(count, kinds).sum(axis=1)[ends] for one in limits)
+        lower, upper = np.zeros(columns), np.full(columns, inf)
+        lower[: 2 * each], upper[: 2 * each] = limits
+        lower[-1 - len(ends) : -1], upper[-1 - len(ends) : -1] = low >= 1, 1.0
         whole = np.zeros(columns, np.bool_)
-        whole[2 * each : -1] = True
+        whole[self.of_whole] = True
         free, cost = np.zeros(more), np.eye(columns)[-1]
         program = LinearProgram(
             np.append(cost, free),
@@ -69,18 +96,20 @@ class DivisionProgram:
             np.append(upper, free + inf),
             np.append(whole, free > 0),
         )
-        totals, memory, room = self.totals, *self._memory_rows
+        totals, memory, room = self.totals, *self.memory_rows(limits)
         own = np.kron(self._of_rank, np.eye(kinds))
-        of_kind = np.tile(np.eye(kinds), count)
+        of_kind, of_stage = np.tile(np.eye(kinds), count), np.repeat(np.eye(count), kinds, axis=1)
         program.add(of_kind @ n, totals, totals)
         if kinds > 1:
             few, most = np.array(blocks_at(self.divided), float).T
-            of_stage = np.repeat(np.eye(count), kinds, axis=1)
             program.add(of_stage @ n, few, np.minimum(most, self.most_blocks))
-            for rows, high in self._in_order(n.reshape(count, kinds, -1), k.reshape(count, kinds, -1)):
-                program.add(rows, np.full(len(high), -inf), high)
-        program.add(own @ n - ranks, np.zeros(ranked), np.zeros(ranked))
-        program.add(memory @ np.vstack([n, k]), np.full(len(room), -inf), room)
+            for rows, above in self._in_order(n.reshape(count, kinds, -1), k.reshape(count, kinds, -1)):
+                program.add(rows, np.full(len(above), -inf), above)
+        of_ranks = np.vstack([own @ n, own @ k])[:ranked]
+        program.add(of_ranks - ranks, np.zeros(ranked), np.zeros(ranked))
+        most_used = np.minimum(high, self.most_blocks)[:, None] * used
+        program.add((of_stage @ n)[ends] - most_used, np.full(len(ends), -inf), np.zeros(len(ends)))
+        program.add(memory @ np.vstack([n, k, used]), np.full(len(room), -inf), room)
         if partial:
             program.add(k - n, np.full(each, -inf), np.zeros(each))
         return program
@@ -89,10 +118,14 @@ class DivisionProgram:
         """Bound the step time from below by a path, (stages, 1 + 2K) of 1, n and k."""
         kinds = len(self.totals)
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
-        row = np.concatenate([own, again, np.zeros(self.divided.layout.pp * kinds), [-1.0]])
-        low_s = float(cut[:, 0].sum())
-        self.linear.add(row[None], np.full(1, -inf), np.array([-low_s]))
-        self._cuts.append((row, low_s))
+        row = np.concatenate([own, again, np.zeros(len(self.of_whole)), [-1.0]])
+        self._cuts.append((row, float(cut[:, 0].sum())))
+
+    def at(self, point: Floats, cut: Floats) -> float:
+        """Seconds of a cut at n and k of all stages, (2 stages K,)."""
+        n, k = point.reshape(2, self.divided.count, -1)
+        found: Floats = np.concatenate([np.ones((len(n), 1)), np.maximum(n, self.fewest), k], axis=1) * cut
+        return float(found.sum())
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
         """Rows and their upper bounds that the order of layers implies for runs of layers.
@@ -154,18 +187,46 @@ class DivisionProgram:
         return found
 
     @cached_property
-    def _memory_rows(self) -> tuple[Floats, Floats]:
-        """GiB of n and k on every rank at its peak moments, and the available GiB, (rows,)."""
-        planes, depth, count = self.paths.planes, self.divided.layout.pp, self.divided.count
-        kinds, rows, room = len(self.totals), [], []
-        for rank in range(depth):
+    def _ends(self) -> Ints:
+        """Stages that may be empty."""
+        return np.flatnonzero([low == 0 for low, _ in blocks_at(self.divided)])
+
+    @cached_property
+    def _moments(self) -> list[tuple[Ints, Ints]]:
+        """Microbatches in flight on every rank, and the stage at work, see `held_while_busy`."""
+        return [held_while_busy(self.divided, rank) for rank in range(self.divided.layout.pp)]
+
+    def _work(self, limits: Limits) -> Floats:
+        """Least working memory of stages within limits, (stages, 1 + E).
+
+        The first column holds for any stage, the others are the excess of stages that may be empty, if not.
+        """
+        of_any, *of_kinds, again = self.paths.planes.work
+        shape = 2, self.divided.count, -1
+        (low, low_again), (high, _) = (one.reshape(shape) >= 1 for one in limits)
+        each = np.array(of_kinds).T
+        filled = np.where(high, each, inf).min(axis=1)
+        filled = np.maximum(filled, np.where(low, each, 0.0).max(axis=1))
+        filled = np.maximum(filled, np.where(low_again.any(axis=1), again, 0.0))
+        filled = np.where(np.isfinite(filled), np.maximum(filled, of_any), of_any)
+        found = np.zeros((self.divided.count, 1 + len(self._ends)))
+        found[:, 0] = filled
+        for column, q in enumerate(self._ends.tolist()):
+            found[q, 0], found[q, 1 + column] = of_any[q], filled[q] - of_any[q]
+        return found
+
+    def memory_rows(self, limits: Limits) -> tuple[Floats, Floats]:
+        """GiB of n, k and stages in use on every rank at its peak moments, and available GiB, (rows,)."""
+        planes, count, kinds = self.paths.planes, self.divided.count, len(self.totals)
+        rows, room, work = [], [], self._work(limits)
+        for rank, moments in enumerate(self._moments):
             own = self.divided.frame.stages_of(rank)
-            for held, work in zip(*held_at_work(self.divided, rank, planes.work), strict=True):
+            for held, busy in zip(*held_at_work(*moments, work), strict=True):
                 each = planes.fixed[own] + held[:, None] * planes.stash[own]
                 row = np.zeros((2, count, kinds))
                 row[0, own], row[1, own] = each[:, 1 : 1 + kinds], each[:, 1 + kinds :]
-                rows.append(row.ravel() / GIB)
-                room.append((self.limit_bytes - each[:, 0].sum() - work) / GIB)
+                rows.append(np.append(row.ravel(), busy[1:]) / GIB)
+                room.append((self.limit_bytes - each[:, 0].sum() - busy[0]) / GIB)
         return np.array(rows), np.array(room)
 
     def excess(self, blocks: Ints) -> tuple[Floats, Floats]:
@@ -173,10 +234,11 @@ class DivisionProgram:
 
         Rows are ranks at their peak moments; `blocks` are the layers per stage, (stages,).
         """
-        rows, room = self._memory_rows
-        each = rows[:, : self.divided.count * len(self.totals)].reshape(len(rows), self.divided.count, -1)
+        rows, room = self.memory_rows(self.limits)
+        own, used = np.split(rows, [2 * self.divided.count * len(self.totals)], axis=1)
+        each = own[:, : self.divided.count * len(self.totals)].reshape(len(rows), self.divided.count, -1)
         counts = np.diff(self.divided.order.before[np.append(0, np.cumsum(blocks))], axis=0)
-        found: Floats = np.einsum("rsk,sk->r", each, counts) - room
+        found: Floats = np.einsum("rsk,sk->r", each, counts) + used @ (blocks[self._ends] > 0) - room
         return each[:, :, self.usual], found
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:
@@ -207,9 +269,11 @@ class DivisionProgram:
         return int(np.argmax(self.totals))
 
     @property
-    def of_ranks(self) -> range:
-        """Indices of the variables for the layers of every rank by kind."""
-        return range(2 * self.divided.count * len(self.totals), self.variables - 1)
+    def of_whole(self) -> range:
+        """Indices of the variables that are whole numbers: layers of ranks, and whether ends have layers."""
+        each, depth = self.divided.count * len(self.totals), self.divided.layout.pp
+        ranked = depth * len(self.totals) * (1 + self.divided.partial)
+        return range(2 * each, 2 * each + ranked + len(self._ends))
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:

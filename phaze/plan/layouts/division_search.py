@@ -26,7 +26,7 @@ from math import ceil, inf
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.plan.layouts.division_program import DivisionProgram
+from phaze.plan.layouts.division_program import CLOSE, CutProgram, DivisionProgram
 from phaze.plan.layouts.divisions import (
     MOVES,
     DividedLayout,
@@ -40,34 +40,27 @@ from phaze.plan.layouts.divisions import (
     even_division,
     neighbours,
 )
-from phaze.plan.layouts.event_program import EventFlows, Flow
+from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.held import held_microbatches
 from phaze.plan.layouts.planes import Paths, Planes, planes_of
+from phaze.plan.layouts.split_parts import FEW_NUMBERS, WHOLE_WORK, SplitParts, Work
 
-CLOSE = 2e-4
-"""Relative distance of simulation and program below which no new path is searched for."""
 MOST_JOBS = 25000
 """Maximum number of events in one linear program; with more, paths are added one by one."""
-JOBS = 25
-"""Events that add the solve time of a program without events: order of magnitude."""
 SAMPLES = 16
 """Stages looked up or priced in the time of one program: order of magnitude."""
 NEARLY = 0.997
 """Share of the wanted bound above which a layout's own flow may improve on another layout's."""
 LATER = 1.03
 """Relative time up to which the neighbours of a pipeline split are simulated."""
-RANK_ROUNDS = 20
-"""Maximum number of flows for given numbers of layers on every rank."""
+HOPEFUL = 0.975
+"""Share of the wanted bound from which limits on the layers of single stages may reach it."""
 ROUNDS = 300
 """Maximum number of linear relaxations solved per layout."""
 BUSIER = 1.5
 """Slowdown of a rank's stages when paths through them are searched for."""
 WHOLE_ROUNDS = 8
 """Maximum number of programs with whole layers per rank without flows, which take longest."""
-WHOLE_WORK = 10
-"""Linear programs in the time of one with whole layers: order of magnitude."""
-FEW_NUMBERS = 32
-"""Variables (stages × kinds) of a program that counts once."""
 FEW = 300
 """Pipeline splits up to which all are simulated instead."""
 ROUNDED_UP = tuple(np.linspace(0.05, 0.95, 10).tolist())
@@ -101,10 +94,9 @@ class DivisionSearch:
     """True if whole layers cannot raise it either."""
     flows: dict[bytes, list[Flow]] = field(default_factory=dict)
     """Known flows by events of a step, also of other layouts; the first suits all pipeline splits."""
-    work: int = 0
-    """Linear programs solved, weighted by their relative duration."""
-    _used: int = field(default=0, init=False)
-    """Known flows that already cut the program."""
+    branches: bool = True
+    """True if limits on the layers of single stages may raise the bound further."""
+    _work: Work = field(default_factory=Work)
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     """Best point simulated so far, (stages, 1 + 2K) of 1, n and k."""
@@ -140,7 +132,7 @@ class DivisionSearch:
         """Linear bounds of all stages, tight near the best pipeline split so far."""
         near = self.found.division if self.found else even_division(self.divided)
         found = planes_of(self.divided, self.most_blocks, near)
-        self.work += found.samples // SAMPLES
+        self._work.count += found.samples // SAMPLES
         return found
 
     @cached_property
@@ -149,12 +141,22 @@ class DivisionSearch:
         return Paths(self.divided.frame, self.divided.events, self.planes)
 
     @cached_property
-    def _events(self) -> EventFlows:
-        return EventFlows(self.paths)
-
-    @cached_property
     def _program(self) -> DivisionProgram:
         return DivisionProgram(self.divided, self.paths, self.limit_bytes, self.most_blocks)
+
+    @cached_property
+    def _every(self) -> CutProgram:
+        """Program of all pipeline splits."""
+        return self._program.within(self._program.limits)
+
+    @cached_property
+    def _parts(self) -> SplitParts:
+        return SplitParts(self._program, self.flows, self._work, self._try_point)
+
+    @property
+    def work(self) -> int:
+        """Linear programs solved, weighted by their relative duration."""
+        return self._work.count
 
     @property
     def simulated(self) -> int:
@@ -176,7 +178,7 @@ class DivisionSearch:
         """Raise the bound by linear relaxations until it reaches `enough_s` or stops rising."""
         if len(self.paths.graph.jobs) <= MOST_JOBS:
             self._follow(enough_s)
-        if self.bound_s < enough_s and not self._flows:
+        if self.bound_s < enough_s and not self._parts.known:
             self._look_at_first()
             for _ in range(ROUNDS):
                 if self.bound_s >= enough_s or self.done or self.relaxed:
@@ -186,106 +188,82 @@ class DivisionSearch:
 
     def _follow(self, enough_s: float) -> None:
         """Raise the bound by the known flows for the same events, and if needed by the layout's best one."""
-        known = len(self._flows)
+        known = len(self._parts.known)
         bound_s = self._followed()
         if bound_s < enough_s and (bound_s > NEARLY * enough_s or not known):
-            found = self._best_flow()
+            found = self._parts.best_flow(self._program.limits)
             if found is not None:
                 self._look_around(found.point)
                 bound_s = self._followed()
         self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
 
-    @property
-    def _flows(self) -> list[Flow]:
-        """Known flows for the events of this layout."""
-        return self.flows.setdefault(self._events.key, [])
-
-    def _best_flow(self, ranks: Floats | None = None) -> Flow | None:
-        """Best flow for all pipeline splits, or for those with these layers of each kind on every rank."""
-        jobs = len(self.paths.graph.jobs)
-        self.work += jobs // JOBS
-        program = self._program.constrained(jobs)
-        if ranks is not None:
-            for variable, number in zip(self._program.of_ranks, ranks.tolist(), strict=True):
-                program.at_least(variable, number)
-        found = self._events.best(program, self._program.variables)
-        if found is not None:
-            self._flows.append(found)
-        return found
-
     def _followed(self) -> float:
         """Lower bound of all pipeline splits with all known flows."""
-        self._cut_by_flows()
-        self.work += 1
-        return self._program.linear.solve().bound
-
-    def _cut_by_flows(self) -> None:
-        """Cut by the known flows that have not cut this layout's program yet."""
-        for flow in self._flows[self._used :]:
-            self._program.add_cut(self._events.cut(flow))
-        self._used = len(self._flows)
+        self._parts.cut()
+        self._work.count += 1
+        return self._every.solve().bound
 
     def finish(self, enough_s: float) -> None:
-        """Raise the bound with whole layers until it reaches `enough_s` or stops rising."""
+        """Raise the bound with whole layers until it reaches `enough_s` or stops rising.
+
+        First on every rank, then by dividing all pipeline splits into parts, one at a time.
+        """
+        if self.parted:
+            self._branch(enough_s)
+            return
         if not len(self._centre):
             self._look_at_first()
-        ranked = bool(self._flows) and self.divided.layout.pp > 1 and self._divide_among_ranks(enough_s)
+        ranked = bool(self._parts.known) and self.divided.layout.pp > 1 and self._divide_among_ranks(enough_s)
         for _ in range(0 if ranked else WHOLE_ROUNDS):
             if self.bound_s >= enough_s or self.done:
                 break
             self._step(exact=True)
         self._end(enough_s)
+        self.done = self.done or not self.parted
+
+    def _divide_among_ranks(self, enough_s: float) -> bool:
+        """Raise the bound with whole layers on every rank; False if a program was not solved."""
+        bound_s, point = self._parts.divide_among_ranks(self._program.limits, enough_s)
+        self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
+        if self.branches and point is not None and HOPEFUL * enough_s < self.bound_s < enough_s:
+            self._parts.begin(self.bound_s, point)
+        return self.done or self.bound_s >= enough_s or point is not None
+
+    @property
+    def parted(self) -> bool:
+        """True if the pipeline splits are divided into parts."""
+        return "_parts" in self.__dict__ and self._parts.begun
+
+    def _branch(self, enough_s: float) -> None:
+        """Divide a part of the pipeline splits, and end when that raises the bound no further."""
+        rises = self._parts.branch(enough_s)
+        self.bound_s = max(self.bound_s, self._parts.bound_s)
+        self.done = not rises or self.bound_s >= enough_s
+        if self.done:
+            self._end(enough_s)
 
     def follow(self, other: DivisionSearch, enough_s: float) -> None:
         """Adopt the bound of a search over a superset of these pipeline splits."""
         self.bound_s, self.relaxed = max(self.bound_s, other.bound_s), other.relaxed
         if other.done:
             self._end(enough_s)
+            self.done = True
 
     def _end(self, enough_s: float) -> None:
         if self.bound_s < enough_s and len(self._centre):
             self._try_cuts()
         if self.found and self.found.time_s < LATER * enough_s:
             self.climb()
-        self.done = True
-
-    def _divide_among_ranks(self, enough_s: float) -> bool:
-        """Raise the bound with whole layers on every rank until it reaches `enough_s` or stops rising.
-
-        Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
-        numbers (Benders, 1962). False if a program was not solved.
-        """
-        count = len(self._program.of_ranks)
-        for _ in range(RANK_ROUNDS):
-            self._cut_by_flows()
-            self.work += WHOLE_WORK * -(-count // FEW_NUMBERS)
-            answer = self._program.linear.solve(exact=True, gap=CLOSE)
-            self.bound_s = max(self.bound_s, answer.bound)
-            self.done = answer.bound == inf
-            if self.done or self.bound_s >= enough_s:
-                return True
-            if answer.point is None:
-                return False
-            found = self._best_flow(np.round(answer.point[self._program.of_ranks]))
-            if found is None:
-                return False
-            self._look_around(found.point)
-            here_s = float((self._events.cut(found) * self._centre).sum())
-            if here_s <= self.bound_s * (1 + CLOSE):
-                break
-        return True
 
     def release(self) -> None:
         """Free the events, programs and planes of a finished search; they are rebuilt on demand."""
-        for name in ("planes", "paths", "_events", "_program", "most_blocks"):
+        for name in ("planes", "paths", "_program", "_every", "_parts", "most_blocks"):
             self.__dict__.pop(name, None)
-        self._used = 0
         self.divided.release()
 
     def park(self) -> None:
         """Free the linear program of an unfinished search; its cuts stay."""
-        if "_program" in self.__dict__:
-            self._program.release()
+        self.__dict__.pop("_every", None)
 
     def climb(self) -> None:
         """Move to the best neighbour of the best pipeline split while that is faster.
@@ -329,15 +307,20 @@ class DivisionSearch:
 
         Each cut assumes that one rank is slower than the others.
         """
-        n, k = point.reshape(2, self.divided.count, -1)
-        n = np.maximum(n, self._program.fewest)  # except for a tolerance
+        n, k = self._try_point(point)
         self._centre = np.concatenate([np.ones((self.divided.count, 1)), n, k], axis=1)
         self._cut_by_ranks()
+
+    def _try_point(self, point: Floats) -> tuple[Floats, Floats]:
+        """Simulate a pipeline split near a point of n and k, (stages, K) each."""
+        n, k = point.reshape(2, self.divided.count, -1)
+        n = np.maximum(n, self._program.fewest)  # except for a tolerance
         self._try(*self._program.rounded(n, k))
+        return n, k
 
     def _look_at_first(self) -> None:
         """Simulate near the best point of a known flow, even of another layout, or else near equal parts."""
-        flow = self._flows[0] if self._flows else None
+        flow = next(iter(self._parts.known), None)
         n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
         self._look_around(np.stack([n, 0 * n]).ravel() if flow is None else flow.point)
 
@@ -352,8 +335,8 @@ class DivisionSearch:
     def _step(self, *, exact: bool) -> None:
         """Solve the program once more, and simulate its solution."""
         size = -(-self.divided.count * len(self._program.totals) // FEW_NUMBERS)
-        self.work += (WHOLE_WORK if exact else 1) * size
-        answer = self._program.linear.solve(exact=exact, gap=CLOSE)
+        self._work.count += (WHOLE_WORK if exact else 1) * size
+        answer = self._every.solve(exact=exact)
         self.bound_s = max(self.bound_s, answer.bound)
         if answer.point is None:
             self.done = True

@@ -22,19 +22,27 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
     return moments[undominated(moments)]
 
 
-def held_at_work(divided: DividedLayout, rank: int, work: Floats) -> tuple[Ints, Floats]:
-    """Peak moments, (moments, chunks), each with the working memory of its stage, (moments,).
-
-    `work` is a lower bound on the working memory of all stages, (stages,).
-    """
+def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
+    """Microbatches in flight on each chunk of a rank, (moments, chunks), and the stage at work or -1."""
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
     kind, stage = jobs.kind[own], jobs.stage[own]
     busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
     held = held_of_stages(divided.frame, rank, kind, stage)
-    rows = np.unique(np.column_stack([held, np.where(busy, work[stage], 0.0)]), axis=0)
+    rows: Ints = np.unique(np.column_stack([held, np.where(busy, stage, -1)]), axis=0)
+    return rows[:, :-1], rows[:, -1]
+
+
+def held_at_work(held: Ints, busy: Ints, work: Floats) -> tuple[Ints, Floats]:
+    """Peak moments, (moments, chunks), each with the working memory of its stage, (moments, C).
+
+    `held` and `busy` come from `held_while_busy`; `work` are parts of the working memory of every stage,
+    (stages, C). A moment is left out if another one is as large in everything.
+    """
+    rows = np.unique(np.column_stack([held, np.where(busy[:, None] >= 0, work[busy], 0.0)]), axis=0)
     rows = rows[undominated(rows)]
-    return rows[:, :-1].astype(np.int64), rows[:, -1]
+    chunks = held.shape[1]
+    return rows[:, :chunks].astype(np.int64), rows[:, chunks:]
 
 
 def held_of_stages(

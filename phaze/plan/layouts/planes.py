@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 from scipy.optimize import linprog
@@ -49,7 +50,8 @@ class Planes:
     fixed: Floats
     """(stages, 1 + 2K): lower bound on the static bytes."""
     work: Floats
-    """(stages,): lower bound on the working memory."""
+    """(1 + K + 1, stages): lower bounds on the working memory of any stage, with layers of each kind, and
+    with recompute."""
     samples: int
     """Number of stages priced for the planes."""
 
@@ -63,7 +65,7 @@ def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
         early=np.stack([one.early for one in each]),
         stash=np.stack([one.plane(lambda cost: cost.stash_bytes) for one in each]),
         fixed=np.stack([one.plane(lambda cost: cost.fixed_bytes) for one in each]),
-        work=np.array([min(cost.work_bytes for cost in one.costs) for one in each]),
+        work=np.stack([one.work for one in each], axis=1),
         samples=sum(len(one.costs) for one in by_place.values()),
     )
 
@@ -105,6 +107,43 @@ class _Sampled:
     def costs(self) -> list[StageCost]:
         """Costs of these stages."""
         return [self.divided.cost(self.place, *row) for row in self.samples]
+
+    @cached_property
+    def work(self) -> Floats:
+        """Least working memory of any stage, with layers of each kind, and with recompute, (1 + K + 1,).
+
+        The working memory is that of the largest layer, so a stage has at least that of a part of it.
+        """
+        every, (_, k) = np.array([cost.work_bytes for cost in self.costs]), self.numbers
+        least = float(every.min())
+        with_kind = [self._least_work(window, least) for window in self._shortest]
+        again = float(every[k[:, 0] > 0].min(initial=inf)) if k.shape[1] == 1 else least
+        return np.array([least, *with_kind, max(again, *with_kind) if k.shape[1] == 1 else least])
+
+    @property
+    def _shortest(self) -> list[range]:
+        """Shortest run of layers with each kind at the position."""
+        kind, layers = self.divided.order.kind, self.divided.layers
+        found = []
+        for number in range(len(self.divided.order.kinds)):
+            own = np.flatnonzero(kind == number)
+            start, end = int(own[0]), int(own[0]) + 1
+            found.append(
+                {
+                    "first": range(end),
+                    "middle": range(start, end),
+                    "last": range(int(own[-1]), layers),
+                    "whole": range(layers),
+                }[self.place]
+            )
+        return found
+
+    def _least_work(self, window: range, least: float) -> float:
+        """Least working memory of a run of layers; `least` if too many ways to recompute had to be priced."""
+        again = range(len(window) + 1) if self.divided.partial else range(1)
+        if len(again) > FEWER:
+            return least
+        return min(self.divided.cost(self.place, window, k).work_bytes for k in again)
 
     @cached_property
     def _own(self) -> list[int]:

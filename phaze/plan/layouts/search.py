@@ -168,7 +168,11 @@ class LayoutSearch:
             left = len(self.families.closed(self.enough_s)) > 0
 
     def _close(self, most_work: int, most_searched: int) -> str:
-        """Examine layouts by increasing bound until no bound is low enough; the limit reached, or empty."""
+        """Examine layouts by increasing bound until no bound is low enough; the limit reached, or empty.
+
+        Parts of pipeline splits raise the smallest bound only while every layout's bound may still rise.
+        """
+        stuck = False
         while self._queue and self._queue[0][0] < self.enough_s:
             if self.contenders.searched >= most_searched:
                 return f"the pipeline splits of {most_searched:,} layouts were searched, which is the limit"
@@ -177,11 +181,16 @@ class LayoutSearch:
             known_s, place, contender = heapq.heappop(self._queue)
             if self.contenders.bound_of(contender) >= self.contenders.enough_of(contender):
                 continue
+            if stuck and contender.search is not None and contender.search.parted:
+                continue
             risen = self.contenders.bound_of(contender) > known_s  # since it was queued
             if not risen and not self._shapes.bound_like(place, self.enough_s):
                 self.contenders.look_at(contender)
+            bound_s = self.contenders.bound_of(contender)
             if contender.search is None or not contender.search.done:
-                heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
+                heapq.heappush(self._queue, (bound_s, place, contender))
+            else:
+                stuck = stuck or bound_s < self.contenders.enough_of(contender)
         return ""
 
     def _sharpen(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from phaze.plan.layouts import division_search
 from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.divisions import Division
-from phaze.plan.layouts.held import held_at_work
+from phaze.plan.layouts.held import held_at_work, held_while_busy
 from phaze.plan.layouts.question import PlanQuestion
 from tests.unit.plan.layouts.exhaustive import (
     PricedDivision,
@@ -93,8 +93,8 @@ def test_memory_of_the_program_is_that_of_the_simulation() -> None:
                     np.array([getattr(one, name) for one in own]) for name in ("fixed_bytes", "stash_bytes")
                 )
                 work = np.array([one.work_bytes for one in costs])
-                moments, at_work = held_at_work(search.divided, rank, work)
-                assert held[rank] == pytest.approx(fixed.sum() + (moments @ stash + at_work).max())
+                moments, at_work = held_at_work(*held_while_busy(search.divided, rank), work[:, None])
+                assert held[rank] == pytest.approx(fixed.sum() + (moments @ stash + at_work[:, 0]).max())
                 assert at_work.max() == work[divided.frame.stages_of(rank)].max()
 
 

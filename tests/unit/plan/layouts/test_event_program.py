@@ -28,7 +28,7 @@ def flows_of(divided: DividedLayout) -> tuple[EventFlows, Flow]:
     planes = planes_of(divided, divided.layers, even_division(divided))
     events = EventFlows(Paths(divided.frame, divided.events, planes))
     program = DivisionProgram(divided, events.paths, 2.0**50, divided.layers)
-    found = events.best(program.constrained(len(events.paths.graph.jobs)), program.variables)
+    found = events.best(program.constrained(program.limits, len(events.paths.graph.jobs)), program.variables)
     assert found is not None
     return events, found
 

@@ -1,0 +1,215 @@
+"""Lower bounds on the step time of a layout's pipeline splits with whole layers, from flows along its events.
+
+The program with whole layers per rank has the ranks' numbers with the least bound; the best flow for exactly
+these numbers is a new cut (Benders, 1962). Where that is not enough, limits on the layers of single stages
+divide all pipeline splits into parts, each with its own bound (branch and bound; Land and Doig, 1960).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.plan.layouts.division_program import CLOSE, DivisionProgram, Limits
+from phaze.plan.layouts.event_program import EventFlows, Flow
+
+JOBS = 25
+"""Events that add the solve time of a program without events: order of magnitude."""
+FEW_NUMBERS = 32
+"""Variables (stages × kinds) of a program that counts once."""
+WHOLE_WORK = 10
+"""Linear programs in the time of one with whole layers: order of magnitude."""
+ROUNDS = 20
+"""Maximum number of flows for given numbers of layers on every rank, over all pipeline splits."""
+PART_ROUNDS = 3
+"""The same for one part of the pipeline splits."""
+MOST_TRIED = 6
+"""Maximum number of ways to divide a part that are compared."""
+WHOLE = 1e-3
+"""Distance from an integer up to which a number of layers counts as whole."""
+
+
+@dataclass
+class Work:
+    """Linear programs solved, weighted by their relative duration."""
+
+    count: int = 0
+
+
+class Part(NamedTuple):
+    """Pipeline splits within limits on the layers of every stage."""
+
+    bound_s: float
+    number: int
+    """Order in which parts were found."""
+    limits: Limits
+    point: Floats
+    """Layers per stage at which the bound's last flow is the longest path, as in `Flow`."""
+
+
+@dataclass(eq=False)
+class SplitParts:
+    """Bounds of a layout's pipeline splits by flows, also by those of other layouts with the same events."""
+
+    program: DivisionProgram
+    flows: dict[bytes, list[Flow]]
+    """Known flows by events of a step; the first suits all pipeline splits."""
+    work: Work
+    on_point: Callable[[Floats], object]
+    """Called with the layers per stage for which a flow is the best one."""
+    events: EventFlows = field(init=False)
+    closed_s: float = inf
+    """Least bound of the parts that need not be divided, or cannot be."""
+    _used: int = 0
+    """Known flows that already cut the program."""
+    _parts: list[Part] = field(default_factory=list)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self.events = EventFlows(self.program.paths)
+
+    @property
+    def known(self) -> list[Flow]:
+        """Known flows for the events of this layout."""
+        return self.flows.setdefault(self.events.key, [])
+
+    def cut(self) -> None:
+        """Cut by the known flows that have not cut this layout's program yet."""
+        for flow in self.known[self._used :]:
+            self.program.add_cut(self.events.cut(flow))
+        self._used = len(self.known)
+
+    def best_flow(self, limits: Limits, ranks: Floats | None = None) -> Flow | None:
+        """Best flow for all pipeline splits within limits, or for those with these numbers on every rank.
+
+        It becomes a known flow. None if the constraints are infeasible.
+        """
+        jobs = len(self.events.paths.graph.jobs)
+        self.work.count += jobs // JOBS
+        program = self.program.constrained(limits, jobs)
+        if ranks is not None:
+            for variable, number in zip(self.program.of_whole, ranks.tolist(), strict=True):
+                program.at_least(variable, number)
+        found = self.events.best(program, self.program.variables)
+        if found is not None:
+            self.known.append(found)
+        return found
+
+    def divide_among_ranks(
+        self, limits: Limits, enough_s: float, rounds: int = ROUNDS, part_of: Part | None = None
+    ) -> tuple[float, Floats | None]:
+        """Lower bound with whole layers on every rank, and the point of its last flow, None without one.
+
+        Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
+        numbers; the first flow of a part is for all of its numbers. It ends when the bound reaches `enough_s`
+        or stops rising.
+        """
+        cut, bound_s, point = self.program.within(limits), part_of.bound_s if part_of else 0.0, None
+        for turn in range(rounds + 1):
+            exact = turn > 0 or part_of is None
+            self.cut()
+            self.work.count += (WHOLE_WORK if exact else 1) * -(-len(self.program.of_whole) // FEW_NUMBERS)
+            answer = cut.solve(exact=exact)
+            bound_s = max(bound_s, answer.bound)
+            if bound_s >= enough_s or answer.point is None or turn == rounds:
+                break
+            numbers = np.round(answer.point[self.program.of_whole]) if exact else None
+            found = self.best_flow(limits, numbers)
+            if found is None:
+                break
+            point = found.point
+            self.on_point(point)
+            here_s = self.program.at(point, self.events.cut(found))
+            if exact and here_s <= bound_s * (1 + CLOSE):
+                break
+        return bound_s, point
+
+    def begin(self, bound_s: float, point: Floats) -> None:
+        """Start with one part of all pipeline splits."""
+        self._parts = [Part(bound_s, 0, self.program.limits, point)]
+
+    @property
+    def begun(self) -> bool:
+        """True if the pipeline splits are divided into parts."""
+        return bool(self._parts) or self._count > 0
+
+    def branch(self, enough_s: float) -> bool:
+        """Divide the part with the least bound; False if there is none that can be divided below `enough_s`.
+
+        A part is divided by the stages of one chunk whose layers (or recomputed layers) of one kind are
+        fractional: all are rounded down, or a first one is rounded up.
+        """
+        if not self._parts or self._parts[0].bound_s >= enough_s:
+            return False
+        part = heappop(self._parts)
+        ways = list(self._ways(part))
+        if not ways:
+            self.closed_s = min(self.closed_s, part.bound_s)
+            return False
+        tried = []
+        for way in ways[:MOST_TRIED]:
+            limits = _limited(part.limits, most=way)
+            bound_s, _ = self.divide_among_ranks(limits, enough_s, 1, part)
+            tried.append((bound_s, limits, way))
+            if bound_s >= enough_s:
+                break
+        bound_s, limits, way = max(tried, key=lambda one: one[0])
+        self._add(part._replace(bound_s=bound_s), limits, enough_s)
+        before: dict[int, int] = {}
+        for variable, floor in way.items():
+            up = _limited(_limited(part.limits, most=before), least={variable: floor + 1})
+            self._add(part, up, enough_s)
+            before[variable] = floor
+        return True
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of all pipeline splits by their parts."""
+        return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
+
+    def _add(self, of: Part, limits: Limits, enough_s: float) -> None:
+        """Bound a part of another one; it stays open if its bound is below `enough_s`."""
+        bound_s, point = of.bound_s, None
+        if bound_s < enough_s:
+            bound_s, point = self.divide_among_ranks(limits, enough_s, PART_ROUNDS, of)
+        if bound_s >= enough_s:
+            self.closed_s = min(self.closed_s, bound_s)
+        else:
+            self._count += 1
+            heappush(self._parts, Part(bound_s, self._count, limits, of.point if point is None else point))
+
+    def _ways(self, part: Part) -> Iterator[dict[int, int]]:
+        """Fractional numbers of one kind in one chunk, with their floors; the most fractional come first."""
+        layout, (least, most) = self.program.divided.layout, part.limits
+        point = np.clip(part.point, least, most)
+        floors = np.floor(point + WHOLE)
+        apart = np.minimum(point - floors, 1 - (point - floors))
+        apart[apart <= WHOLE] = 0.0
+        # (n or k, chunk, rank, kind), flattened to one row for every kind of a chunk
+        shape = 2, layout.vp, layout.pp, -1
+        places: Ints = np.moveaxis(np.arange(len(point)).reshape(shape), 2, 3).reshape(-1, layout.pp)
+        if not apart.any():  # whether a stage has a kind of layers changes its working memory
+            floors[:] = 0.0
+            apart = np.minimum(point, 1 - least).clip(0.0)
+        for row in places[np.argsort(-apart[places].sum(axis=1), kind="stable")]:
+            own = row[apart[row] > 0]
+            if len(own):
+                yield dict(zip(own.tolist(), floors[own].astype(int).tolist(), strict=True))
+
+
+def _limited(
+    limits: Limits, least: dict[int, int] | None = None, most: dict[int, int] | None = None
+) -> Limits:
+    """Limits with some numbers at least or at most as given."""
+    low, high = (one.copy() for one in limits)
+    for variable, number in (least or {}).items():
+        low[variable] = max(low[variable], number)
+    for variable, number in (most or {}).items():
+        high[variable] = min(high[variable], number)
+    return Limits(low, high)
