@@ -82,46 +82,51 @@ _GATHERED: Any = "all_gather"
 
 
 @dataclass(frozen=True)
-class LayoutFields(Generic[Number, Truth, ZeroStage, Option]):
-    """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
-
-    Values are those of one layout (`Layout`), or arrays over many layouts.
-    """
+class ModelWidths(Generic[Number]):
+    """Widths of the kinds of parallelism that divide the model, of one layout or arrays over many."""
 
     tp: Number = _ONE
-    """Tensor-parallel ranks, which share every layer."""
+    """Tensor-parallel width."""
     cp: Number = _ONE
-    """Context-parallel ranks, which share every sequence."""
+    """Context-parallel width."""
     ep: Number = _ONE
-    """Expert-parallel ranks, over which experts are sharded."""
+    """Expert-parallel width."""
     etp: Number = _ONE
-    """Tensor-parallel ranks inside an expert."""
+    """Tensor-parallel width inside an expert."""
     pp: Number = _ONE
-    """Pipeline-parallel devices that a microbatch passes."""
-    vp: Number = _ONE
-    """Virtual stages per pipeline device (interleaving)."""
-    dp: Number = _ONE
-    """Data-parallel replicas."""
-    microbatch: Number = _ONE
-    """Samples in a microbatch."""
-    sequence_parallel: Truth = _NO
-    """Shard along the sequence the activations that tensor parallelism does not shard (Korthikanti et al.
-    2023).
+    """Pipeline-parallel width."""
+
+
+@dataclass(frozen=True)
+class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option]):
+    """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
+
+    Values are those of one layout (`Layout`), or arrays over many layouts. Documents with these fields derive
+    from this class, see `phaze.spec.layout_noun`.
     """
+
+    vp: Number = _ONE
+    """Virtual stages per pipeline rank."""
+    dp: Number = _ONE
+    """Data-parallel width."""
+    microbatch: Number = _ONE
+    """Samples per microbatch."""
+    sequence_parallel: Truth = _NO
+    """True if activations between layers are sharded along the sequence."""
     zero: ZeroStage = _REPLICATED
-    """ZeRO stage, see `Zero`."""
+    """ZeRO stage: 0 shards nothing between replicas, 1 optimizer states, 2 also gradients, 3 also weights."""
     recompute: Option = _STORED
-    """Activation recompute, see `Recompute`."""
-    precision: Precision = "mixed"
-    """Precision of the weights."""
-    compute: Compute = "bf16"
-    """Operand format of the GEMMs with a block's weights."""
+    """Recomputed activations: none, selective (attention core), full (whole blocks, counted in `stages`), or
+    modules of every block joined by +."""
     cp_kind: Option = _GATHERED
-    """Exchange of keys and values among context-parallel ranks, see `CpKind`."""
+    """Exchange of keys and values between context-parallel ranks: all_gather, p2p, a2a, or a2a+p2p:k, with
+    a2a inside groups of k ranks and p2p between the groups."""
     load: Load = BALANCED
-    """Tokens dispatched to the experts of the busiest rank, relative to balanced routing."""
+    """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
+    compute: Compute = "bf16"
+    """Compute precision of GEMMs with the blocks' weights."""
     offload: Offload = "none"
-    """Activations and states offloaded to host memory, see `Offload`."""
+    """Data offloaded to host memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
 
     @property
     def stages(self) -> Number:
@@ -182,6 +187,9 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     Layouts are ordered by the values of their fields: tp2-b1 comes before tp16-b1.
     """
+
+    precision: Precision = "mixed"
+    """Precision of the weights."""
 
     @property
     def devices(self) -> int:

@@ -16,9 +16,19 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices, did_you_mean
-from phaze.layout import MODEL_WIDTHS, Compute, Layout, Load, Zero, named_widths, offload_of, recompute_of
+from phaze.layout import (
+    MODEL_WIDTHS,
+    Compute,
+    Layout,
+    Load,
+    ModelWidths,
+    Zero,
+    named_widths,
+    offload_of,
+    recompute_of,
+)
 from phaze.spec.files import FOLDER
-from phaze.spec.noun import Noun
+from phaze.spec.layout_noun import LayoutNoun
 from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
@@ -47,7 +57,7 @@ BLOCKS = re.compile(r"full:([1-9]\d{0,3})")
 """Full recomputation of k blocks per virtual stage (`--recompute-num-layers`)."""
 
 
-class PublishedRecipe(Noun):
+class PublishedRecipe(LayoutNoun, ModelWidths[int]):
     """Published training of a model: layout, batch, number of devices and source."""
 
     source: Label
@@ -68,16 +78,6 @@ class PublishedRecipe(Noun):
     """Samples per training step; None if unpublished."""
     microbatch: PositiveInt | None = None
     """Samples per microbatch; None if unpublished."""
-    tp: PositiveInt = 1
-    """Tensor-parallel width."""
-    cp: PositiveInt = 1
-    """Context-parallel width."""
-    ep: PositiveInt = 1
-    """Expert-parallel width."""
-    etp: PositiveInt = 1
-    """Tensor-parallel width inside an expert."""
-    pp: PositiveInt = 1
-    """Pipeline-parallel width."""
     vp: PositiveInt | None = None
     """Virtual stages per pipeline rank; None if unpublished or without a pipeline."""
     zero: Zero

@@ -6,18 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.layout import (
-    BALANCED,
-    Compute,
-    CpKind,
-    Layout,
-    Offload,
-    Recompute,
-    Zero,
-    cp_kind_of,
-    offload_of,
-    recompute_of,
-)
+from phaze.layout import BALANCED, WIDTHS, Compute, Layout, LayoutFields, Zero
+from phaze.spec.layout_noun import LayoutNoun
 from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
@@ -32,12 +22,13 @@ from phaze.spec.values import (
     Positive,
     PositiveInt,
     Result,
-    read_by,
 )
 
 Rank = Literal["prudent", "expected"]
 """Kind of step time that layouts are ranked by."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
+"""Fields of a layout that every plan file has."""
 TIE = 1e-3
 """Relative difference of step times below which plans tie; the simpler plan then ranks first."""
 
@@ -71,43 +62,11 @@ class AskedPlan(Noun):
     the prudent expert load."""
 
 
-class ChosenLayout(Noun):
+class ChosenLayout(LayoutNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):
     """A layout: widths of all kinds of parallelism, sharding, recompute and schedule.
     Ranks are in Megatron-Core's order.
     """
 
-    tp: PositiveInt
-    """Tensor-parallel width."""
-    cp: PositiveInt
-    """Context-parallel width."""
-    ep: PositiveInt
-    """Expert-parallel width."""
-    etp: PositiveInt
-    """Tensor-parallel width inside an expert."""
-    pp: PositiveInt
-    """Pipeline-parallel width."""
-    vp: PositiveInt
-    """Virtual stages per pipeline rank."""
-    dp: PositiveInt
-    """Data-parallel width."""
-    microbatch: PositiveInt
-    """Samples per microbatch."""
-    sequence_parallel: Flag
-    """True if activations between layers are sharded along the sequence."""
-    zero: Zero
-    """ZeRO stage: 0 shards nothing between replicas, 1 optimizer states, 2 also gradients, 3 also weights."""
-    recompute: Annotated[Recompute, read_by(recompute_of)]
-    """Recomputed activations: none, selective (attention core), full (whole blocks, counted in `stages`), or
-    modules of every block joined by +."""
-    cp_kind: Annotated[CpKind, read_by(cp_kind_of)] = "all_gather"
-    """Exchange of keys and values between context-parallel ranks: all_gather, p2p, a2a, or a2a+p2p:k, with
-    a2a inside groups of k ranks and p2p between the groups."""
-    load: ExpertLoad = BALANCED
-    """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
-    compute: Compute = "bf16"
-    """Compute precision of GEMMs with the blocks' weights."""
-    offload: Annotated[Offload, read_by(offload_of)] = "none"
-    """Data offloaded to host memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
     schedule: Label
     """Pipeline schedule."""
     pipeline_layout: Label

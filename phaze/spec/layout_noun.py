@@ -1,0 +1,38 @@
+"""Documents with the fields of a layout, which derive from its dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from inspect import get_annotations
+from typing import Annotated
+
+from pydantic import Field
+
+from phaze.layout import READERS, Compute, Number, Truth, Zero, ZeroStage
+from phaze.spec.noun import Noun
+from phaze.spec.values import ExpertLoad, Flag, PositiveInt, read_by
+
+KINDS: dict[object, object] = {Number: PositiveInt, Truth: Flag, ZeroStage: Zero}
+"""Types in documents, by the type of a layout's field."""
+OPTIONS: dict[str, object] = {
+    **{name: Annotated[str, read_by(read)] for name, read in READERS.items()},
+    "load": ExpertLoad,
+    "compute": Compute,
+}
+"""Types of options in documents, by name."""
+
+
+class LayoutNoun(Noun):
+    """Base of documents that also derive from dataclasses of a layout, whose fields become theirs."""
+
+    def __init_subclass__(cls, required: tuple[str, ...] = ()) -> None:
+        """Declare the fields of the dataclasses with the types of documents; `required` have no default."""
+        found = {
+            field.name: OPTIONS.get(field.name, KINDS.get(field.type))
+            for base in cls.__bases__
+            if is_dataclass(base)
+            for field in fields(base)
+        }
+        cls.__annotations__ = {**found, **get_annotations(cls)}
+        for name in required:
+            setattr(cls, name, Field())
